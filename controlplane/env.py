@@ -1,0 +1,54 @@
+"""Every environment variable that the site reads, in one table.
+
+``manage.py doctor --env`` prints it, and a test holds docs/settings.md to it. A value may also be
+given as a file: ``NAME_FILE=/path`` is read when ``NAME`` is unset (Docker and Kubernetes secrets).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    name: str
+    default: str
+    about: str
+    secret: bool = False
+
+
+TABLE: tuple[Variable, ...] = (
+    Variable("SLIPSNISSE_VAR", "var", "folder for the database, keys, sockets and logs of an embedded site"),
+    Variable("SLIPSNISSE_DEBUG", "0", "1 shows tracebacks in the browser; never in production"),
+    Variable("SLIPSNISSE_SECRET_KEY", "", "signs sessions and forms; made under var/ when unset", secret=True),
+    Variable("SLIPSNISSE_KEYS", "", "key ring for secrets in the database, newest first: k2:BASE64,k1:BASE64", secret=True),
+    Variable("SLIPSNISSE_HOSTS", "127.0.0.1,localhost,[::1]", "host names that the site answers to, comma-separated"),
+    Variable("SLIPSNISSE_ORIGINS", "", "browser origins allowed besides the site's own, comma-separated"),
+    Variable("SLIPSNISSE_URL", "http://127.0.0.1:8000", "address under which people and hosts reach the site"),
+    Variable("SLIPSNISSE_HTTPS", "0", "1 when a TLS proxy stands in front: secure cookies, HSTS, redirect"),
+    Variable("SLIPSNISSE_STDIO", "1", "0 forbids starting local (stdio) servers altogether"),
+    Variable("SLIPSNISSE_LOG_LEVEL", "INFO", "DEBUG, INFO, WARNING or ERROR"),
+    Variable("DATABASE_URL", "", "postgres://… ; SQLite under var/ when unset", secret=True),
+    Variable("CELERY_BROKER_URL", "", "redis://… or amqp://… ; the embedded Valkey under var/ when unset", secret=True),
+)
+
+_KNOWN = {variable.name: variable for variable in TABLE}
+
+
+def text(name: str) -> str:
+    """The variable's value, else the content of the file named by NAME_FILE, else its default."""
+    variable = _KNOWN[name]
+    if name in os.environ:
+        return os.environ[name]
+    path = os.environ.get(f"{name}_FILE")
+    return Path(path).read_text().strip() if path else variable.default
+
+
+def flag(name: str) -> bool:
+    return text(name).strip().lower() in {"1", "true", "yes", "on"}
+
+
+def words(name: str) -> list[str]:
+    return [word.strip() for word in text(name).split(",") if word.strip()]

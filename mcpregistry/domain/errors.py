@@ -1,0 +1,115 @@
+"""One hierarchy of errors. REST, MCP and the pages show the same code, sentence and remedy.
+
+Every error that a person or a model may see is a ``SlipsnisseError``: ``code`` is stable and
+machine-readable, ``str(error)`` is one plain sentence, ``remedy`` says what to do next.
+Nothing else may reach a caller as text: an unexpected exception can hold a secret.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class SlipsnisseError(Exception):
+    code: ClassVar[str] = "ERROR"
+
+    def __init__(self, message: str, *, remedy: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.remedy}".strip()
+
+
+class ConfigInvalid(SlipsnisseError):
+    """A setting, file or row cannot be used as it stands. Retrying cannot help."""
+
+    code = "CONFIG_INVALID"
+
+
+class NotFound(SlipsnisseError):
+    """Absent, or not granted: the two must look the same to a caller."""
+
+    code = "NOT_FOUND"
+
+
+class Conflict(SlipsnisseError):
+    """The record is not in the state that the request needs."""
+
+    code = "CONFLICT"
+
+
+class ArgumentsInvalid(SlipsnisseError):
+    code = "ARGUMENTS_INVALID"
+
+
+class Denied(SlipsnisseError):
+    code = "DENIED"
+
+
+class Busy(SlipsnisseError):
+    """A bounded queue is full; nothing was sent and trying again later is right."""
+
+    code = "BUSY"
+
+
+class DownstreamError(SlipsnisseError):
+    """A downstream server failed us.
+
+    ``sent`` is the fact that decides the end of a call: False means that no byte of the request
+    left this process (the call ends NOT_SENT), True means that it may have taken effect
+    (the call ends UNKNOWN and is never repeated on its own).
+    """
+
+    code = "CONNECTION_FAILED"
+
+    def __init__(self, message: str, *, remedy: str = "", sent: bool = False) -> None:
+        super().__init__(message, remedy=remedy)
+        self.sent = sent
+
+
+class ConnectionFailed(DownstreamError):
+    code = "CONNECTION_FAILED"
+
+
+class AuthFailed(DownstreamError):
+    """The server refused our credential (HTTP 401 or 403). Not retried."""
+
+    code = "AUTH_FAILED"
+
+
+class ProtocolError(DownstreamError):
+    """The server answered something that MCP does not allow."""
+
+    code = "PROTOCOL_ERROR"
+
+
+class ResourceLimit(DownstreamError):
+    """The server sent more than its limits allow (line, body, list or item count)."""
+
+    code = "RESOURCE_LIMIT"
+
+
+class TimedOut(DownstreamError):
+    code = "TIMEOUT"
+
+
+class OutboundRefused(DownstreamError):
+    """The guarded client will not go to that address."""
+
+    code = "OUTBOUND_REFUSED"
+
+
+class ToolRefused(DownstreamError):
+    """The server answered with a JSON-RPC error: it received the call and rejected it.
+
+    ``rpc_code`` is the JSON-RPC code, ``data`` the server's own data (JSON value or None).
+    """
+
+    code = "TOOL_CALL_FAILED"
+
+    def __init__(self, message: str, *, rpc_code: int, data: object = None) -> None:
+        super().__init__(message, sent=True)
+        self.rpc_code = rpc_code
+        self.data = data

@@ -1,0 +1,53 @@
+"""What the downstream room needs to start or reach one server: plain values, secrets resolved.
+
+A ``Target`` is built at the moment of connecting and thrown away with the connection, so that a
+secret lives no longer in memory than the process or request that needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+TransportKind = Literal["stdio", "http", "sse", "websocket"]
+ProtocolMode = Literal["auto", "legacy", "modern"]
+Resend = Literal["never", "safe", "always"]
+ConnectMode = Literal["lazy", "eager", "manual"]
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds for one server. Times in seconds (0 = none, request_timeout only), sizes in bytes."""
+
+    connect_timeout: float = 30.0
+    request_timeout: float = 30.0
+    idle_timeout: float = 600.0
+    message_bytes: int = 4 * MIB
+    stderr_bytes: int = 64 * 1024
+    max_tools: int = 500
+    max_description: int = 64 * 1024
+    max_items: int = 10_000
+    max_concurrency: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One server, ready to be connected to. ``repr`` never shows env or headers."""
+
+    server_id: int
+    slug: str
+    revision: int
+    transport: TransportKind
+    argv: tuple[str, ...] = ()
+    cwd: str = ""
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    url: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    allowed_networks: tuple[str, ...] = ()
+    protocol: ProtocolMode = "auto"
+    connect: ConnectMode = "lazy"
+    resend: Resend = "safe"
+    limits: Limits = Limits()

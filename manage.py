@@ -8,6 +8,7 @@ import sys
 
 
 def main() -> None:
+    os.umask(0o077)  # the database, keys and sockets under var/ are for this user alone
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
     # A host waits about a second for `runmcp`: it loads only the apps that answer it (see settings).
     if sys.argv[1:2] == ["runmcp"]:

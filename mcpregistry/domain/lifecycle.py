@@ -1,0 +1,36 @@
+"""The states of an Invocation and the moves between them. Terminal states never change again."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class State(StrEnum):
+    RECEIVED = "received"
+    DENIED = "denied"
+    PENDING = "pending"
+    READY = "ready"
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+    VOID = "void"
+    DISPATCHED = "dispatched"
+    SUCCEEDED = "succeeded"
+    TOOL_ERROR = "tool_error"
+    NOT_SENT = "not_sent"
+    UNKNOWN = "unknown"
+
+
+MOVES: dict[State, frozenset[State]] = {
+    State.RECEIVED: frozenset({State.DENIED, State.PENDING, State.READY}),
+    State.PENDING: frozenset({State.REJECTED, State.EXPIRED, State.CANCELLED, State.VOID, State.READY}),
+    # READY may still lose its approval's ground (void) or its caller (cancelled) before the claim.
+    State.READY: frozenset({State.DISPATCHED, State.VOID, State.CANCELLED, State.EXPIRED}),
+    State.DISPATCHED: frozenset({State.SUCCEEDED, State.TOOL_ERROR, State.NOT_SENT, State.UNKNOWN}),
+}
+
+TERMINAL: frozenset[State] = frozenset(state for state in State if state not in MOVES)
+
+
+def may_move(old: State, new: State) -> bool:
+    return new in MOVES.get(old, frozenset())

@@ -1,0 +1,25 @@
+"""Records: fields, constraints and small questions about themselves. What happens is in services."""
+
+from mcpregistry.models.access import Agent, Configuration, Endpoint, Grant, Token, Workspace
+from mcpregistry.models.audit import AuditEntry
+from mcpregistry.models.invocation import Invocation
+from mcpregistry.models.server import Connection, Credential, Server, ServerEvent, ServerTest
+from mcpregistry.models.tool import Definition, Tool
+
+__all__ = [
+    "Agent",
+    "AuditEntry",
+    "Configuration",
+    "Connection",
+    "Credential",
+    "Definition",
+    "Endpoint",
+    "Grant",
+    "Invocation",
+    "Server",
+    "ServerEvent",
+    "ServerTest",
+    "Token",
+    "Tool",
+    "Workspace",
+]

@@ -1,0 +1,206 @@
+"""Who may call what: agents and their tokens, endpoints, grants, workspaces."""
+
+from __future__ import annotations
+
+
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.core.validators import MinValueValidator
+from django.db import models
+from django.db.models import Q
+from simple_history.models import HistoricalRecords
+
+from mcpregistry.models.server import Server, slug_validator
+from mcpregistry.models.tool import Tool
+
+
+def everything() -> list[str]:
+    return ["mcp_integration"]
+
+
+class Agent(models.Model):
+    """A principal that calls tools. A host on stdio is an agent too (``runmcp --agent``)."""
+
+    slug = models.CharField(max_length=63, unique=True, validators=[slug_validator])
+    name = models.CharField(max_length=200, blank=True)
+    description = models.TextField(blank=True)
+    enabled = models.BooleanField(default=True)
+    capabilities = models.JSONField(
+        default=everything,
+        blank=True,
+        help_text='What it could ever use, however much is granted: ["mcp_integration"] any server, '
+        '["mcp_github"] one server, ["mcp_github_create_issue"] one tool.',
+    )
+    calls_per_minute = models.PositiveIntegerField(null=True, blank=True, help_text="Empty: no limit.")
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="agents")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    history = HistoricalRecords()
+
+    class Meta:
+        ordering = ["slug"]
+
+    def __str__(self) -> str:
+        return self.slug
+
+
+class Token(models.Model):
+    """A bearer token of an agent (MCP, tool calls) or of a person (REST). Only its hash is kept."""
+
+    agent = models.ForeignKey(Agent, null=True, blank=True, on_delete=models.CASCADE, related_name="tokens")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.CASCADE, related_name="tokens")
+    name = models.CharField(max_length=200, help_text="What it is for.")
+    prefix = models.CharField(max_length=16, editable=False, help_text="First characters, to recognise it by.")
+    hash = models.CharField(max_length=64, unique=True, editable=False)
+    created_at = models.DateTimeField(auto_now_add=True)
+    expires_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True, editable=False)
+    last_used_at = models.DateTimeField(null=True, blank=True, editable=False)
+
+    class Meta:
+        ordering = ["-created_at"]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(agent__isnull=False, user__isnull=True) | Q(agent__isnull=True, user__isnull=False),
+                name="token_of_agent_or_user",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.prefix}… ({self.name})"
+
+
+class NamingStyle(models.TextChoices):
+    DOUBLE = "double", "server__tool"
+    SINGLE = "single", "server_tool"
+    MCP_SINGLE = "mcp_single", "mcp_server_tool"
+    MCP_DOUBLE = "mcp_double", "mcp__server__tool"
+    PLAIN = "plain", "tool"
+
+
+class DescriptionStyle(models.TextChoices):
+    NONE = "none", "As the server wrote it"
+    BRACKET = "bracket", "[server] …"
+    MCP_BRACKET = "mcp_bracket", "[MCP:server] …"
+
+
+class Endpoint(models.Model):
+    """One MCP server that we show to hosts."""
+
+    class Scope(models.TextChoices):
+        GRANTED = "granted", "Everything that the calling agent is granted"
+        LISTED = "listed", "Of that, only what is listed here"
+
+    slug = models.CharField(max_length=63, unique=True, validators=[slug_validator])
+    name = models.CharField(max_length=200, blank=True)
+    instructions = models.TextField(blank=True, help_text="Told to the model by hosts that show it.")
+    enabled = models.BooleanField(default=True)
+    scope = models.CharField("shows", max_length=10, choices=Scope.choices, default=Scope.GRANTED)
+    naming_style = models.CharField(max_length=12, choices=NamingStyle.choices, default=NamingStyle.DOUBLE)
+    description_style = models.CharField(max_length=12, choices=DescriptionStyle.choices, default=DescriptionStyle.NONE)
+    hide_unavailable = models.BooleanField(
+        default=True, help_text="Hide tools of servers that failed; one that was merely not started yet stays."
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    history = HistoricalRecords()
+
+    class Meta:
+        ordering = ["slug"]
+
+    def __str__(self) -> str:
+        return self.slug
+
+
+class Grant(models.Model):
+    """A whitelist row: an agent may use a server's tools or one tool; or an endpoint lists them.
+
+    A call needs a grant of its agent, and where the endpoint shows only what is listed, one of the
+    endpoint as well.
+    """
+
+    agent = models.ForeignKey(Agent, null=True, blank=True, on_delete=models.CASCADE, related_name="grants")
+    endpoint = models.ForeignKey(Endpoint, null=True, blank=True, on_delete=models.CASCADE, related_name="grants")
+    server = models.ForeignKey(Server, null=True, blank=True, on_delete=models.CASCADE, related_name="grants")
+    tool = models.ForeignKey(Tool, null=True, blank=True, on_delete=models.CASCADE, related_name="grants")
+    argument_pins = models.JSONField(
+        default=dict, blank=True, help_text='Arguments that must have exactly this value, e.g. {"repo": "docs"}.'
+    )
+    expires_at = models.DateTimeField(null=True, blank=True, help_text="Empty: until withdrawn.")
+    note = models.CharField(max_length=500, blank=True)
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+", editable=False
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    history = HistoricalRecords()
+
+    class Meta:
+        ordering = ["-created_at", "-id"]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(agent__isnull=False, endpoint__isnull=True) | Q(agent__isnull=True, endpoint__isnull=False),
+                name="grant_to_agent_or_endpoint",
+                violation_error_message="Choose either an agent or an endpoint.",
+            ),
+            models.CheckConstraint(
+                condition=Q(server__isnull=False, tool__isnull=True) | Q(server__isnull=True, tool__isnull=False),
+                name="grant_of_server_or_tool",
+                violation_error_message="Choose either a server or one tool.",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.agent or self.endpoint} → {self.tool or self.server}"
+
+    def clean(self) -> None:
+        if not isinstance(self.argument_pins, dict):
+            raise ValidationError({"argument_pins": 'Write an object, e.g. {"repo": "docs"}.'})
+
+
+class Workspace(models.Model):
+    """Which endpoint and agent ``runmcp --cwd`` uses below a directory; the longest match wins."""
+
+    directory = models.CharField(max_length=1000, unique=True, help_text="Absolute path.")
+    endpoint = models.ForeignKey(Endpoint, on_delete=models.CASCADE, related_name="workspaces")
+    agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="workspaces")
+
+    history = HistoricalRecords()
+
+    class Meta:
+        ordering = ["directory"]
+
+    def __str__(self) -> str:
+        return self.directory
+
+    def clean(self) -> None:
+        if not self.directory.startswith("/"):
+            raise ValidationError({"directory": "Write an absolute path, e.g. /home/ann/project."})
+
+
+class Configuration(models.Model):
+    """The one row that says how often the live configuration has changed, and the site's settings.
+
+    Database triggers raise ``revision`` on every change of a configuration table (see guards), so
+    that no way of editing is forgotten; running processes watch it.
+    """
+
+    revision = models.BigIntegerField(default=1, editable=False)
+    keep_payloads_days = models.PositiveIntegerField(
+        default=30, validators=[MinValueValidator(1)], help_text="Days until arguments and results of calls are erased."
+    )
+    keep_calls_days = models.PositiveIntegerField(
+        default=365, validators=[MinValueValidator(1)], help_text="Days until the records of calls are deleted."
+    )
+
+    class Meta:
+        verbose_name_plural = "configuration"
+        constraints = [models.CheckConstraint(condition=Q(id=1), name="one_configuration")]
+
+    def __str__(self) -> str:
+        return f"revision {self.revision}"
+
+    @classmethod
+    def load(cls) -> Configuration:
+        return cls.objects.get_or_create(id=1)[0]
+

@@ -1,0 +1,129 @@
+"""Rules that the database itself keeps, whoever writes to it.
+
+* every change of a configuration table raises ``Configuration.revision`` (and notifies, on PostgreSQL);
+* the audit log refuses UPDATE, DELETE and TRUNCATE;
+* a call in a terminal state keeps it.
+
+They are triggers, installed after every migrate: SQLite drops a table's triggers when a migration
+rebuilds it, so a one-off migration would lose them silently.
+"""
+
+from __future__ import annotations
+
+from django.db import connection
+from django.db.models import Model
+
+from mcpregistry.domain.lifecycle import TERMINAL
+from mcpregistry.models.access import Agent, Configuration, Endpoint, Grant, Token, Workspace
+from mcpregistry.models.audit import AuditEntry
+from mcpregistry.models.invocation import Invocation
+from mcpregistry.models.server import Credential, Server
+from mcpregistry.models.tool import Tool
+
+CHANNEL = "slipsnisse_configuration"
+
+# Configuration tables, with the columns whose changes mean nothing to running processes.
+WATCHED: dict[type[Model], frozenset[str]] = {
+    Server: frozenset(
+        {
+            "last_ok_at", "last_error", "last_error_code", "last_error_at", "consecutive_failures", "next_check_at",
+            "protocol_era", "server_info", "refreshed_at", "updated_at", "extra", "source",
+        }
+    ),
+    Tool: frozenset({"latest", "first_seen_at", "last_seen_at"}),
+    Agent: frozenset({"description"}),
+    Token: frozenset({"last_used_at", "name"}),
+    Endpoint: frozenset(),
+    Grant: frozenset({"note"}),
+    Workspace: frozenset(),
+    Credential: frozenset({"description", "updated_at"}),
+}  # fmt: skip
+
+
+def install_guards() -> None:
+    """Create all triggers anew; idempotent. Also makes sure that the one Configuration row exists."""
+    Configuration.load()
+    statements = _postgres() if connection.vendor == "postgresql" else _sqlite()
+    with connection.cursor() as cursor:
+        for statement in [*_drops(), *statements]:
+            cursor.execute(statement)
+
+
+def drop_guards() -> None:
+    """Remove all triggers: for tests that empty tables, and for an operator's deliberate repair."""
+    with connection.cursor() as cursor:
+        for statement in _drops():
+            cursor.execute(statement)
+
+
+def _watched_columns(model: type[Model]) -> list[str]:
+    return [f.column for f in model._meta.local_concrete_fields if f.name not in WATCHED[model]]
+
+
+def _changed(model: type[Model], differs: str) -> str:
+    return " OR ".join(f'OLD."{column}" {differs} NEW."{column}"' for column in _watched_columns(model))
+
+
+def _names() -> list[tuple[str, str]]:
+    """(trigger, table) of every guard."""
+    events = ("insert", "update", "delete")
+    watched = [(f"watch_{m._meta.db_table}_{event}", m._meta.db_table) for m in WATCHED for event in events]
+    audit = [(f"audit_no_{event}", AuditEntry._meta.db_table) for event in ("update", "delete", "truncate")]
+    return [*watched, *audit, ("call_stays_ended", Invocation._meta.db_table)]
+
+
+def _drops() -> list[str]:
+    if connection.vendor == "postgresql":
+        return [f"DROP TRIGGER IF EXISTS {name} ON {table}" for name, table in _names()]
+    return [f"DROP TRIGGER IF EXISTS {name}" for name, _ in _names()]
+
+
+def _terminal() -> str:
+    return ", ".join(f"'{state.value}'" for state in sorted(TERMINAL))
+
+
+def _sqlite() -> list[str]:
+    bump = f"BEGIN UPDATE {Configuration._meta.db_table} SET revision = revision + 1 WHERE id = 1; END"
+    refuse = "BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END"
+    audit, calls = AuditEntry._meta.db_table, Invocation._meta.db_table
+    statements = [
+        f"CREATE TRIGGER audit_no_update BEFORE UPDATE ON {audit} {refuse}",
+        f"CREATE TRIGGER audit_no_delete BEFORE DELETE ON {audit} {refuse}",
+        f"CREATE TRIGGER call_stays_ended BEFORE UPDATE OF state ON {calls} WHEN OLD.state IN ({_terminal()}) "
+        "AND OLD.state IS NOT NEW.state BEGIN SELECT RAISE(ABORT, 'an ended call keeps its state'); END",
+    ]
+    for model in WATCHED:
+        table, changed = model._meta.db_table, _changed(model, "IS NOT")
+        statements += [
+            f"CREATE TRIGGER watch_{table}_insert AFTER INSERT ON {table} {bump}",
+            f"CREATE TRIGGER watch_{table}_update AFTER UPDATE ON {table} WHEN {changed} {bump}",
+            f"CREATE TRIGGER watch_{table}_delete AFTER DELETE ON {table} {bump}",
+        ]
+    return statements
+
+
+def _postgres() -> list[str]:
+    audit, calls = AuditEntry._meta.db_table, Invocation._meta.db_table
+    statements = [
+        f"""CREATE OR REPLACE FUNCTION slipsnisse_changed() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            UPDATE {Configuration._meta.db_table} SET revision = revision + 1 WHERE id = 1;
+            PERFORM pg_notify('{CHANNEL}', ''); RETURN NULL; END $$""",
+        """CREATE OR REPLACE FUNCTION slipsnisse_refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            RAISE EXCEPTION '%', TG_ARGV[0]; END $$""",
+        f"CREATE TRIGGER call_stays_ended BEFORE UPDATE OF state ON {calls} FOR EACH ROW WHEN (OLD.state IN "
+        f"({_terminal()}) AND OLD.state IS DISTINCT FROM NEW.state) "
+        "EXECUTE FUNCTION slipsnisse_refuse('an ended call keeps its state')",
+    ]
+    for event in ("update", "delete", "truncate"):
+        statements.append(
+            f"CREATE TRIGGER audit_no_{event} BEFORE {event.upper()} ON {audit} FOR EACH STATEMENT "
+            "EXECUTE FUNCTION slipsnisse_refuse('the audit log is append-only')"
+        )
+    for model in WATCHED:
+        table, changed = model._meta.db_table, _changed(model, "IS DISTINCT FROM")
+        for event, when in (("insert", ""), ("delete", ""), ("update", f"WHEN ({changed})")):
+            statements.append(
+                f"CREATE TRIGGER watch_{table}_{event} AFTER {event.upper()} ON {table} FOR EACH ROW {when} "
+                "EXECUTE FUNCTION slipsnisse_changed()"
+            )
+    return statements

@@ -1,0 +1,57 @@
+"""One tool call: what was asked, decided, sent and answered. The recorder writes these rows."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+
+from mcpregistry.domain.lifecycle import State
+
+
+class Invocation(models.Model):
+    """Names are copied, not referenced: the record outlives the server, tool and agent it is about.
+
+    Payload columns are JSON text with every odd value escaped (PostgreSQL refuses NUL and lone
+    surrogates in JSON columns); retention empties them before it deletes the row.
+    """
+
+    id = models.CharField(primary_key=True, max_length=32)
+    state = models.CharField(max_length=12, choices=[(s.value, s.value.replace("_", " ")) for s in State])
+    agent_slug = models.CharField("agent", max_length=63)
+    endpoint_slug = models.CharField("endpoint", max_length=63, blank=True)
+    server_slug = models.CharField("server", max_length=63, blank=True)
+    server_revision = models.IntegerField(default=0)
+    tool_name = models.CharField("tool", max_length=500)
+    exposed_name = models.CharField("called as", max_length=500)
+    definition_hash = models.CharField(max_length=64, blank=True)
+    binding = models.CharField(max_length=64, blank=True, help_text="SHA-256 of what exactly was decided on.")
+    arguments = models.TextField(blank=True)
+    outcome = models.CharField("decision", max_length=5, blank=True, help_text="allow, ask or deny")
+    reason = models.TextField(blank=True, help_text="Why it was decided so, or why it ended so.")
+    error_code = models.CharField(max_length=40, blank=True)
+    result = models.TextField(blank=True)
+    result_bytes = models.BigIntegerField(default=0)
+    origin = models.CharField(max_length=10, help_text="stdio, http, rest or run")
+    host_name = models.CharField("host", max_length=100, blank=True)
+    request_id = models.CharField(max_length=100, blank=True)
+    writer = models.CharField(max_length=64, help_text="The process that recorded it.")
+    received_at = models.DateTimeField()
+    dispatched_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+    lease_until = models.DateTimeField(null=True, blank=True)
+    fence = models.IntegerField(default=0)
+    duration_ms = models.FloatField(null=True, blank=True, help_text="From receiving to the end, in milliseconds.")
+
+    class Meta:
+        verbose_name = "call"
+        ordering = ["-received_at", "-id"]
+        indexes = [
+            models.Index(fields=["-received_at", "-id"], name="call_by_time"),
+            models.Index(fields=["server_slug", "-received_at"], name="call_by_server"),
+            models.Index(
+                fields=["lease_until"], name="call_open", condition=Q(state__in=["pending", "ready", "dispatched"])
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.exposed_name} {self.state}"

@@ -1,0 +1,72 @@
+"""Secrets at rest: AES-256-GCM with the row as associated data.
+
+A sealed text is ``v1.<key id>.<base64 of nonce and ciphertext>``. The associated data names model,
+row and column, so that a ciphertext copied into another row or column does not open there.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Mapping
+from typing import Any, cast
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from django.conf import settings
+from django.db import models
+
+from mcpregistry.domain.errors import ConfigInvalid
+
+_NONCE = 12
+
+
+def seal(value: object, *, place: str) -> str:
+    """Encrypt any JSON value for ``place`` (``model:row:column``) with the newest key."""
+    key_id, key = next(iter(cast(Mapping[str, bytes], settings.SLIPSNISSE_KEYS).items()))
+    nonce = os.urandom(_NONCE)
+    plain = json.dumps(value, separators=(",", ":")).encode()
+    sealed = AESGCM(key).encrypt(nonce, plain, f"{key_id}:{place}".encode())
+    return f"v1.{key_id}.{base64.b64encode(nonce + sealed).decode()}"
+
+
+def unseal(text: str, *, place: str) -> Any:
+    """The JSON value sealed for ``place``. Raises ConfigInvalid when key or place do not fit."""
+    version, _, rest = text.partition(".")
+    key_id, _, encoded = rest.rpartition(".")
+    key = settings.SLIPSNISSE_KEYS.get(key_id)
+    if version != "v1" or key is None:
+        raise ConfigInvalid(
+            f"A secret at {place} was sealed with the key '{key_id}', which this site does not have.",
+            remedy="Put that key back into SLIPSNISSE_KEYS or enter the secret again.",
+        )
+    raw = base64.b64decode(encoded)
+    try:
+        return json.loads(AESGCM(key).decrypt(raw[:_NONCE], raw[_NONCE:], f"{key_id}:{place}".encode()))
+    except InvalidTag as error:
+        raise ConfigInvalid(
+            f"The secret at {place} does not open: it was changed or belongs to another row.",
+            remedy="Enter the secret again.",
+        ) from error
+
+
+class Sealed(property):
+    """``env = Sealed("sealed_env", dict)``: reads and writes a sealed text column as a JSON value.
+
+    The model needs a ``uid`` that never changes. A ``property`` so that Django takes it as a
+    constructor argument.
+    """
+
+    def __init__(self, column: str, default: type) -> None:
+        def place(row: models.Model) -> str:
+            return f"{row._meta.label_lower}:{row.uid}:{column}"  # type: ignore[attr-defined]
+
+        def read(row: models.Model) -> Any:
+            text = getattr(row, column)
+            return unseal(text, place=place(row)) if text else default()
+
+        def write(row: models.Model, value: object) -> None:
+            setattr(row, column, seal(value, place=place(row)) if value else "")
+
+        super().__init__(read, write)

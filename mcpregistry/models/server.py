@@ -1,0 +1,273 @@
+"""Downstream MCP servers: how to start or reach them, and what we saw of them."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from typing import Any
+
+import msgspec
+from django.conf import settings
+from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
+from django.db import models
+from simple_history.models import HistoricalRecords
+
+from mcpregistry.models.sealing import Sealed
+
+slug_validator = RegexValidator(
+    # Two underscores separate server and tool in exposed names, so a slug may not hold them.
+    r"^(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}$",
+    "Use 1 to 63 letters, digits, dots, dashes or single underscores, starting with a letter or digit.",
+)
+
+
+
+class Transport(models.TextChoices):
+    STDIO = "stdio", "Local process (stdio)"
+    HTTP = "http", "Streamable HTTP"
+    SSE = "sse", "HTTP with SSE (older)"
+    WEBSOCKET = "websocket", "WebSocket"
+
+
+class Lifecycle(models.TextChoices):
+    DRAFT = "draft", "Draft"
+    ACTIVE = "active", "Active"
+    DISABLED = "disabled", "Disabled"
+
+
+class ConnectMode(models.TextChoices):
+    LAZY = "lazy", "At the first call"
+    EAGER = "eager", "At start-up"
+    MANUAL = "manual", "Only when told to"
+
+
+class Resend(models.TextChoices):
+    NEVER = "never", "Never"
+    SAFE = "safe", "Only if nothing was sent"
+    ALWAYS = "always", "Also after sending, for tools marked idempotent"
+
+
+class ProtocolMode(models.TextChoices):
+    AUTO = "auto", "Find out"
+    LEGACY = "legacy", "2025-11-25 and older"
+    MODERN = "modern", "2026-07-28"
+
+
+class ServerQuerySet(models.QuerySet["Server"]):
+    def active(self) -> ServerQuerySet:
+        return self.filter(lifecycle=Lifecycle.ACTIVE)
+
+    def due_for_check(self, now: object) -> ServerQuerySet:
+        return self.active().filter(next_check_at__lte=now)
+
+
+class Server(models.Model):
+    """One downstream MCP server. It is inert until a person has confirmed how it is launched."""
+
+    uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    slug = models.CharField(
+        max_length=63, unique=True, validators=[slug_validator], help_text="Short name; prefixes the tools' names."
+    )
+    name = models.CharField(max_length=200, blank=True, help_text="Shown to people. Empty: the slug.")
+    description = models.TextField(blank=True)
+    transport = models.CharField(max_length=10, choices=Transport.choices, default=Transport.STDIO)
+
+    command = models.JSONField(
+        default=list, blank=True, help_text='Program and arguments as a list, e.g. ["uvx", "mcp-server-time"]. No shell.'
+    )
+    cwd = models.CharField("working directory", max_length=1000, blank=True)
+    sealed_env = models.TextField(blank=True, editable=False)
+    env = Sealed("sealed_env", dict)
+    url = models.CharField("URL", max_length=2000, blank=True)
+    sealed_headers = models.TextField(blank=True, editable=False)
+    headers = Sealed("sealed_headers", dict)
+    allowed_networks = models.JSONField(
+        default=list,
+        blank=True,
+        help_text='Private networks that this server may be reached in, e.g. ["127.0.0.1/32"]. Empty: public addresses only.',
+    )
+
+    connect_mode = models.CharField("connect", max_length=10, choices=ConnectMode.choices, default=ConnectMode.LAZY)
+    resend = models.CharField(
+        max_length=10, choices=Resend.choices, default=Resend.SAFE, help_text="When a call may be sent again."
+    )
+    protocol_mode = models.CharField("protocol", max_length=10, choices=ProtocolMode.choices, default=ProtocolMode.AUTO)
+    connect_timeout = models.FloatField(
+        default=30.0, validators=[MinValueValidator(0.1), MaxValueValidator(600)], help_text="Seconds."
+    )
+    request_timeout = models.FloatField(
+        default=30.0, validators=[MinValueValidator(0), MaxValueValidator(86400)], help_text="Seconds; 0 means none."
+    )
+    idle_timeout = models.FloatField(
+        default=600.0, validators=[MinValueValidator(1)], help_text="Seconds without a call until the connection is closed."
+    )
+    max_message_bytes = models.PositiveIntegerField(
+        default=4 * 1024 * 1024, validators=[MinValueValidator(1024)], help_text="Largest single message accepted, in bytes."
+    )
+    max_concurrency = models.PositiveIntegerField(
+        default=8, validators=[MinValueValidator(1), MaxValueValidator(1000)], help_text="Calls at the same time."
+    )
+    check_interval = models.PositiveIntegerField(
+        default=300, validators=[MinValueValidator(10)], help_text="Seconds between health checks."
+    )
+
+    lifecycle = models.CharField(max_length=10, choices=Lifecycle.choices, default=Lifecycle.DRAFT, editable=False)
+    revision = models.PositiveIntegerField(default=1, editable=False, help_text="Rises when launch facts or limits change.")
+    confirmed_launch = models.CharField(max_length=64, blank=True, editable=False)
+    confirmed_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+", editable=False
+    )
+    confirmed_at = models.DateTimeField(null=True, blank=True, editable=False)
+
+    # What was seen. Written by checks and connections, never by hand, and no part of the revision.
+    last_ok_at = models.DateTimeField(null=True, blank=True, editable=False)
+    last_error = models.TextField(blank=True, editable=False)
+    last_error_code = models.CharField(max_length=40, blank=True, editable=False)
+    last_error_at = models.DateTimeField(null=True, blank=True, editable=False)
+    consecutive_failures = models.PositiveIntegerField(default=0, editable=False)
+    unavailable_since = models.DateTimeField(
+        null=True, blank=True, editable=False, help_text="Set after repeated failures, cleared by the first success."
+    )
+    next_check_at = models.DateTimeField(null=True, blank=True, editable=False, db_index=True)
+    protocol_era = models.CharField(max_length=20, blank=True, editable=False)
+    server_info = models.JSONField(default=dict, blank=True, editable=False)
+    server_instructions = models.TextField(blank=True, editable=False)
+    refreshed_at = models.DateTimeField("tools read at", null=True, blank=True, editable=False)
+
+    extra = models.JSONField(default=dict, blank=True, editable=False, help_text="Unknown keys of imported files, per format.")
+    source = models.CharField(max_length=40, blank=True, editable=False, help_text="How it came here: admin, api, a file format.")
+    created_at = models.DateTimeField(auto_now_add=True)
+    updated_at = models.DateTimeField(auto_now=True)
+
+    objects = ServerQuerySet.as_manager()
+    history = HistoricalRecords(
+        excluded_fields=[
+            "last_ok_at", "last_error", "last_error_code", "last_error_at", "consecutive_failures",
+            "unavailable_since", "next_check_at", "protocol_era", "server_info", "server_instructions", "refreshed_at", "updated_at",
+        ]
+    )  # fmt: skip
+
+    class Meta:
+        ordering = ["slug"]
+        permissions = [
+            ("confirm_server", "Can confirm how a server is launched"),
+            ("test_server", "Can test, refresh and reconnect a server"),
+        ]
+
+    def __str__(self) -> str:
+        return self.slug
+
+    @property
+    def title(self) -> str:
+        return self.name or self.slug
+
+    @property
+    def enabled(self) -> bool:
+        return self.lifecycle != Lifecycle.DISABLED
+
+    def launch_facts(self) -> dict[str, Any]:
+        """What a person confirms: enough to know what will run or be reached, no secret in it."""
+        if self.transport == Transport.STDIO:
+            return {"transport": "stdio", "command": self.command, "cwd": self.cwd, "env": sorted(self.env)}
+        return {"transport": self.transport, "url": self.url, "headers": sorted(self.headers), "networks": self.allowed_networks}
+
+    def launch_hash(self) -> str:
+        """SHA-256 of the launch facts and of the secret values behind them (values never leave)."""
+        whole = [self.launch_facts(), self.env, self.headers]
+        return hashlib.sha256(msgspec.json.encode(whole, order="deterministic")).hexdigest()
+
+    @property
+    def launch_confirmed(self) -> bool:
+        return bool(self.confirmed_launch) and self.confirmed_launch == self.launch_hash()
+
+
+class Connection(models.Model):
+    """The live connection of one process to one server, as that process last reported it."""
+
+    server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="connections")
+    process = models.CharField(max_length=100, help_text="Kind, host and process id, e.g. web@box:4711.")
+    state = models.CharField(max_length=14)
+    protocol_era = models.CharField(max_length=20, blank=True)
+    pid = models.IntegerField(null=True, blank=True, help_text="Process id of a local server.")
+    since = models.DateTimeField()
+    last_error = models.TextField(blank=True)
+    stderr_tail = models.TextField(blank=True)
+    seen_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["server", "process"]
+        constraints = [models.UniqueConstraint(fields=["server", "process"], name="one_connection_per_process")]
+
+    def __str__(self) -> str:
+        return f"{self.process}: {self.state}"
+
+
+class ServerEvent(models.Model):
+    """One thing that happened to a server: a change of state, a failure, changed tools."""
+
+    server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="events")
+    at = models.DateTimeField(db_index=True)
+    kind = models.CharField(max_length=30)
+    message = models.TextField(blank=True)
+    process = models.CharField(max_length=100, blank=True)
+
+    class Meta:
+        ordering = ["-at", "-id"]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.message}".strip()
+
+
+class ServerTest(models.Model):
+    """One test of a server: connect, list, perhaps one harmless call; verdict and timings."""
+
+    class Verdict(models.TextChoices):
+        QUEUED = "queued", "Queued"
+        RUNNING = "running", "Running"
+        PASSED = "passed", "Passed"
+        FAILED = "failed", "Failed"
+
+    server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="tests")
+    verdict = models.CharField(max_length=10, choices=Verdict.choices, default=Verdict.QUEUED)
+    requested_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+    requested_at = models.DateTimeField()
+    started_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+    call_tool = models.CharField(max_length=200, blank=True, help_text="Tool to call as part of the test.")
+    call_arguments = models.JSONField(default=dict, blank=True)
+    server_revision = models.PositiveIntegerField(default=0)
+    protocol_era = models.CharField(max_length=20, blank=True)
+    timings = models.JSONField(default=dict, blank=True, help_text="Milliseconds per step.")
+    tool_count = models.PositiveIntegerField(null=True, blank=True)
+    error_code = models.CharField(max_length=40, blank=True)
+    error = models.TextField(blank=True)
+    stderr_tail = models.TextField(blank=True)
+
+    class Meta:
+        ordering = ["-requested_at", "-id"]
+
+    def __str__(self) -> str:
+        return f"{self.server} {self.verdict}"
+
+
+class Credential(models.Model):
+    """A named secret that servers refer to as ``${cred:NAME}``. Write-only once saved."""
+
+    uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    name = models.CharField(max_length=63, unique=True, validators=[slug_validator])
+    description = models.TextField(blank=True)
+    sealed_value = models.TextField(blank=True, editable=False)
+    value = Sealed("sealed_value", str)
+    updated_at = models.DateTimeField(auto_now=True)
+
+    history = HistoricalRecords(excluded_fields=["sealed_value"])
+
+    class Meta:
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def needs_value(self) -> bool:
+        return not self.sealed_value

@@ -1,0 +1,92 @@
+"""Tools and every definition of them that we have seen; at most one definition is approved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from django.conf import settings
+from django.db import models
+from simple_history.models import HistoricalRecords
+
+from mcpregistry.models.server import Server
+
+
+class ToolQuerySet(models.QuerySet["Tool"]):
+    def approved(self) -> ToolQuerySet:
+        return self.filter(pinned__isnull=False)
+
+    def waiting(self) -> ToolQuerySet:
+        """New or changed: the newest definition is neither approved nor rejected."""
+        return self.filter(present=True, latest__decided_at__isnull=True).exclude(latest=models.F("pinned"))
+
+
+class Tool(models.Model):
+    """One tool that a server offers. It is served only while a definition of it is approved."""
+
+    server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="tools")
+    name = models.CharField(max_length=500, help_text="The name that the server uses.")
+    enabled = models.BooleanField(default=True, help_text="Off: hidden from every agent, whatever is granted.")
+    idempotent = models.BooleanField(
+        default=False, help_text="You vouch that calling it twice does no more than once; allows sending a call again."
+    )
+    pinned = models.ForeignKey(
+        "Definition", null=True, blank=True, on_delete=models.PROTECT, related_name="+", editable=False,
+        verbose_name="approved definition",
+    )  # fmt: skip
+    latest = models.ForeignKey("Definition", null=True, blank=True, on_delete=models.PROTECT, related_name="+", editable=False)
+    present = models.BooleanField(default=True, editable=False, help_text="The server listed it when last asked.")
+    first_seen_at = models.DateTimeField(editable=False)
+    last_seen_at = models.DateTimeField(editable=False)
+
+    objects = ToolQuerySet.as_manager()
+    history = HistoricalRecords(excluded_fields=["last_seen_at"])
+
+    class Meta:
+        ordering = ["server__slug", "name"]
+        constraints = [models.UniqueConstraint(fields=["server", "name"], name="one_tool_per_name")]
+        permissions = [("approve_definition", "Can approve and reject tool definitions")]
+
+    def __str__(self) -> str:
+        return f"{self.server.slug}::{self.name}"
+
+    @property
+    def status(self) -> str:
+        """One word for lists: gone, approved, changed, rejected or quarantined."""
+        if not self.present:
+            return "gone"
+        if self.pinned_id and self.pinned_id == self.latest_id:
+            return "approved"
+        if self.latest is not None and self.latest.decided_at and not self.pinned_id:
+            return "rejected"
+        return "changed" if self.pinned_id else "quarantined"
+
+
+class Definition(models.Model):
+    """One version of a tool as the server described it; content never changes.
+
+    ``body`` is canonical JSON text, not a JSON column: PostgreSQL refuses NUL and lone surrogates.
+    """
+
+    tool = models.ForeignKey(Tool, on_delete=models.CASCADE, related_name="definitions")
+    hash = models.CharField(max_length=64, help_text="SHA-256 over every field that a model can see.")
+    body = models.TextField()
+    seen_at = models.DateTimeField()
+    decided_at = models.DateTimeField(null=True, blank=True)
+    decided_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+    approved = models.BooleanField(default=False)
+
+    class Meta:
+        ordering = ["-seen_at", "-id"]
+        constraints = [models.UniqueConstraint(fields=["tool", "hash"], name="one_definition_per_hash")]
+
+    def __str__(self) -> str:
+        return f"{self.tool} {self.hash[:12]}"
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return msgspec.json.decode(self.body)
+
+    @property
+    def description(self) -> str:
+        return str(self.data.get("description") or "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.core.validators import MinValueValidator
@@ -32,7 +31,9 @@ class Agent(models.Model):
         '["mcp_github"] one server, ["mcp_github_create_issue"] one tool.',
     )
     calls_per_minute = models.PositiveIntegerField(null=True, blank=True, help_text="Empty: no limit.")
-    owner = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="agents")
+    owner = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="agents"
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     history = HistoricalRecords()
@@ -48,7 +49,9 @@ class Token(models.Model):
     """A bearer token of an agent (MCP, tool calls) or of a person (REST). Only its hash is kept."""
 
     agent = models.ForeignKey(Agent, null=True, blank=True, on_delete=models.CASCADE, related_name="tokens")
-    user = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.CASCADE, related_name="tokens")
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.CASCADE, related_name="tokens"
+    )
     name = models.CharField(max_length=200, help_text="What it is for.")
     prefix = models.CharField(max_length=16, editable=False, help_text="First characters, to recognise it by.")
     hash = models.CharField(max_length=64, unique=True, editable=False)
@@ -203,4 +206,3 @@ class Configuration(models.Model):
     @classmethod
     def load(cls) -> Configuration:
         return cls.objects.get_or_create(id=1)[0]
-

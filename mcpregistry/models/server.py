@@ -21,7 +21,6 @@ slug_validator = RegexValidator(
 )
 
 
-
 class Transport(models.TextChoices):
     STDIO = "stdio", "Local process (stdio)"
     HTTP = "http", "Streamable HTTP"
@@ -73,7 +72,9 @@ class Server(models.Model):
     transport = models.CharField(max_length=10, choices=Transport.choices, default=Transport.STDIO)
 
     command = models.JSONField(
-        default=list, blank=True, help_text='Program and arguments as a list, e.g. ["uvx", "mcp-server-time"]. No shell.'
+        default=list,
+        blank=True,
+        help_text='Program and arguments as a list, e.g. ["uvx", "mcp-server-time"]. No shell.',
     )
     cwd = models.CharField("working directory", max_length=1000, blank=True)
     sealed_env = models.TextField(blank=True, editable=False)
@@ -99,10 +100,14 @@ class Server(models.Model):
         default=30.0, validators=[MinValueValidator(0), MaxValueValidator(86400)], help_text="Seconds; 0 means none."
     )
     idle_timeout = models.FloatField(
-        default=600.0, validators=[MinValueValidator(1)], help_text="Seconds without a call until the connection is closed."
+        default=600.0,
+        validators=[MinValueValidator(1)],
+        help_text="Seconds without a call until the connection is closed.",
     )
     max_message_bytes = models.PositiveIntegerField(
-        default=4 * 1024 * 1024, validators=[MinValueValidator(1024)], help_text="Largest single message accepted, in bytes."
+        default=4 * 1024 * 1024,
+        validators=[MinValueValidator(1024)],
+        help_text="Largest single message accepted, in bytes.",
     )
     max_concurrency = models.PositiveIntegerField(
         default=8, validators=[MinValueValidator(1), MaxValueValidator(1000)], help_text="Calls at the same time."
@@ -112,7 +117,9 @@ class Server(models.Model):
     )
 
     lifecycle = models.CharField(max_length=10, choices=Lifecycle.choices, default=Lifecycle.DRAFT, editable=False)
-    revision = models.PositiveIntegerField(default=1, editable=False, help_text="Rises when launch facts or limits change.")
+    revision = models.PositiveIntegerField(
+        default=1, editable=False, help_text="Rises when launch facts or limits change."
+    )
     confirmed_launch = models.CharField(max_length=64, blank=True, editable=False)
     confirmed_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+", editable=False
@@ -134,8 +141,12 @@ class Server(models.Model):
     server_instructions = models.TextField(blank=True, editable=False)
     refreshed_at = models.DateTimeField("tools read at", null=True, blank=True, editable=False)
 
-    extra = models.JSONField(default=dict, blank=True, editable=False, help_text="Unknown keys of imported files, per format.")
-    source = models.CharField(max_length=40, blank=True, editable=False, help_text="How it came here: admin, api, a file format.")
+    extra = models.JSONField(
+        default=dict, blank=True, editable=False, help_text="Unknown keys of imported files, per format."
+    )
+    source = models.CharField(
+        max_length=40, blank=True, editable=False, help_text="How it came here: admin, api, a file format."
+    )
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
 
@@ -169,7 +180,12 @@ class Server(models.Model):
         """What a person confirms: enough to know what will run or be reached, no secret in it."""
         if self.transport == Transport.STDIO:
             return {"transport": "stdio", "command": self.command, "cwd": self.cwd, "env": sorted(self.env)}
-        return {"transport": self.transport, "url": self.url, "headers": sorted(self.headers), "networks": self.allowed_networks}
+        return {
+            "transport": self.transport,
+            "url": self.url,
+            "headers": sorted(self.headers),
+            "networks": self.allowed_networks,
+        }
 
     def launch_hash(self) -> str:
         """SHA-256 of the launch facts and of the secret values behind them (values never leave)."""
@@ -229,7 +245,9 @@ class ServerTest(models.Model):
 
     server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="tests")
     verdict = models.CharField(max_length=10, choices=Verdict.choices, default=Verdict.QUEUED)
-    requested_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+    requested_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
     requested_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)

@@ -34,7 +34,9 @@ class Tool(models.Model):
         "Definition", null=True, blank=True, on_delete=models.PROTECT, related_name="+", editable=False,
         verbose_name="approved definition",
     )  # fmt: skip
-    latest = models.ForeignKey("Definition", null=True, blank=True, on_delete=models.PROTECT, related_name="+", editable=False)
+    latest = models.ForeignKey(
+        "Definition", null=True, blank=True, on_delete=models.PROTECT, related_name="+", editable=False
+    )
     present = models.BooleanField(default=True, editable=False, help_text="The server listed it when last asked.")
     first_seen_at = models.DateTimeField(editable=False)
     last_seen_at = models.DateTimeField(editable=False)
@@ -73,7 +75,9 @@ class Definition(models.Model):
     body = models.TextField()
     seen_at = models.DateTimeField()
     decided_at = models.DateTimeField(null=True, blank=True)
-    decided_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+    decided_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
     approved = models.BooleanField(default=False)
 
     class Meta:

@@ -1,0 +1,73 @@
+"""Canonical JSON: the one text form in which values are hashed, bound and stored.
+
+Keys are sorted by their UTF-8 bytes (not RFC 8785's UTF-16), there is no white space, integers are
+exact whatever their size. The text is safe for every database: control characters, NUL and lone
+surrogates are escaped, NaN and infinities are refused by ``canonical`` and named by ``stored``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from typing import Any
+
+import msgspec
+
+_encoder = msgspec.json.Encoder(order="deterministic")
+
+
+def canonical(value: Any) -> str:
+    """Canonical JSON text of a JSON value. Raises ValueError for NaN, infinities and odd types."""
+    try:
+        if not _has_odd_float(value):
+            return _encoder.encode(value).decode()
+    except (UnicodeEncodeError, msgspec.EncodeError, TypeError, OverflowError):
+        pass  # lone surrogates or huge integers: the slower encoder below takes them, or says why not
+    try:
+        return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except RecursionError as error:
+        raise ValueError("The value is nested too deeply.") from error
+
+
+def stored(value: Any) -> str:
+    """Like ``canonical``, but never fails for a JSON value: odd numbers become strings ("NaN")."""
+    try:
+        return canonical(value)
+    except (ValueError, RecursionError):
+        return canonical(_named(value, 0))
+
+
+def digest(*parts: str) -> str:
+    """SHA-256 in hex over the parts, each preceded by its length so that no two lists collide."""
+    whole = hashlib.sha256()
+    for part in parts:
+        raw = part.encode("utf-8", "surrogatepass")
+        whole.update(len(raw).to_bytes(8, "big") + raw)
+    return whole.hexdigest()
+
+
+def plain(text: str, limit: int = 10_000) -> str:
+    """Text fit for a text column: no NUL, no lone surrogate, at most ``limit`` characters."""
+    cut = text if len(text) <= limit else text[: limit - 1] + "…"
+    return cut.replace("\x00", "\N{SYMBOL FOR NULL}").encode("utf-8", "replace").decode()
+
+
+def _has_odd_float(value: Any) -> bool:
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, dict):
+        return any(_has_odd_float(item) for item in value.values())
+    return isinstance(value, list) and any(_has_odd_float(item) for item in value)
+
+
+def _named(value: Any, depth: int) -> Any:
+    if depth > 100:
+        return "…nested too deeply…"
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    if isinstance(value, dict):
+        return {str(key): _named(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_named(item, depth + 1) for item in value]
+    return value if isinstance(value, str | int | float | bool | None) else repr(value)

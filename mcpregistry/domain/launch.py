@@ -1,0 +1,96 @@
+"""What a launch may look like, and how ``${…}`` in it is filled in at the moment of spawning."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from ipaddress import ip_network
+from typing import Any
+from urllib.parse import urlsplit
+
+from mcpregistry.domain.errors import ConfigInvalid
+
+_PLACEHOLDER = re.compile(r"\$\{(?:(cred):)?([A-Za-z0-9_.-]+)(?::-([^}]*))?\}")
+_ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+# Variables by which a child could be made to load foreign code before its own first line.
+_FORBIDDEN_ENV = {"LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "BASH_ENV", "ENV", "PYTHONSTARTUP", "NODE_OPTIONS"}
+
+
+def check_command(command: object) -> list[str]:
+    """The argv list, checked. Raises ConfigInvalid: not a list of strings, empty, NUL or newline."""
+    if not isinstance(command, list) or not command or not all(isinstance(word, str) for word in command):
+        raise ConfigInvalid("The command must be a list of words.", remedy='Write e.g. ["uvx", "mcp-server-time"].')
+    if not command[0].strip():
+        raise ConfigInvalid("The command's first word is empty.", remedy="Name the program to start.")
+    if any("\x00" in word or "\n" in word for word in command):
+        raise ConfigInvalid("The command holds a NUL or a line break.", remedy="Remove it; no shell reads this list.")
+    return command
+
+
+def check_env(env: object) -> dict[str, str]:
+    """Environment of a child: names are identifiers, values text, no loader hooks."""
+    pairs = check_pairs(env, "Environment")
+    for name in pairs:
+        if not _ENV_NAME.match(name):
+            raise ConfigInvalid(
+                f"'{name}' is no name for an environment variable.", remedy="Use letters, digits and _."
+            )
+        if name.upper() in _FORBIDDEN_ENV:
+            raise ConfigInvalid(
+                f"{name} would load other code into the server.", remedy="Put what it does into the command instead."
+            )
+    return pairs
+
+
+def check_pairs(pairs: object, what: str) -> dict[str, str]:
+    if not isinstance(pairs, dict) or not all(isinstance(k, str) and isinstance(v, str) for k, v in pairs.items()):
+        raise ConfigInvalid(f"{what} must be an object of texts.", remedy='Write e.g. {"TOKEN": "${TOKEN}"}.')
+    if any("\x00" in text or "\r" in text or "\n" in text for pair in pairs.items() for text in pair):
+        raise ConfigInvalid(f"{what} holds a NUL or a line break.", remedy="Remove it.")
+    return pairs
+
+
+def check_url(url: str, schemes: tuple[str, ...]) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in schemes or not parts.hostname:
+        raise ConfigInvalid(
+            f"'{url}' is no {' or '.join(schemes)} address.", remedy=f"Write {schemes[-1]}://host/path."
+        )
+    if parts.username or parts.password:
+        raise ConfigInvalid("The address holds a user name or password.", remedy="Put credentials into headers.")
+    return url
+
+
+def check_networks(networks: Any) -> list[str]:
+    if not isinstance(networks, list):
+        raise ConfigInvalid("Allowed networks must be a list.", remedy='Write e.g. ["10.0.0.0/8"].')
+    for network in networks:
+        try:
+            ip_network(network)
+        except ValueError as error:
+            raise ConfigInvalid(f"'{network}' is no network.", remedy='Write e.g. "10.0.0.0/8".') from error
+    return networks
+
+
+def fill(text: str, *, variables: Mapping[str, str], credential: Callable[[str], str | None]) -> str | None:
+    """``text`` with ``${VAR}``, ``${VAR:-x}`` and ``${cred:NAME}`` filled in; None if one has no value."""
+    missing = False
+
+    def value(match: re.Match[str]) -> str:
+        nonlocal missing
+        kind, name, default = match.groups()
+        found = credential(name) if kind else variables.get(name)
+        if found is None and default is None:
+            missing = True
+        return found if found is not None else default or ""
+
+    filled = _PLACEHOLDER.sub(value, text)
+    return None if missing else filled
+
+
+def fill_pairs(
+    pairs: Mapping[str, str], *, variables: Mapping[str, str], credential: Callable[[str], str | None]
+) -> tuple[dict[str, str], list[str]]:
+    """All values filled in; names whose value is missing are left out and returned beside."""
+    filled = {name: fill(text, variables=variables, credential=credential) for name, text in pairs.items()}
+    return {k: v for k, v in filled.items() if v is not None}, [k for k, v in filled.items() if v is None]

@@ -1,0 +1,118 @@
+"""Definitions: what a server lists is compared with what was approved; only approved ones serve."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from mcpregistry.domain.canonical import plain, stored
+from mcpregistry.domain.definitions import definition_hash, differences, visible
+from mcpregistry.models import Definition, Server, ServerEvent, Tool
+from mcpregistry.services import audit
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Names of tools, as compared with the last look at the server."""
+
+    added: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    returned: list[str] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.changed or self.removed or self.returned)
+
+
+@transaction.atomic
+def observe(*, server: Server, listed: Iterable[dict[str, Any]], process: str = "") -> Changes:
+    """Store what the server offers now. New and changed tools wait for approval; nothing is lost."""
+    now, changes = timezone.now(), Changes()
+    known = {tool.name: tool for tool in server.tools.select_related("latest", "pinned")}
+    seen: set[str] = set()
+    for data in listed:
+        name = plain(str(data["name"]), 500)
+        if name not in seen:
+            seen.add(name)
+            _observe_one(server, known.get(name), name, data, now, changes)
+    for name, tool in known.items():
+        if name not in seen and tool.present:
+            tool.present = False
+            tool.save(update_fields=["present"])
+            changes.removed.append(name)
+    Server.objects.filter(pk=server.pk).update(refreshed_at=now)
+    if changes:
+        _announce(server, changes, now, process)
+    return changes
+
+
+def _observe_one(
+    server: Server, tool: Tool | None, name: str, data: dict[str, Any], now: Any, changes: Changes
+) -> None:
+    is_new = tool is None
+    if tool is None:
+        tool = Tool.objects.create(server=server, name=name, first_seen_at=now, last_seen_at=now)
+        changes.added.append(name)
+    elif not tool.present:
+        changes.returned.append(name)
+    definition, _ = Definition.objects.get_or_create(
+        tool=tool, hash=definition_hash(data), defaults={"body": stored(visible(data)), "seen_at": now}
+    )
+    if not is_new and tool.latest_id != definition.id:
+        changes.changed.append(name)
+    tool.latest, tool.present, tool.last_seen_at = definition, True, now
+    if definition.approved:
+        tool.pinned = definition  # back to an approved text: it heals by itself
+    tool.save()
+
+
+def _announce(server: Server, changes: Changes, now: Any, process: str) -> None:
+    words = [f"{len(names)} {word}" for word, names in _named(changes) if names]
+    facts = {word: names[:100] for word, names in _named(changes) if names}
+    ServerEvent.objects.create(
+        server=server, at=now, kind="tools", message=f"Tools: {', '.join(words)}.", process=process
+    )
+    audit.record(kind="tools.changed", actor="server", subject=f"server:{server.slug}", **facts)
+
+
+def _named(changes: Changes) -> list[tuple[str, list[str]]]:
+    return [(word, getattr(changes, word)) for word in ("added", "changed", "removed", "returned")]
+
+
+@transaction.atomic
+def approve(*, definition: Definition, actor: str, user: object = None) -> Tool:
+    """Pin this definition: from now on exactly this text and schema is listed and called."""
+    tool = Tool.objects.select_for_update(of=("self",)).get(pk=definition.tool_id)
+    before = tool.pinned.data if tool.pinned else {}
+    Definition.objects.filter(pk=definition.pk).update(approved=True, decided_at=timezone.now(), decided_by=user)
+    tool.pinned_id = definition.pk
+    tool.save(update_fields=["pinned"])
+    audit.record(
+        kind="definition.approved", actor=actor, subject=f"tool:{tool}", hash=definition.hash,
+        fields=differences(before, definition.data),
+    )  # fmt: skip
+    return tool
+
+
+@transaction.atomic
+def reject(*, definition: Definition, actor: str, user: object = None) -> Tool:
+    """Never serve this definition; if it is the one being served, the tool is withdrawn."""
+    tool = Tool.objects.select_for_update(of=("self",)).get(pk=definition.tool_id)
+    Definition.objects.filter(pk=definition.pk).update(approved=False, decided_at=timezone.now(), decided_by=user)
+    if tool.pinned_id == definition.pk:
+        tool.pinned = None
+        tool.save(update_fields=["pinned"])
+    audit.record(kind="definition.rejected", actor=actor, subject=f"tool:{tool}", hash=definition.hash)
+    return tool
+
+
+def approve_waiting(*, server: Server, actor: str, user: object = None) -> int:
+    """Approve the newest definition of every tool of the server that waits. Returns how many."""
+    waiting = [tool.latest for tool in server.tools.waiting().select_related("latest") if tool.latest]
+    for definition in waiting:
+        approve(definition=definition, actor=actor, user=user)
+    return len(waiting)

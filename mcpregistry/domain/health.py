@@ -1,0 +1,80 @@
+"""The life of one connection as a value: states, back-off and breaker. Time and chance are arguments.
+
+A server that fails is left alone until ``retry_at``; until then a call is answered at once with the
+reason. The delay doubles with every failure in a row. A server that has served for a while and then
+falls may be restarted at once; one that dies on every start is not hammered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+State = Literal["disconnected", "connecting", "connected", "reconnecting", "error"]
+
+FIRST_DELAY = 0.5
+MAX_DELAY = 60.0
+STABLE_SECONDS = 10.0
+
+TRANSITIONS: dict[State, frozenset[State]] = {
+    "disconnected": frozenset({"connecting"}),
+    "connecting": frozenset({"connected", "error", "reconnecting", "disconnected"}),
+    "connected": frozenset({"disconnected", "error", "reconnecting"}),
+    "reconnecting": frozenset({"connecting", "disconnected"}),
+    "error": frozenset({"connecting", "disconnected"}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """``retry_at`` and ``since`` are seconds on the caller's monotonic clock."""
+
+    state: State = "disconnected"
+    since: float = 0.0
+    failures: int = 0
+    retry_at: float = 0.0
+    code: str = ""
+    detail: str = ""
+
+
+def move(health: Health, state: State, *, now: float) -> Health:
+    """The same health in another state. Raises ValueError for a move that makes no sense."""
+    if state not in TRANSITIONS[health.state]:
+        raise ValueError(f"a connection cannot go from {health.state} to {state}")
+    return replace(health, state=state, since=now)
+
+
+def backoff(failures: int, *, chance: float) -> float:
+    """Seconds to wait after so many failures in a row; ``chance`` in [0, 1) spreads the herd."""
+    if failures <= 0:
+        return 0.0
+    return min(MAX_DELAY, FIRST_DELAY * 2.0 ** min(failures - 1, 16)) * (0.5 + chance / 2)
+
+
+def connected(health: Health, *, now: float) -> Health:
+    return replace(move(health, "connected", now=now), code="", detail="")
+
+
+def served(health: Health) -> Health:
+    """A call was answered: earlier failures no longer count."""
+    return replace(health, failures=0, retry_at=0.0) if health.failures else health
+
+
+def fallen(health: Health, *, now: float, chance: float, returns: bool, code: str, detail: str) -> Health:
+    """A connection failed or was lost. ``returns``: it is brought back without being asked."""
+    was_up = health.state == "connected"
+    failures = 0 if was_up and now - health.since >= STABLE_SECONDS else health.failures
+    delay = backoff(failures if was_up else failures + 1, chance=chance)
+    moved = move(health, "reconnecting" if returns else "error", now=now)
+    return replace(moved, failures=failures + 1, retry_at=now + delay, code=code, detail=detail)
+
+
+def stopped(health: Health, *, now: float) -> Health:
+    """Ended on purpose (idle, disabled, closed): nothing is held against it."""
+    return Health(state="disconnected", since=now)
+
+
+def refusal_seconds(health: Health, *, now: float) -> float:
+    """How long calls are still answered at once with the last failure; 0 when a try is due."""
+    waiting = health.state in ("error", "reconnecting")
+    return max(0.0, health.retry_at - now) if waiting else 0.0

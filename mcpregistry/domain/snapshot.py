@@ -1,0 +1,107 @@
+"""The live configuration as immutable values: what the hot path reads instead of the database.
+
+Times are seconds since the epoch. Nothing in a snapshot is secret: environment and headers of a
+server stay sealed in the database until the moment of connecting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSpec:
+    id: int
+    slug: str
+    title: str
+    revision: int
+    transport: str
+    connect_mode: str
+    request_timeout: float
+    max_message_bytes: int
+    available: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool with its approved definition (``data``: the fields that a model can see)."""
+
+    id: int
+    server_id: int
+    name: str
+    definition_hash: str
+    data: Mapping[str, Any]
+    idempotent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GrantSpec:
+    server_id: int | None
+    tool_id: int | None
+    pins: Mapping[str, Any]
+    expires_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSpec:
+    id: int
+    slug: str
+    capabilities: frozenset[str]
+    calls_per_minute: int | None
+    grants: tuple[GrantSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSpec:
+    agent: str
+    expires_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointSpec:
+    slug: str
+    title: str
+    instructions: str
+    naming_style: str
+    description_style: str
+    lists_only: bool
+    hide_unavailable: bool
+    grants: tuple[GrantSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceSpec:
+    directory: str
+    endpoint: str
+    agent: str
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One consistent reading of the configuration at ``revision``.
+
+    Only what may serve is in it: active servers, tools with an approved definition that are
+    present and enabled, enabled agents and endpoints, tokens that were not revoked.
+    """
+
+    revision: int
+    servers: Mapping[int, ServerSpec] = field(default_factory=dict)
+    tools: Mapping[int, ToolSpec] = field(default_factory=dict)
+    agents: Mapping[str, AgentSpec] = field(default_factory=dict)
+    tokens: Mapping[str, TokenSpec] = field(default_factory=dict)
+    endpoints: Mapping[str, EndpointSpec] = field(default_factory=dict)
+    workspaces: tuple[WorkspaceSpec, ...] = ()
+
+    def agent_of(self, token_hash: str, now: float) -> AgentSpec | None:
+        """The agent that a live token belongs to."""
+        token = self.tokens.get(token_hash)
+        if token is None or (token.expires_at is not None and token.expires_at <= now):
+            return None
+        return self.agents.get(token.agent)
+
+    def workspace_for(self, directory: str) -> WorkspaceSpec | None:
+        """The workspace with the longest directory that holds ``directory`` (an absolute path)."""
+        inside = (w for w in self.workspaces if f"{directory}/".startswith(f"{w.directory.rstrip('/')}/"))
+        return max(inside, key=lambda w: len(w.directory), default=None)

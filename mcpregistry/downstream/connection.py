@@ -1,0 +1,452 @@
+"""One connection to one server: handshake, tool list, change notices, calls. Owned by one task.
+
+``run`` is the body of the owner task: it enters and leaves the SDK's client there and nowhere else,
+because a cancel scope must not cross tasks. Calls come from any other task of the same loop.
+One deadline spans the whole of connecting. Whatever goes wrong leaves ``run`` as one typed error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import anyio
+import msgspec
+import structlog
+from mcp.client.client import Client
+from mcp.client.subscriptions import SubscriptionLost
+from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import (
+    MCP_METHOD_HEADER,
+    MCP_NAME_HEADER,
+    encode_header_value,
+    find_invalid_x_mcp_header,
+    mcp_param_headers,
+    x_mcp_header_map,
+)
+from mcp_types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
+    METHOD_NOT_FOUND,
+    PROTOCOL_VERSION_META_KEY,
+    REQUEST_TIMEOUT,
+    Implementation,
+    ToolListChangedNotification,
+)
+from mcp_types.version import LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
+
+from mcpregistry.domain.errors import (
+    ConnectionFailed,
+    DownstreamError,
+    ProtocolError,
+    TimedOut,
+    ToolRefused,
+)
+from mcpregistry.domain.targets import Target
+from mcpregistry.downstream.limits import check_result, check_tools, public_meta
+from mcpregistry.downstream.wire import Channel, ProgressCallback, Request
+
+log = structlog.get_logger(__name__)
+
+Era = Literal["legacy", "modern"]
+
+CLIENT_NAME = "slipsnisse"
+CLIENT_VERSION = "0.1.0"
+MAX_PAGES = 200
+PROBE_SECONDS = 10.0
+SETTLE_SECONDS = 0.05
+LISTEN_RETRY_FIRST = 1.0
+LISTEN_RETRY_MOST = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """What a server said about itself. ``tools`` are its raw definitions, repaired where they must be.
+
+    ``problems`` names definitions that were left out and why. Timings are milliseconds.
+    """
+
+    tools: tuple[dict[str, Any], ...]
+    problems: tuple[str, ...]
+    instructions: str
+    server_info: dict[str, Any]
+    capabilities: dict[str, Any]
+    era: Era
+    protocol_version: str
+    timings: dict[str, float] = field(default_factory=dict, compare=False)
+
+
+def open_channel(target: Target) -> Channel:
+    """The transport that the target asks for. HTTP is imported only where it is used."""
+    if target.transport == "stdio":
+        from mcpregistry.downstream.stdio import StdioChannel
+
+        return StdioChannel(target)
+    if target.transport == "http":
+        from mcpregistry.downstream.http import HttpChannel
+
+        return HttpChannel(target)
+    if target.transport == "sse":
+        from mcpregistry.downstream.sse import SseChannel
+
+        return SseChannel(target)
+    from mcpregistry.downstream.websocket import WebSocketChannel
+
+    return WebSocketChannel(target)
+
+
+class Connection:
+    """A live connection. ``discovery`` is set once ``wait_ready`` has returned."""
+
+    def __init__(self, target: Target, on_tools_changed: Callable[[Discovery], None]) -> None:
+        self.target = target
+        self.discovery: Discovery | None = None
+        self.in_flight = 0
+        self._on_tools_changed = on_tools_changed
+        self._channel = open_channel(target)
+        self._modern = False
+        self._stamp: dict[str, Any] = {}
+        self._header_maps: dict[str, dict[tuple[str, ...], str]] = {}
+        self._last_used = time.monotonic()
+        self._stopping = False
+        self._wake = asyncio.Event()
+        self._suspicion = asyncio.Event()
+        self._dirty = asyncio.Event()
+        self._ready = asyncio.Event()
+        self._connecting = anyio.CancelScope()
+
+    @property
+    def pid(self) -> int | None:
+        return self._channel.pid
+
+    @property
+    def era(self) -> Era | None:
+        return self.discovery.era if self.discovery else None
+
+    @property
+    def usable(self) -> bool:
+        return self._ready.is_set() and not self._stopping and not self._channel.lost.is_set()
+
+    def stderr_tail(self) -> bytes:
+        return self._channel.stderr_tail()
+
+    def stop(self) -> None:
+        """Ask the owner to leave. Idempotent, returns at once; closing itself is never cut short."""
+        self._stopping = True
+        self._wake.set()
+        if not self._ready.is_set():
+            self._connecting.cancel()
+
+    # -- the owner task -----------------------------------------------------------------------
+
+    async def run(self, on_ready: Callable[[], None]) -> None:
+        """Connect, stay until stopped or idle, close. Raises DownstreamError on any failure."""
+        try:
+            await self._run(on_ready)
+        except Exception as error:
+            failure = self._channel.error if self._ready.is_set() else None
+            raise failure or typed_error(error, self._channel.error) from error
+
+    async def _run(self, on_ready: Callable[[], None]) -> None:
+        limits = self.target.limits
+        started = time.monotonic()
+        with self._connecting as whole:
+            whole.deadline = anyio.current_time() + limits.connect_timeout
+            async with self._client() as client:
+                await self._greet(client, started)
+                whole.deadline = math.inf
+                self._ready.set()
+                on_ready()
+                async with anyio.create_task_group() as group:
+                    for work in (self._watch_wire, self._watch_pulse, self._refresh):
+                        group.start_soon(work)
+                    group.start_soon(self._listen, client)
+                    await self._stay()
+                    group.cancel_scope.cancel()
+        if whole.cancelled_caught and not self._stopping:
+            raise TimedOut(
+                f"The server did not get ready within {limits.connect_timeout:g} seconds.",
+                remedy="Check its log, or raise its connect timeout.",
+            )
+
+    def _client(self) -> Client:
+        mode = {"auto": "auto", "legacy": "legacy", "modern": LATEST_MODERN_VERSION}[self.target.protocol]
+        return Client(
+            self._channel,  # type: ignore[arg-type]  # a Transport by shape
+            mode=mode,  # type: ignore[arg-type]
+            read_timeout_seconds=self.target.limits.connect_timeout,
+            cache=None,
+            message_handler=self._on_message,
+            client_info=Implementation(name=CLIENT_NAME, version=CLIENT_VERSION),
+        )
+
+    async def _greet(self, client: Client, started: float) -> None:
+        """Note what was negotiated and read the tools."""
+        self._modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
+        if self._modern:
+            self._stamp = {
+                PROTOCOL_VERSION_META_KEY: client.protocol_version,
+                CLIENT_INFO_META_KEY: {"name": CLIENT_NAME, "version": CLIENT_VERSION},
+                CLIENT_CAPABILITIES_META_KEY: {},
+            }
+        self._channel.negotiated(client.protocol_version, modern=self._modern)
+        connected = time.monotonic()
+        self.discovery = Discovery(
+            tools=(),
+            problems=(),
+            era="modern" if self._modern else "legacy",
+            protocol_version=client.protocol_version,
+            timings={"connect": (connected - started) * 1000},
+            **await self._describe(client),
+        )
+        await self.read_tools()
+
+    async def _describe(self, client: Client) -> dict[str, Any]:
+        if self.target.protocol == "modern":  # a pinned version is adopted without asking: ask now
+            raw = await self._ask("server/discover", {})
+            meta = raw.get("_meta")
+            info = meta.get("io.modelcontextprotocol/serverInfo") if isinstance(meta, dict) else None
+            return _description(raw.get("instructions"), info, raw.get("capabilities"))
+        info = client.server_info
+        return _description(
+            client.instructions,
+            info.model_dump(by_alias=True, mode="json", exclude_none=True) if info else None,
+            client.server_capabilities.model_dump(by_alias=True, mode="json", exclude_none=True),
+        )
+
+    async def _stay(self) -> None:
+        while not self._stopping:
+            if self._channel.error is not None:
+                raise self._channel.error
+            left = self._idle_seconds_left()
+            if left <= 0:
+                self._stopping = True
+                return
+            self._wake.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left if left < math.inf else None):
+                    await self._wake.wait()
+
+    def _idle_seconds_left(self) -> float:
+        idle = self.target.limits.idle_timeout
+        if self.target.connect != "lazy" or not idle:
+            return math.inf
+        return idle if self.in_flight else self._last_used + idle - time.monotonic()
+
+    async def _watch_wire(self) -> None:
+        await self._channel.lost.wait()
+        self._wake.set()
+
+    async def _watch_pulse(self) -> None:
+        """After a call that timed out, see whether the server still lives; if not, drop it."""
+        while True:
+            await self._suspicion.wait()
+            self._suspicion.clear()
+            try:
+                await self.ping()
+            except TimedOut:
+                self._channel.fail(TimedOut("The server stopped answering and was disconnected.", sent=True))
+            except DownstreamError:
+                continue
+
+    # -- tools --------------------------------------------------------------------------------
+
+    async def read_tools(self) -> Discovery:
+        """Read all pages again. Raises DownstreamError."""
+        assert self.discovery is not None
+        started = time.monotonic()
+        tools, problems = check_tools(await self._list_pages(), self.target.limits)
+        before = self.discovery
+        timings = {**before.timings, "list": (time.monotonic() - started) * 1000}
+        self.discovery = replace(before, tools=tuple(tools), problems=tuple(problems), timings=timings)
+        self._header_maps = _header_maps(tools) if self._modern and self.target.transport == "http" else {}
+        return self.discovery
+
+    async def _list_pages(self) -> list[Any]:
+        assert self.discovery is not None
+        if "tools" not in self.discovery.capabilities:
+            return []
+        listed: list[Any] = []
+        cursor: str | None = None
+        for _ in range(MAX_PAGES):
+            page = await self._list_page(cursor)
+            tools = page.get("tools")
+            if type(tools) is not list:
+                raise ProtocolError("The server's tools/list answer holds no list of tools.")
+            listed += tools
+            cursor = page.get("nextCursor")
+            if type(cursor) is not str or len(listed) > self.target.limits.max_tools:
+                return listed
+        raise ProtocolError(f"The server's tool list does not end after {MAX_PAGES} pages.")
+
+    async def _list_page(self, cursor: str | None) -> dict[str, Any]:
+        try:
+            return await self._ask("tools/list", {"cursor": cursor} if cursor is not None else {})
+        except ToolRefused as error:
+            if error.rpc_code == METHOD_NOT_FOUND:
+                return {"tools": []}
+            raise ProtocolError(f"The server refused to list its tools: {error.message}") from error
+
+    async def _on_message(self, message: object) -> None:
+        if isinstance(message, ToolListChangedNotification):
+            self._dirty.set()
+
+    async def _listen(self, client: Client) -> None:
+        """Hold a modern server's change stream open; a legacy server notifies on its own."""
+        assert self.discovery is not None
+        tools = self.discovery.capabilities.get("tools")
+        if not self._modern or not isinstance(tools, dict) or not tools.get("listChanged"):
+            return
+        delay = LISTEN_RETRY_FIRST
+        while True:
+            try:
+                async with client.listen(tools_list_changed=True) as changes:
+                    delay = LISTEN_RETRY_FIRST
+                    async for _ in changes:
+                        self._dirty.set()
+            except (SubscriptionLost, MCPError, TimeoutError):
+                log.info("change_stream_lost", server_id=self.target.server_id)
+            await anyio.sleep(delay)
+            delay = min(delay * 2, LISTEN_RETRY_MOST)
+            self._dirty.set()  # what changed meanwhile was not told
+
+    async def _refresh(self) -> None:
+        while True:
+            await self._dirty.wait()
+            await anyio.sleep(SETTLE_SECONDS)  # one reading for a burst of notices
+            self._dirty.clear()
+            before = self.discovery
+            try:
+                after = await self.read_tools()
+            except DownstreamError as error:
+                log.warning("tools_not_readable", server_id=self.target.server_id, code=error.code)
+                continue
+            if after != before:
+                self._on_tools_changed(after)
+
+    # -- requests from other tasks --------------------------------------------------------------
+
+    async def call(
+        self,
+        tool_name: str,
+        arguments: msgspec.Raw,
+        *,
+        meta: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+        on_progress: ProgressCallback | None = None,
+        on_sent: Callable[[], None] | None = None,
+        max_result_bytes: int | None = None,
+    ) -> dict[str, Any]:
+        """One ``tools/call``. Returns the raw result; raises DownstreamError."""
+        params: dict[str, Any] = {"name": tool_name, "arguments": arguments}
+        if stamped := {**public_meta(meta), **self._stamp}:
+            params["_meta"] = stamped
+        request = Request(
+            method="tools/call",
+            params=params,
+            timeout=timeout,
+            on_progress=on_progress,
+            on_sent=on_sent,
+            max_bytes=max_result_bytes,
+            headers=self._call_headers(tool_name, arguments),
+        )
+        with self._busy():
+            try:
+                result = await self._channel.request(request)
+            except TimedOut:
+                self._suspicion.set()
+                raise
+        return check_result(result, self.target.limits)
+
+    def _call_headers(self, tool_name: str, arguments: msgspec.Raw) -> dict[str, str] | None:
+        if not self._modern or self.target.transport != "http":
+            return None
+        headers = {MCP_METHOD_HEADER: "tools/call", MCP_NAME_HEADER: encode_header_value(tool_name)}
+        if header_map := self._header_maps.get(tool_name):
+            headers.update(mcp_param_headers(header_map, msgspec.json.decode(arguments)))
+        return headers
+
+    async def ping(self, timeout: float = PROBE_SECONDS) -> None:
+        """Whether the server answers at all. Raises DownstreamError; any answer is good."""
+        with contextlib.suppress(ToolRefused):
+            await self._ask("server/discover" if self._modern else "ping", {}, timeout=timeout)
+
+    async def _ask(self, method: str, params: dict[str, Any], timeout: float | None = None) -> dict[str, Any]:
+        headers = {MCP_METHOD_HEADER: method} if self._modern else None
+        params = {**params, "_meta": self._stamp} if self._stamp else params
+        limit = timeout or self.target.limits.request_timeout or None
+        with self._busy():
+            return await self._channel.request(Request(method=method, params=params, timeout=limit, headers=headers))
+
+    @contextlib.contextmanager
+    def _busy(self) -> Iterator[None]:
+        self.in_flight += 1
+        try:
+            yield
+        finally:
+            self.in_flight -= 1
+            self._last_used = time.monotonic()
+
+
+def _description(instructions: object, server_info: object, capabilities: object) -> dict[str, Any]:
+    return {
+        "instructions": instructions if isinstance(instructions, str) else "",
+        "server_info": server_info if isinstance(server_info, dict) else {},
+        "capabilities": capabilities if isinstance(capabilities, dict) else {},
+    }
+
+
+def _header_maps(tools: list[dict[str, Any]]) -> dict[str, dict[tuple[str, ...], str]]:
+    """Which arguments a modern HTTP server wants mirrored as ``Mcp-Param-*`` headers, by tool."""
+    maps = {}
+    for tool in tools:
+        schema = tool["inputSchema"]
+        if not find_invalid_x_mcp_header(schema) and (found := x_mcp_header_map(schema)):
+            maps[tool["name"]] = found
+    return maps
+
+
+def typed_error(error: BaseException, known: DownstreamError | None = None) -> DownstreamError:
+    """The one typed error inside what the SDK raised (groups of groups, or its own error codes)."""
+    leaves = list(_leaves(error))
+    ours = next((leaf for leaf in leaves if isinstance(leaf, DownstreamError)), known)
+    if isinstance(ours, ToolRefused):
+        return ProtocolError(f"The server refused the handshake: {ours.message}")
+    if ours is not None:
+        return ours
+    for leaf in leaves:
+        if isinstance(leaf, MCPError):
+            return _from_rpc(leaf)
+    return _unexpected(error, leaves)
+
+
+def _unexpected(error: BaseException, leaves: list[BaseException]) -> DownstreamError:
+    log.warning("connection_failed", error=type(error).__name__, exc_info=error)
+    if any(isinstance(leaf, TimeoutError) for leaf in leaves):
+        return TimedOut("The server did not answer in time.")
+    if any(isinstance(leaf, ValueError | RuntimeError) for leaf in leaves):
+        return ProtocolError("The server's handshake is not one that MCP allows.")
+    return ConnectionFailed("The connection failed.", remedy="The log of this site says why.")
+
+
+def _from_rpc(error: MCPError) -> DownstreamError:
+    if error.code == REQUEST_TIMEOUT:
+        return TimedOut("The server did not answer the handshake in time.")
+    return ConnectionFailed(
+        f"The server refused the handshake (code {error.code}).", remedy="Check its protocol setting and its log."
+    )
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+        return
+    yield error
+    if error.__cause__ is not None:
+        yield from _leaves(error.__cause__)

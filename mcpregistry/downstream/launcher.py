@@ -1,0 +1,144 @@
+"""Supervisor of one stdio server: it starts the server and outlives every process that it leaves.
+
+Run as ``python -I -S launcher.py CONTROL_FD keep|drop ARGV...``; standard library only, because
+it is one small process for each running server.
+
+Invariants:
+* The server's environment, working directory and umask are those this process was given.
+* When the server ends, when our parent says so, or when the parent dies in any way (also by
+  SIGKILL), every descendant is killed, also one that made itself a daemon: on Linux orphans are
+  re-parented to us (PR_SET_CHILD_SUBREAPER). Elsewhere only the server's process group is.
+* The control socket carries ``pid N`` and ``exit N`` lines to the parent; ``T`` (terminate) and
+  ``K`` (kill) bytes from it. Its end of file means that the parent is gone.
+"""
+
+import ctypes
+import os
+import select
+import signal
+import socket
+import sys
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+LINUX = sys.platform.startswith("linux")
+
+
+def prctl(option: int, value: int) -> None:
+    if LINUX:
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def start_server(argv: list[str]) -> int:
+    """Fork and exec the server in its own session. Returns its process id."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.setsid()
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # should even this supervisor be killed
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_DFL)
+        os.execvpe(argv[0], argv, os.environ)  # noqa: S606  an argv list, never a shell
+    except OSError as error:
+        os.write(2, f"cannot start {argv[0]}: {error.strerror}\n".encode(errors="replace"))
+    finally:
+        os._exit(127)
+
+
+def children(pid: int) -> list[int]:
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
+            return [int(word) for word in file.read().split()]
+    except OSError:
+        return []
+
+
+def descendants(pid: int) -> list[int]:
+    found = children(pid)
+    for child in found:  # grows while we walk: breadth first
+        found.extend(children(child))
+    return found
+
+
+def signal_each(pids: list[int], number: int) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+def signal_group(server: int, number: int) -> None:
+    try:
+        os.killpg(server, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def reap(server: int) -> tuple[int | None, bool]:
+    """Collect what has ended: the server's exit code if it is among it, and whether any child is left."""
+    code = None
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return code, False
+        if pid == 0:
+            return code, True
+        if pid == server:
+            code = os.waitstatus_to_exitcode(status)
+
+
+def kill_all(server: int, code: int | None) -> int:
+    """Kill until no child is left; orphans of what we kill become our children and are next."""
+    while True:
+        signal_group(server, signal.SIGKILL)
+        signal_each(descendants(os.getpid()), signal.SIGKILL)
+        ended, left = reap(server)
+        code = ended if ended is not None else code
+        if not left or not LINUX:
+            return code if code is not None else -signal.SIGKILL
+        select.select([], [], [], 0.005)
+
+
+def supervise(control: socket.socket, wake: int, server: int) -> int:
+    """Wait for the server's end or the parent's word. Returns the server's exit code."""
+    while True:
+        readable, _, _ = select.select([control, wake], [], [])
+        numbers = os.read(wake, 512) if wake in readable else b""
+        word = control.recv(16) if control in readable else b"-"
+        code, _ = reap(server)
+        if code is not None or not word or b"K" in word or signal.SIGHUP in numbers:
+            return kill_all(server, code)
+        if b"T" in word or signal.SIGTERM in numbers or signal.SIGINT in numbers:
+            signal_group(server, signal.SIGTERM)
+
+
+def main() -> None:
+    control = socket.socket(fileno=int(sys.argv[1]))
+    control.set_inheritable(False)
+    if sys.argv[2] == "drop":
+        os.environ.pop("LC_CTYPE", None)  # the interpreter adds it to a bare environment (PEP 538)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    prctl(PR_SET_PDEATHSIG, signal.SIGHUP)
+    wake, wake_end = os.pipe()
+    os.set_blocking(wake_end, False)
+    signal.set_wakeup_fd(wake_end)
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    server = start_server(sys.argv[3:])
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):  # only the server may hold the pipes, or their end would never show
+        os.dup2(nothing, descriptor)
+    try:
+        control.sendall(b"pid %d\n" % server)
+        code = supervise(control, wake, server)
+        control.sendall(b"exit %d\n" % code)
+    except OSError:
+        kill_all(server, None)
+
+
+if __name__ == "__main__":
+    main()

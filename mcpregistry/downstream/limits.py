@@ -1,0 +1,123 @@
+"""Bounds on what a server says, checked on the raw JSON, and the repair of what older servers say.
+
+The SDK's models are not used here: they refuse servers that work, and the SDK's own check of a
+result against the server's output schema runs the server's regular expressions on our event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from mcpregistry.domain.errors import ProtocolError, ResourceLimit
+from mcpregistry.domain.targets import Limits
+
+MAX_DEPTH = 128
+MAX_NAME = 256
+SCHEMA_BYTES = 256 * 1024
+
+
+def exceeds_depth(value: object, limit: int = MAX_DEPTH) -> bool:
+    """Whether JSON nests deeper than ``limit`` levels. Iterative, so that depth cannot hurt us."""
+    level: list[object] = [value]
+    for _ in range(limit):
+        level = [inner for outer in level for inner in _inside(outer)]
+        if not level:
+            return False
+    return True
+
+
+def _inside(value: object) -> list[object]:
+    if type(value) is dict:
+        return [item for item in value.values() if type(item) in (dict, list)]
+    if type(value) is list:
+        return [item for item in value if type(item) in (dict, list)]
+    return []
+
+
+def check_result(result: dict[str, Any], limits: Limits) -> dict[str, Any]:
+    """A ``tools/call`` result within bounds; otherwise untouched. Raises ResourceLimit."""
+    content = result.get("content")
+    if type(content) is list and len(content) > limits.max_items:
+        raise ResourceLimit(
+            f"The answer holds {len(content):,} content items; {limits.max_items:,} are allowed.",
+            remedy="Ask for less, or raise the server's item limit.",
+            sent=True,
+        )
+    if exceeds_depth(result):
+        raise ResourceLimit(f"The answer nests deeper than {MAX_DEPTH} levels.", sent=True)
+    return repair_result(result)
+
+
+def repair_result(result: dict[str, Any]) -> dict[str, Any]:
+    """Give a result without ``content`` (servers older than 2024-11-05) the list every reader expects."""
+    if "content" in result or result.get("resultType", "complete") != "complete":
+        return result
+    old = result.get("toolResult", result.get("structuredContent", result))
+    text = old if isinstance(old, str) else msgspec.json.encode(old).decode()
+    return {**result, "content": [{"type": "text", "text": text}]}
+
+
+def check_tools(listed: list[Any], limits: Limits) -> tuple[list[dict[str, Any]], list[str]]:
+    """Usable tools, repaired, and a sentence for each that is left out. Raises ResourceLimit."""
+    if len(listed) > limits.max_tools:
+        raise ResourceLimit(
+            f"The server offers more than the {limits.max_tools:,} tools allowed.",
+            remedy="Raise its tool limit, or connect a smaller server.",
+        )
+    tools, problems = [], []
+    for tool in listed:
+        try:
+            tools.append(check_tool(tool, limits))
+        except (ResourceLimit, ProtocolError) as error:
+            problems.append(error.message)
+    return tools, problems
+
+
+def check_tool(tool: object, limits: Limits) -> dict[str, Any]:
+    if type(tool) is not dict or type(name := tool.get("name")) is not str or not 0 < len(name) <= MAX_NAME:
+        raise ProtocolError(f"The server lists a tool without a usable name (1 to {MAX_NAME} characters).")
+    description = tool.get("description")
+    if isinstance(description, str) and len(description.encode()) > limits.max_description:
+        raise ResourceLimit(f"The description of tool {name} is larger than {limits.max_description:,} bytes.")
+    if exceeds_depth(tool):
+        raise ResourceLimit(f"The definition of tool {name} nests deeper than {MAX_DEPTH} levels.")
+    if len(msgspec.json.encode(tool)) > SCHEMA_BYTES + limits.max_description:
+        raise ResourceLimit(f"The definition of tool {name} is larger than {SCHEMA_BYTES:,} bytes.")
+    return repair_tool(tool)
+
+
+def repair_tool(tool: dict[str, Any]) -> dict[str, Any]:
+    """Early servers said ``parameters`` for ``inputSchema``; some say nothing, which means no arguments."""
+    if type(tool.get("inputSchema")) is dict:
+        return tool
+    rest = {key: value for key, value in tool.items() if key not in ("parameters", "inputSchema")}
+    parameters = tool.get("parameters")
+    return {**rest, "inputSchema": parameters if type(parameters) is dict else {"type": "object"}}
+
+
+def parse_arguments(arguments_json: bytes) -> msgspec.Raw:
+    """The stored argument bytes as one line, ready to be spliced in. Raises ProtocolError (nothing sent)."""
+    try:
+        _decode_object(arguments_json)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError("The arguments are not a JSON object that can be sent.") from error
+    if b"\n" in arguments_json or b"\r" in arguments_json:  # only ever between tokens: strings escape them
+        arguments_json = arguments_json.replace(b"\n", b" ").replace(b"\r", b" ")
+    return msgspec.Raw(arguments_json)
+
+
+_decode_object = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def public_meta(meta: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The caller's ``_meta`` without what belongs to one hop: progress tokens and protocol keys."""
+    if not meta:
+        return {}
+    return {
+        key: value
+        for key, value in meta.items()
+        if key not in ("progressToken", "progress_token") and not key.startswith("io.modelcontextprotocol/")
+    }

@@ -1,0 +1,282 @@
+"""stdio transport: bounded lines, the exact environment, and a process tree that always ends.
+
+Invariants:
+* At most ``message_bytes`` of one line are ever held; a longer line ends the connection at once.
+* The child sees exactly the configured environment plus PATH, no descriptor but 0, 1 and 2, umask 077.
+* However the connection ends (also by SIGKILL of this process) no process of the tree survives:
+  ``launcher.py`` supervises it. Process creation happens on the loop's own thread, because the
+  kernel ties the parent-death signal to the thread that forked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+import anyio
+
+from mcpregistry.domain.errors import ConnectionFailed, DownstreamError, ResourceLimit
+from mcpregistry.domain.targets import Target
+from mcpregistry.downstream.wire import Wire
+
+LAUNCHER = str(Path(__file__).with_name("launcher.py"))
+EXIT_GRACE = 2.0
+TERMINATE_GRACE = 2.0
+KILL_GRACE = 3.0
+UNREAD_BYTES = 16 * 1024 * 1024
+
+
+class Lines(asyncio.Protocol):
+    """Splits a byte stream into lines without ever holding more than one limit of bytes."""
+
+    def __init__(self, limit: int, on_line: Callable[[bytes], None], on_end: Callable[[DownstreamError | None], None]):
+        self._limit = limit
+        self._on_line = on_line
+        self._on_end = on_end
+        self._partial = bytearray()
+        self._ended = False
+
+    def data_received(self, data: bytes) -> None:
+        start = 0
+        while not self._ended and (end := data.find(b"\n", start)) >= 0:
+            self._finish_line(data[start:end])
+            start = end + 1
+        if not self._ended and start < len(data):
+            self._partial += data[start:] if start else data
+            if len(self._partial) > self._limit:
+                self._too_long()
+
+    def _finish_line(self, rest: bytes) -> None:
+        if len(self._partial) + len(rest) > self._limit:
+            self._too_long()
+            return
+        line = bytes(self._partial) + rest if self._partial else rest
+        if self._partial:
+            self._partial = bytearray()
+        if line and not line.isspace():
+            self._on_line(line)
+
+    def _too_long(self) -> None:
+        self._partial = bytearray()
+        self._end(
+            ResourceLimit(
+                f"The server sent a line longer than the {self._limit:,} bytes allowed.",
+                remedy="Ask for less, or raise the server's message limit.",
+                sent=True,
+            )
+        )
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(None)
+
+    def _end(self, error: DownstreamError | None) -> None:
+        if not self._ended:
+            self._ended = True
+            self._on_end(error)
+
+
+class Tail(asyncio.Protocol):
+    """Keeps the last bytes of a stream."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._bytes = bytearray()
+
+    def data_received(self, data: bytes) -> None:
+        self._bytes += data
+        if len(self._bytes) > 2 * self._limit:  # trim rarely: each byte is moved at most once
+            del self._bytes[: -self._limit]
+
+    def read(self) -> bytes:
+        return bytes(self._bytes[-self._limit :])
+
+
+class Control(asyncio.Protocol):
+    """Our end of the supervisor's control socket."""
+
+    def __init__(self) -> None:
+        self._data = b""
+        self.started = asyncio.Event()
+        self.gone = asyncio.Event()
+        self.pid: int | None = None
+        self.exit_code: int | None = None
+
+    def data_received(self, data: bytes) -> None:
+        *lines, self._data = (self._data + data).split(b"\n")
+        for line in lines:
+            word, _, number = line.partition(b" ")
+            if word == b"pid":
+                self.pid = int(number)
+            elif word == b"exit":
+                self.exit_code = int(number)
+        self.started.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.started.set()
+        self.gone.set()
+
+
+class StdioChannel(Wire):
+    """One stdio server as an SDK transport and as the pipe of our own calls."""
+
+    def __init__(self, target: Target) -> None:
+        super().__init__()
+        self._target = target
+        self._tail = Tail(target.limits.stderr_bytes)
+        self._control = Control()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._unattached: list[IO[bytes]] = []
+        self._transports: list[asyncio.BaseTransport] = []
+        self._stdin: asyncio.WriteTransport | None = None
+        self._control_transport: asyncio.WriteTransport
+
+    def stderr_tail(self) -> bytes:
+        return self._tail.read()
+
+    async def open(self) -> None:
+        process, control = spawn(self._target)
+        self._process = process
+        try:
+            await self._attach(process, control)
+            await self._control.started.wait()
+        except BaseException:
+            control.close()
+            await self.close()
+            raise
+        self.pid = self._control.pid
+
+    async def _attach(self, process: subprocess.Popen[bytes], control: socket.socket) -> None:
+        stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
+        assert stdin is not None
+        assert stdout is not None
+        assert stderr is not None
+        self._unattached = [stdin, stdout, stderr]
+        loop = asyncio.get_running_loop()
+        self._control_transport, _ = await loop.create_connection(lambda: self._control, sock=control)
+        lines = Lines(self._target.limits.message_bytes, self.receive, self._stdout_ended)
+        self._transports.append((await loop.connect_read_pipe(lambda: lines, stdout))[0])
+        self._transports.append((await loop.connect_read_pipe(lambda: self._tail, stderr))[0])
+        self._stdin, _ = await loop.connect_write_pipe(asyncio.Protocol, stdin)
+        self._unattached = []
+
+    def _stdout_ended(self, error: DownstreamError | None) -> None:
+        self.fail(
+            error or ConnectionFailed("The server ended its connection.", remedy="Its log may say why.", sent=True)
+        )
+
+    async def transmit(self, data: bytes) -> None:
+        stdin = self._stdin
+        if stdin is None or stdin.is_closing() or self.error is not None:
+            raise ConnectionFailed("The server has ended.", remedy="Its log may say why.")
+        if stdin.get_write_buffer_size() > UNREAD_BYTES:
+            raise ConnectionFailed("The server does not read what it is sent.", remedy="Reconnect it.")
+        stdin.write(data + b"\n")
+
+    async def close(self) -> None:
+        """End the whole tree: close stdin, wait, SIGTERM, wait, SIGKILL. Survives cancellation."""
+        with anyio.CancelScope(shield=True):
+            self._close_stdin()
+            if self._control_started() and not await self._gone_within(EXIT_GRACE):
+                self._control_transport.write(b"T")
+                if not await self._gone_within(TERMINATE_GRACE):
+                    self._control_transport.write(b"K")
+                    await self._gone_within(KILL_GRACE)
+            for transport in self._transports:
+                transport.close()
+            if self._control_started():
+                self._control_transport.close()
+            await self._reap()
+
+    def _control_started(self) -> bool:
+        return hasattr(self, "_control_transport")
+
+    def _close_stdin(self) -> None:
+        if self._stdin is None:
+            return
+        if self._stdin.get_write_buffer_size():
+            self._stdin.abort()  # unread input would keep the pipe open for ever
+        else:
+            self._stdin.close()
+
+    async def _gone_within(self, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._control.gone.wait()
+        return self._control.gone.is_set()
+
+    async def _reap(self) -> None:
+        """Collect the supervisor. It has closed its control socket, so it is leaving or gone."""
+        process = self._process
+        if process is None:
+            return
+        for _ in range(200):
+            if process.poll() is not None:
+                break
+            await asyncio.sleep(0.005)
+        else:
+            process.kill()
+            process.wait()
+        for pipe in self._unattached:
+            pipe.close()
+
+
+def child_environment(target: Target) -> dict[str, str]:
+    """Exactly what is configured, plus PATH."""
+    return {"PATH": os.environ.get("PATH", os.defpath), **target.env}
+
+
+def spawn(target: Target) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start the supervised server. Returns it and our end of its control socket.
+
+    Raises ConnectionFailed (nothing sent) when the command or the directory does not exist.
+    """
+    env = child_environment(target)
+    check_command(target, env)
+    ours, theirs = socket.socketpair()
+    keep = "keep" if "LC_CTYPE" in env else "drop"
+    try:
+        process = subprocess.Popen(  # noqa: S603  confirmed by a person before it is ever a target
+            [sys.executable, "-I", "-S", LAUNCHER, str(theirs.fileno()), keep, *target.argv],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            cwd=target.cwd or None,
+            env=env,
+            umask=0o077,
+            pass_fds=(theirs.fileno(),),
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        ours.close()
+        raise ConnectionFailed("The server's process cannot be started.", remedy="Check its command.") from error
+    finally:
+        theirs.close()
+    ours.setblocking(False)
+    return process, ours
+
+
+def check_command(target: Target, env: dict[str, str]) -> None:
+    if not target.argv:
+        raise ConnectionFailed("The server has no command.", remedy="Enter the command that starts it.")
+    if any("\0" in word for word in (*target.argv, *env, *env.values(), target.cwd)):
+        raise ConnectionFailed("The server's command holds a NUL character.", remedy="Remove it.")
+    if target.cwd and not os.path.isdir(target.cwd):
+        raise ConnectionFailed(
+            f"The server's working directory {target.cwd} does not exist.", remedy="Create it, or choose another."
+        )
+    command = target.argv[0]
+    found = os.path.join(target.cwd, command) if os.sep in command else command
+    if shutil.which(found, path=env["PATH"]) is None:
+        raise ConnectionFailed(
+            f"The command {command} was not found or cannot be run.",
+            remedy="Install it, or give its full path.",
+        )

@@ -1,0 +1,41 @@
+"""Targets that start the fake servers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from mcpregistry.domain.targets import Limits, Target
+
+SERVERS = Path(__file__).parent / "servers"
+LOOPBACK = ("127.0.0.0/8", "::1/128")
+
+
+def stdio_target(
+    name: str, *args: str, server_id: int = 1, limits: dict[str, Any] | None = None, **changes: Any
+) -> Target:
+    """A target for ``servers/NAME.py``. ``limits`` and other keywords replace fields."""
+    values: dict[str, Any] = {
+        "server_id": server_id,
+        "slug": name,
+        "revision": 1,
+        "transport": "stdio",
+        "argv": (sys.executable, "-S", str(SERVERS / f"{name}.py"), *args),
+        "limits": Limits(**({"connect_timeout": 20.0} | (limits or {}))),
+    }
+    return Target(**(values | changes))
+
+
+def http_target(url: str, *, server_id: int = 1, limits: dict[str, Any] | None = None, **changes: Any) -> Target:
+    """A target for a server on loopback, which is allowed explicitly."""
+    values: dict[str, Any] = {
+        "server_id": server_id,
+        "slug": "remote",
+        "revision": 1,
+        "transport": "http",
+        "url": url,
+        "allowed_networks": LOOPBACK,
+        "limits": Limits(**({"connect_timeout": 20.0} | (limits or {}))),
+    }
+    return Target(**(values | changes))

@@ -1,0 +1,35 @@
+"""``.dispatch/mcp.json``: a map of servers under ``servers`` (requirements §3.6)."""
+
+from __future__ import annotations
+
+from mcpregistry.domain.formats.document import Document, JsonObject, Written
+from mcpregistry.domain.formats.entry_reader import read_servers
+from mcpregistry.domain.formats.entry_writer import compose, write_servers
+from mcpregistry.domain.formats.format import Format, object_at, park_root, report_left_out
+from mcpregistry.domain.formats.keys import ALL_BY_NAME, Keys
+from mcpregistry.domain.formats.notes import Report
+
+FILE = ".dispatch/mcp.json"
+ROOT = "servers"
+KEYS = Keys("dispatch", ALL_BY_NAME, transport=("transport", "type"), enabled=("disabled", "enabled"))
+
+
+def recognise(data: JsonObject, path: str) -> bool:
+    return isinstance(data.get(ROOT), dict)
+
+
+def read(data: JsonObject, path: str) -> Document:
+    report = Report(path)
+    parked = park_root(data, [ROOT], report)
+    servers = read_servers(KEYS, object_at(data, ROOT, report), f"/{ROOT}", report)
+    return Document(servers, parked={KEYS.family: parked}, notes=tuple(report.notes))
+
+
+def write(document: Document) -> Written:
+    report = Report(FILE)
+    report_left_out(document, report)
+    servers = write_servers(KEYS, document.servers, f"/{ROOT}", report)
+    return Written(compose(document.parked_for(KEYS.family), {ROOT: servers}, {}), tuple(report.notes))
+
+
+DISPATCH = Format("dispatch", "Dispatch", FILE, KEYS.family, recognise, read, write)

@@ -1,0 +1,293 @@
+"""One server entry of any file to a ``ServerEntry``, by the format's table of keys.
+
+Every key ends as a note: kept, translated, parked or refused. An entry with anything refused is not returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from mcpregistry.domain.formats import placeholders
+from mcpregistry.domain.formats.document import Json, JsonObject, Oauth, Parked, ServerEntry
+from mcpregistry.domain.formats.keys import Keys, OauthKeys, implied_transport, named_transport, slug, url_problem
+from mcpregistry.domain.formats.notes import Report, pointer
+from mcpregistry.domain.targets import TransportKind
+
+MAX_TIMEOUT_MS = 86_400_000
+
+
+def read_servers(keys: Keys, entries: Mapping[str, Json], at: str, report: Report) -> tuple[ServerEntry, ...]:
+    """The entries of a map of servers; an unusable one is left out, with a refused note."""
+    named = ((key, raw, at + pointer(key)) for key, raw in entries.items())
+    return read_entries(keys, named, report)
+
+
+def read_entries(keys: Keys, entries: Iterable[tuple[str, Json, str]], report: Report) -> tuple[ServerEntry, ...]:
+    """As ``read_servers``, for entries given as (key, raw entry, JSON pointer)."""
+    servers: dict[str, ServerEntry] = {}
+    for key, raw, at in entries:
+        if not isinstance(raw, dict):
+            report.refuse(at, "The entry is not an object.", "Write it as { … }.")
+        elif not slug(key):
+            report.refuse(at, "The name has no letter or digit.", "Rename the server.")
+        elif slug(key) in servers:
+            report.refuse(at, f"Another server of this file is already known as {slug(key)}.", "Rename one of them.")
+        elif entry := _Entry(keys, key, raw, at, report).read():
+            servers[entry.key] = entry
+    return tuple(servers.values())
+
+
+class _Entry:
+    """Takes the keys of one raw entry one by one; what nobody took is parked."""
+
+    def __init__(self, keys: Keys, key: str, raw: JsonObject, at: str, report: Report) -> None:
+        self.keys = keys
+        self.key = key
+        self.raw = raw
+        self.at = at
+        self.report = report
+        self.taken: set[str] = set()
+        self.spelling: JsonObject = {}
+        self.kinds: dict[str, list[str]] = {}
+        self.nested: JsonObject = {}  # unknown keys of an object of which we know others
+
+    def read(self) -> ServerEntry | None:
+        already = len([note for note in self.report.notes if note.action == "refused"])
+        entry = self._build()
+        refused = len([note for note in self.report.notes if note.action == "refused"]) > already
+        return None if refused else entry
+
+    def _build(self) -> ServerEntry:
+        keys = self.keys
+        command, url = self._command(), self._text("url") if keys.remote else ""
+        connect, request = self._timeouts()
+        columns: dict[str, Any] = {
+            "transport": self._transport(command, url),
+            "command": command,
+            "url": url,
+            "name": self._name(),
+            "env": self._map(*keys.env, column="env"),
+            "headers": self._map("headers", column="headers") if keys.remote else {},
+            "env_file": self._text(keys.env_file, column="env_file"),
+            "cwd": self._text(keys.cwd, column="cwd"),
+            "enabled": self._enabled(),
+            "connect_timeout_ms": connect,
+            "request_timeout_ms": request,
+            "auto_approve": self._auto_approve(),
+            "tools_allowed": self._tools(),
+            "oauth": self._oauth(keys.oauth) if keys.oauth else None,
+        }
+        return ServerEntry(key=slug(self.key), parked={keys.family: self._parked()}, **columns)
+
+    # One key each
+
+    def _take(self, *names: str) -> tuple[str, Json]:
+        """The first of the names that the entry has, and its value; ("", None) if it has none."""
+        for name in names:
+            if name and name in self.raw:
+                self.taken.add(name)
+                return name, self.raw[name]
+        return "", None
+
+    def _kept(self, name: str, column: str = "") -> None:
+        self.report.add("kept", self.at + pointer(name), "Kept.", column=column)
+
+    def _translated(self, name: str, sentence: str, column: str = "") -> None:
+        self.report.add("translated", self.at + pointer(name), sentence, column=column)
+
+    def _refuse(self, name: str, sentence: str, remedy: str) -> None:
+        self.report.refuse(self.at + (pointer(*name.split("/")) if name else ""), sentence, remedy)
+
+    def _ours(self, text: str, *path: str | int) -> str:
+        reading = placeholders.read(text, self.keys.dialect)
+        if reading.kinds:
+            self.kinds[pointer(*path)] = list(reading.kinds)
+        if reading.changed:
+            self.report.add("translated", self.at + pointer(*path), "The placeholders are written in our way.")
+        if reading.foreign:
+            self.report.add(
+                "kept",
+                self.at + pointer(*path),
+                "A placeholder of another program stays as plain text; nothing will fill it in.",
+                "Write ${NAME} for an environment variable or ${cred:NAME} for a stored credential.",
+            )
+        return reading.text
+
+    def _text(self, name: str, *, column: str = "") -> str:
+        name, value = self._take(name)
+        if not name:
+            return ""
+        if not isinstance(value, str):
+            self._refuse(name, "The value is not text.", "Write it in quotes.")
+            return ""
+        self._kept(name, column or name)
+        return self._ours(value, name)
+
+    def _texts(self, name: str, value: Json) -> tuple[str, ...]:
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            self._refuse(name, "The value is not a list of texts.", 'Write it as ["…", "…"].')
+            return ()
+        self._kept(name)
+        return tuple(self._ours(item, name, index) for index, item in enumerate(value))
+
+    def _map(self, *names: str, column: str) -> dict[str, str]:
+        name, value = self._take(*names)
+        if not name:
+            return {}
+        if not isinstance(value, dict):
+            self._refuse(name, "The value is not an object.", 'Write it as {"NAME": "value"}.')
+            return {}
+        for key in (key for key, item in value.items() if not isinstance(item, str)):
+            self.report.refuse(self.at + pointer(name, key), "The value is not text.", "Write it in quotes.")
+        self._kept(name, column)
+        return {key: self._ours(item, name, key) for key, item in value.items() if isinstance(item, str)}
+
+    def _name(self) -> str:
+        spelled = self.key if slug(self.key) != self.key else ""
+        if spelled:
+            self.spelling["key"] = spelled
+            self.report.add("translated", self.at, f"The server is known as {slug(self.key)} here.", column="key")
+        name = self._text(self.keys.name)
+        return name if name and name != slug(self.key) else spelled
+
+    def _command(self) -> tuple[str, ...]:
+        name, value = self._take("command")
+        if isinstance(value, list):
+            self.spelling["command"] = len(value)
+            first = self._texts(name, value)
+        else:
+            first = tuple(filter(None, [self._text("command")]))
+        args, value = self._take("args")
+        rest = self._texts(args, value) if args else ()
+        if name and not first:
+            self._refuse(name, "The command is empty.", "Name the program to start.")
+        if args and not name:
+            self.taken.discard(args)  # arguments of nothing: parked with the other unknown keys
+            return ()
+        return first + rest
+
+    def _transport(self, command: tuple[str, ...], url: str) -> TransportKind:
+        name, word = self._take(*self.keys.transport)
+        if name:
+            self.spelling[name] = word
+        transport = named_transport(word, url) if isinstance(word, str) else None
+        if name and transport is None:
+            self._refuse(name, "The transport is unknown.", "Write stdio, http, sse or websocket.")
+        elif command and url and not name:
+            self._refuse("", "The entry has both a command and a url.", "Remove one, or say which with a type.")
+        transport = transport or implied_transport(url)
+        if name and word != transport:
+            self._translated(name, f"Read as {transport}.", "transport")
+        elif name:
+            self._kept(name, "transport")
+        self._check_target(transport, command, url)
+        return transport
+
+    def _check_target(self, transport: TransportKind, command: tuple[str, ...], url: str) -> None:
+        if transport == "stdio":
+            if not command and "command" not in self.taken:
+                missing = "a command or a url" if self.keys.remote else "a command"
+                self._refuse("", f"The entry lacks {missing}.", "Say how the server is started or reached.")
+            return
+        if not url:
+            self._refuse("", "The entry lacks a url.", "Say where the server is reached.")
+        elif problem := url_problem(url, transport):
+            self._refuse("url", *problem)
+
+    def _enabled(self) -> bool:
+        found: list[bool] = []
+        for key in self.keys.enabled:
+            name, value = self._take(key)
+            if name and not isinstance(value, bool):
+                self._refuse(name, "The value is neither true nor false.", "Write true or false.")
+            elif name:
+                self._kept(name, "enabled")
+                found.append(value is (name == "enabled"))
+        if len(set(found)) > 1:
+            self._refuse("", "enabled and disabled contradict each other.", "Keep one of them.")
+        return all(found)
+
+    def _auto_approve(self) -> bool | tuple[str, ...]:
+        name, value = self._take(*self.keys.auto_approve)
+        if isinstance(value, bool):
+            self._kept(name, "auto_approve")
+            return value
+        return self._texts(name, value) if name else False
+
+    def _tools(self) -> tuple[str, ...] | None:
+        name, value = self._take(self.keys.tools)
+        names = self._texts(name, value) if name else ("*",)
+        return None if names == ("*",) else names
+
+    def _timeouts(self) -> tuple[int | None, int | None]:
+        name, value = self._take("timeout") if self.keys.timeout else ("", None)
+        if not name:
+            return None, None
+        if self.keys.timeout == "one":
+            return self._milliseconds(name, value), None
+        if not isinstance(value, dict):
+            self._refuse(name, "The value is not an object.", 'Write it as {"startup": 30000, "request": 30000}.')
+            return None, None
+        self.nested[name] = {key: item for key, item in value.items() if key not in ("startup", "request")}
+        self.spelling["timeout"] = list(value)
+        return self._milliseconds(f"{name}/startup", value.get("startup")), self._milliseconds(
+            f"{name}/request", value.get("request")
+        )
+
+    def _milliseconds(self, path: str, value: Json) -> int | None:
+        if value is None:
+            return None
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= MAX_TIMEOUT_MS:
+            self._refuse(path, "The time is not a whole number of milliseconds.", "Write 1 to 86400000.")
+            return None
+        self.report.add("kept", self.at + pointer(*path.split("/")), "Kept.")
+        return value
+
+    def _oauth(self, keys: OauthKeys) -> Oauth | None:
+        name, value = self._take(keys.key)
+        if value is False and keys.may_be_off:
+            self._kept(name, "oauth")
+            return Oauth(off=True)
+        if not name:
+            return None
+        if not isinstance(value, dict):
+            self._refuse(name, "The value is not an object.", "Write it as { … }.")
+            return None
+        known = {file_key: column for column, file_key in keys.names.items()}
+        self.nested[name] = {key: item for key, item in value.items() if key not in known}
+        self.spelling["oauth"] = {
+            "order": list(value),
+            "text": isinstance(value.get(keys.names.get("scopes", "")), str),
+        }
+        self._kept(name, "oauth")
+        found = {
+            known[key]: self._oauth_value(name, key, known[key], item) for key, item in value.items() if key in known
+        }
+        return Oauth(**found)
+
+    def _oauth_value(self, name: str, key: str, column: str, value: Json) -> Any:
+        if column == "scopes" and isinstance(value, list) and all(isinstance(item, str) for item in value):
+            return tuple(value)
+        if column == "callback_port" and isinstance(value, int) and not isinstance(value, bool):
+            return value
+        if isinstance(value, str) and column != "callback_port":
+            return tuple(value.split()) if column == "scopes" else self._ours(value, name, key)
+        self._refuse(f"{name}/{key}", "The value has the wrong type.", "Correct it.")
+        return ()
+
+    def _parked(self) -> Parked:
+        unknown = {key: value for key, value in self.raw.items() if key not in self.taken}
+        for key in unknown:
+            self.report.add(
+                "parked", self.at + pointer(key), "Unknown here; written back to a file of the same format."
+            )
+        for outer, inner in self.nested.items():
+            for key in inner:
+                self.report.add(
+                    "parked", self.at + pointer(outer, key), "Unknown here; written back to the same format."
+                )
+        if self.kinds:
+            self.spelling["placeholders"] = self.kinds
+        nested = {key: value for key, value in self.nested.items() if value}
+        return Parked({**unknown, **nested}, tuple(self.raw), self.spelling)

@@ -1,0 +1,60 @@
+"""What every file format offers, and what they share about the root of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from mcpregistry.domain.formats.document import Document, Json, JsonObject, Parked, Written
+from mcpregistry.domain.formats.notes import Report, pointer
+
+Recognise = Callable[[JsonObject, str], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """``recognise(data, path)`` looks at the root only; ``read(data, path)`` never raises for what a file says."""
+
+    name: str
+    title: str
+    file: str
+    family: str
+    recognise: Recognise
+    read: Callable[[JsonObject, str], Document]
+    write: Callable[[Document], Written]
+
+
+def park_root(data: JsonObject, known: Iterable[str], report: Report, at: str = "") -> Parked:
+    """The keys of the root (or of the object at ``at``) that this format's reader does not take."""
+    taken = set(known)
+    unknown = {key: value for key, value in data.items() if key not in taken}
+    for key in unknown:
+        report.add("parked", at + pointer(key), "Unknown here; written back to a file of the same format.")
+    return Parked(unknown, tuple(data))
+
+
+def object_at(data: JsonObject, key: str, report: Report) -> JsonObject:
+    """The object under a key of the root; absent is empty, anything else is refused."""
+    value: Json = data.get(key, {})
+    if isinstance(value, dict):
+        return value
+    report.refuse(pointer(key), "The value is not an object.", "Write it as { … }.")
+    return {}
+
+
+_BESIDES = {
+    "expert_tools": "expert tools",
+    "providers": "model providers",
+    "defaults": "defaults for models and tools",
+    "flags": "switches of mcp-servers.json",
+    "inputs": "prompts for values",
+}
+
+
+def report_left_out(document: Document, report: Report, *, written: Iterable[str] = ()) -> None:
+    """Say which parts of the document, besides its servers, the format has no place for."""
+    for name in _BESIDES.keys() - set(written):
+        if getattr(document, name):
+            report.add(
+                "parked", "", f"This format has no place for the {_BESIDES[name]}; they stay here only.", column=name
+            )

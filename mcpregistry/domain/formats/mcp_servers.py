@@ -1,0 +1,81 @@
+"""``mcp-servers.json``: a list of servers and three switches (requirements §3.4).
+
+``autoApprove`` and the keys for remote servers are our extension; other readers ignore them.
+"""
+
+from __future__ import annotations
+
+from mcpregistry.domain.formats.document import Document, Json, JsonObject, ServerEntry, Written
+from mcpregistry.domain.formats.entry_reader import read_entries
+from mcpregistry.domain.formats.entry_writer import compose, file_key, write_entry
+from mcpregistry.domain.formats.format import Format, park_root, report_left_out
+from mcpregistry.domain.formats.keys import ALL_BY_NAME, Keys
+from mcpregistry.domain.formats.notes import Report, pointer
+
+FILE = "mcp-servers.json"
+ROOT = "servers"
+FLAGS = ("subAgentEnabled", "autoDiscoveryEnabled", "toolApprovalRequired")
+REQUIRED = ("id", "name", "command", "args", "enabled")
+KEYS = Keys(
+    "mcp-servers",
+    ALL_BY_NAME,
+    transport=("transport",),
+    name="name",
+    args_required=True,
+    enabled=("enabled",),
+    enabled_required=True,
+    auto_approve=("autoApprove",),
+)
+
+
+def recognise(data: JsonObject, path: str) -> bool:
+    return isinstance(data.get(ROOT), list)
+
+
+def read(data: JsonObject, path: str) -> Document:
+    report = Report(path)
+    parked = park_root(data, [ROOT, *FLAGS], report)
+    flags = {name: data[name] for name in FLAGS if name in data}
+    for name, value in flags.items():
+        if isinstance(value, bool):
+            report.add("kept", pointer(name), "Kept for the approval rules and sub-agents, not yet applied.")
+        else:
+            report.refuse(pointer(name), "The value is neither true nor false.", "Write true or false.")
+    servers = _servers(data.get(ROOT), report)
+    return Document(servers, flags=flags, parked={KEYS.family: parked}, notes=tuple(report.notes))
+
+
+def _servers(entries: Json, report: Report) -> tuple[ServerEntry, ...]:
+    if not isinstance(entries, list):
+        report.refuse(pointer(ROOT), "The value is not a list.", "Write it as [ … ].")
+        return ()
+    named = []
+    for index, raw in enumerate(entries):
+        at = pointer(ROOT, index)
+        if not isinstance(raw, dict) or not isinstance(raw.get("id"), str):
+            report.refuse(at, "The server has no id.", 'Give it an "id" of text.')
+            continue
+        for key in _missing(raw):
+            report.refuse(at, f"The server lacks {key}.", f'Add "{key}".')
+        named.append((raw["id"], {key: value for key, value in raw.items() if key != "id"}, at))
+    return read_entries(KEYS, named, report)
+
+
+def _missing(raw: JsonObject) -> list[str]:
+    """A server reached by URL, which is our extension, needs no command and no arguments."""
+    return [key for key in REQUIRED if key not in raw and not (key in ("command", "args") and "url" in raw)]
+
+
+def write(document: Document) -> Written:
+    report = Report(FILE)
+    report_left_out(document, report, written=["flags"])
+    entries: list[JsonObject] = []
+    for server in document.servers:
+        raw = write_entry(KEYS, server, pointer(ROOT, len(entries)), report)
+        if raw is not None:
+            entries.append({"id": file_key(server, KEYS.family), **raw})
+    must = {ROOT: entries, **document.flags}
+    return Written(compose(document.parked_for(KEYS.family), must, {}), tuple(report.notes))
+
+
+MCP_SERVERS = Format("mcp-servers", "mcp-servers.json", FILE, KEYS.family, recognise, read, write)

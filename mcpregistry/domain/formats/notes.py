@@ -1,0 +1,55 @@
+"""What is said about each key of a file: kept, translated, parked or refused, where, and what to do next.
+
+A note never quotes a value: any value of a configuration file may be a secret.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from mcpregistry.domain.errors import ConfigInvalid
+
+Action = Literal["kept", "translated", "parked", "refused"]
+
+
+def pointer(*parts: str | int) -> str:
+    """A JSON pointer (RFC 6901) to the given path; the root is the empty string."""
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """``column`` names the field of ``ServerEntry`` that the note is about, if it is about one."""
+
+    action: Action
+    file: str
+    pointer: str
+    sentence: str
+    remedy: str = ""
+    column: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.pointer or '/'}: {self.action}: {self.sentence} {self.remedy}".rstrip()
+
+
+class FileInvalid(ConfigInvalid):
+    """The file as a whole cannot be read: not its syntax, too large, or no known format. Holds the reason as a note."""
+
+    def __init__(self, file: str, sentence: str, *, at: str = "", remedy: str) -> None:
+        self.note = Note("refused", file, at, sentence, remedy)
+        super().__init__(f"{file}: {at or '/'}: {sentence}", remedy=remedy)
+
+
+class Report:
+    """Collects the notes about one file while it is read or written."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.notes: list[Note] = []
+
+    def add(self, action: Action, at: str, sentence: str, remedy: str = "", *, column: str = "") -> None:
+        self.notes.append(Note(action, self.file, at, sentence, remedy, column))
+
+    def refuse(self, at: str, sentence: str, remedy: str) -> None:
+        self.add("refused", at, sentence, remedy)

@@ -1,0 +1,101 @@
+"""``opencode.json`` in its two published versions, and the older shape with ``command`` and ``args`` (requirements §3.6).
+
+Version 1 holds the servers directly under ``mcp``, version 2 under ``mcp.servers``. The rest of the file is opencode's
+own and is kept as it stands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from mcpregistry.domain.formats.document import Document, JsonObject, Written
+from mcpregistry.domain.formats.entry_reader import read_servers
+from mcpregistry.domain.formats.entry_writer import compose, write_servers
+from mcpregistry.domain.formats.format import Format, object_at, park_root, report_left_out
+from mcpregistry.domain.formats.keys import LOCAL_OR_REMOTE, Keys, OauthKeys
+from mcpregistry.domain.formats.notes import Report
+from mcpregistry.domain.formats.placeholders import Dialect
+
+FILE = "opencode.json"
+ROOT = "mcp"
+SCHEMA = "https://opencode.ai/config.json"
+
+_V1 = Keys(
+    "opencode",
+    LOCAL_OR_REMOTE,
+    dialect=Dialect("brace", defaults=False),
+    transport=("type", "transport"),
+    says_stdio=True,
+    command_as_array=True,
+    env=("environment", "env"),
+    enabled=("enabled", "disabled"),
+    timeout="one",
+    oauth=OauthKeys(
+        "oauth",
+        {"client_id": "clientId", "client_secret": "clientSecret", "scopes": "scope", "redirect_uri": "redirectUri"},
+        scopes_as_text=True,
+        may_be_off=True,
+    ),
+)
+_V2 = replace(
+    _V1,
+    family="opencode2",
+    cwd="cwd",
+    enabled=("disabled", "enabled"),
+    timeout="two",
+    oauth=OauthKeys(
+        "oauth",
+        {"client_id": "client_id", "client_secret": "client_secret", "scopes": "scope", "redirect_uri": "redirect_uri"},
+        scopes_as_text=True,
+        may_be_off=True,
+    ),
+)
+
+
+def is_version_2(data: JsonObject) -> bool:
+    servers = data["mcp"].get("servers") if isinstance(data.get(ROOT), dict) else None
+    return isinstance(servers, dict) and all(isinstance(entry, dict) for entry in servers.values())
+
+
+def recognise_v1(data: JsonObject, path: str) -> bool:
+    return isinstance(data.get(ROOT), dict) and not is_version_2(data)
+
+
+def recognise_v2(data: JsonObject, path: str) -> bool:
+    return is_version_2(data)
+
+
+def read_v1(data: JsonObject, path: str) -> Document:
+    report = Report(path)
+    parked = park_root(data, [ROOT], report)
+    servers = read_servers(_V1, object_at(data, ROOT, report), f"/{ROOT}", report)
+    return Document(servers, parked={_V1.family: parked}, notes=tuple(report.notes))
+
+
+def read_v2(data: JsonObject, path: str) -> Document:
+    report = Report(path)
+    parked = park_root(data, [ROOT], report)
+    mcp = object_at(data, ROOT, report)
+    inner = park_root(mcp, ["servers"], report, f"/{ROOT}")
+    servers = read_servers(_V2, object_at(mcp, "servers", report), f"/{ROOT}/servers", report)
+    whole = replace(parked, spelling={ROOT: inner.to_json()})
+    return Document(servers, parked={_V2.family: whole}, notes=tuple(report.notes))
+
+
+def write(document: Document, *, keys: Keys) -> Written:
+    report = Report(FILE)
+    report_left_out(document, report)
+    parked = document.parked_for(keys.family)
+    at = f"/{ROOT}/servers" if keys is _V2 else f"/{ROOT}"
+    mcp = write_servers(keys, document.servers, at, report)
+    if keys is _V2:
+        mcp = compose(type(parked).from_json(parked.spelling.get(ROOT, {})), {"servers": mcp}, {})
+    fresh: JsonObject = {} if parked.order else {"$schema": SCHEMA}
+    return Written(compose(parked, {**fresh, ROOT: mcp}, {}), tuple(report.notes))
+
+
+OPENCODE = Format("opencode", "opencode (version 1)", FILE, "opencode", recognise_v1, read_v1, partial(write, keys=_V1))
+OPENCODE2 = Format(
+    "opencode2", "opencode (version 2)", FILE, "opencode2", recognise_v2, read_v2, partial(write, keys=_V2)
+)

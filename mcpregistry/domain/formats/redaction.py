@@ -1,0 +1,145 @@
+"""Takes secrets out of a document before it is written to a file.
+
+Every literal value of ``env`` and ``headers`` counts as a secret; elsewhere the name of the key or flag decides. Each
+becomes ``${VAR}``, so that the file works again once the variable is set, and each is reported. Values that are
+references already stay.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from mcpregistry.domain.formats.document import Document, Json, JsonObject, Parked, ServerEntry
+from mcpregistry.domain.formats.notes import Report, pointer
+from mcpregistry.domain.formats.placeholders import is_reference
+
+_SECRET = re.compile(
+    r"(?i:secret|password|passwd|passphrase|credential|api[-_.]?key|private[-_.]?key|access[-_.]?key|authorization)"
+    r"|(?i:^|[-_.])(?i:token|auth|bearer|key|pat|pwd)$"
+    r"|(?<=[a-z])(?:Token|Auth|Bearer|Key|Pat|Pwd)$"
+)
+_NO_SECRET = re.compile(r"(?i)^(max|min|num|context|buffer|output|input)[-_.]?tokens?$")
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a key, flag or variable of this name usually holds a secret."""
+    return bool(_SECRET.search(name.lstrip("-"))) and not _NO_SECRET.match(name)
+
+
+def variable(*words: str) -> str:
+    """A name for the environment variable that shall hold a value, from the words that name its place."""
+    name = re.sub(r"[^A-Za-z0-9]+", "_", "_".join(words)).strip("_").upper()
+    return name if name[:1].isalpha() else f"VALUE_{name}"
+
+
+def redact(document: Document, file: str) -> tuple[Document, Report]:
+    """The document without secrets, and a note for each one that was taken out."""
+    report = Report(file)
+    servers = tuple(_server(server, report) for server in document.servers)
+    plain = replace(
+        document,
+        servers=servers,
+        expert_tools=tuple(_plain(list(document.expert_tools), ("tools",), report)),
+        providers=_plain(dict(document.providers), ("providers",), report),
+        inputs=tuple(_input(item, report) for item in document.inputs),
+        parked=_parked(document.parked, (), report),
+    )
+    return plain, report
+
+
+def _server(server: ServerEntry, report: Report) -> ServerEntry:
+    key = server.key
+    env = {
+        name: _reference(value, _own_name(name), (key, "env", name), report, "env")
+        for name, value in server.env.items()
+    }
+    headers = {
+        name: _reference(value, variable(key, name), (key, "headers", name), report, "headers")
+        for name, value in server.headers.items()
+    }
+    oauth = server.oauth
+    if oauth and oauth.client_secret:
+        name = variable(key, "client_secret")
+        oauth = replace(
+            oauth, client_secret=_reference(oauth.client_secret, name, (key, "client_secret"), report, "oauth")
+        )
+    return replace(
+        server,
+        env=env,
+        headers=headers,
+        oauth=oauth,
+        command=_command(server, report),
+        url=_url(server, report),
+        parked=_parked(server.parked, (key,), report),
+    )
+
+
+def _own_name(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) else variable(name)
+
+
+def _reference(value: str, name: str, place: tuple[str, ...], report: Report, column: str = "") -> str:
+    if is_reference(value):
+        return value
+    report.add(
+        "translated",
+        pointer(*place),
+        f"The value is not written; the file refers to ${{{name}}}.",
+        f"Set {name} where the file is used, or export with --include-secrets.",
+        column=column,
+    )
+    return f"${{{name}}}"
+
+
+def _command(server: ServerEntry, report: Report) -> tuple[str, ...]:
+    """``--token VALUE`` and ``--token=VALUE`` lose their value when the flag's name says that it is a secret."""
+    argv = list(server.command)
+    for index, word in enumerate(argv):
+        flag, equals, value = word.partition("=")
+        place = (server.key, "command", str(index))
+        if equals and value and is_secret_name(flag):
+            argv[index] = f"{flag}={_reference(value, variable(server.key, flag), place, report, 'command')}"
+        elif index and argv[index - 1].startswith("-") and is_secret_name(argv[index - 1]) and not word.startswith("-"):
+            argv[index] = _reference(word, variable(server.key, argv[index - 1]), place, report, "command")
+    return tuple(argv)
+
+
+def _url(server: ServerEntry, report: Report) -> str:
+    """Values of secret-looking query parameters."""
+
+    def one(match: re.Match[str]) -> str:
+        before, name, value = match.groups()
+        if not is_secret_name(name):
+            return match.group()
+        return before + name + "=" + _reference(value, variable(server.key, name), (server.key, "url"), report, "url")
+
+    return re.sub(r"([?&])([^=&#]+)=([^&#]+)", one, server.url)
+
+
+def _input(item: JsonObject, report: Report) -> JsonObject:
+    """A prompt's default is a secret when the prompt is for a password."""
+    if not item.get("password") or not item.get("default"):
+        return item
+    report.add("translated", pointer("inputs", item["id"], "default"), "The default of a password is not written.")
+    return {key: value for key, value in item.items() if key != "default"}
+
+
+def _parked(parked: Mapping[str, Parked], place: tuple[str, ...], report: Report) -> dict[str, Parked]:
+    return {family: replace(item, keys=_plain(dict(item.keys), place, report)) for family, item in parked.items()}
+
+
+def _plain(data: Json, place: tuple[str, ...], report: Report) -> Json:
+    """Plain data with every text under a secret-looking key, or inside ``env`` and ``headers``, replaced."""
+    if isinstance(data, list):
+        return [_plain(item, (*place, str(index)), report) for index, item in enumerate(data)]
+    if not isinstance(data, dict):
+        return data
+    inside = bool(place) and place[-1] in ("env", "environment", "headers", "extraHeaders")
+    return {
+        key: _reference(item, variable(*place[-2:], key), (*place, key), report)
+        if isinstance(item, str) and (inside or is_secret_name(key))
+        else _plain(item, (*place, key), report)
+        for key, item in data.items()
+    }

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib.auth.models import User
-from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
@@ -16,6 +15,7 @@ from django.utils import timezone
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.models import Agent, Endpoint, Grant, Server, Token, Tool
 from mcpregistry.services import audit
+from mcpregistry.services.records import save_checked
 
 PREFIX = "slp_"
 DEFAULT_LIFE = timedelta(days=90)
@@ -35,7 +35,7 @@ def issue_token(
     if expires_at <= timezone.now():
         raise ConfigInvalid("The token would have expired already.", remedy="Choose a later time.")
     token = Token(agent=agent, user=user, name=name, prefix=raw[:12], hash=token_hash(raw), expires_at=expires_at)
-    _save(token)
+    save_checked(token)
     subject = f"agent:{agent}" if agent else f"user:{user}"
     audit.record(kind="token.issued", actor=actor, subject=subject, prefix=token.prefix, expires=expires_at.isoformat())
     return token, raw
@@ -62,7 +62,7 @@ def save_agent(*, agent: Agent, actor: str) -> Agent:
     if not isinstance(agent.capabilities, list) or not all(isinstance(c, str) for c in agent.capabilities):
         raise ConfigInvalid("Capabilities must be a list of names.", remedy='Write e.g. ["mcp_integration"].')
     kind = "agent.changed" if agent.pk else "agent.created"
-    _save(agent)
+    save_checked(agent)
     audit.record(kind=kind, actor=actor, subject=f"agent:{agent.slug}", capabilities=agent.capabilities)
     return agent
 
@@ -70,7 +70,7 @@ def save_agent(*, agent: Agent, actor: str) -> Agent:
 @transaction.atomic
 def save_endpoint(*, endpoint: Endpoint, actor: str) -> Endpoint:
     kind = "endpoint.changed" if endpoint.pk else "endpoint.created"
-    _save(endpoint)
+    save_checked(endpoint)
     audit.record(kind=kind, actor=actor, subject=f"endpoint:{endpoint.slug}", naming=endpoint.naming_style)
     return endpoint
 
@@ -80,7 +80,7 @@ def save_grant(*, grant: Grant, actor: str, user: User | None = None) -> Grant:
     """Create or change a grant. Raises ConfigInvalid unless it has one holder and one object."""
     kind = "grant.changed" if grant.pk else "grant.created"
     grant.created_by = grant.created_by or user
-    _save(grant)
+    save_checked(grant)
     audit.record(kind=kind, actor=actor, subject=f"grant:{grant}", **_grant_facts(grant))
     return grant
 
@@ -100,12 +100,3 @@ def grant(*, agent: Agent, actor: str, server: Server | None = None, tool: Tool 
 def _grant_facts(grant: Grant) -> dict[str, Any]:
     until = grant.expires_at.isoformat() if grant.expires_at else None
     return {"pins": grant.argument_pins, "until": until}
-
-
-def _save(row: Agent | Endpoint | Grant | Token) -> None:
-    try:
-        row.full_clean()
-    except ValidationError as error:
-        problems = "; ".join(f"{field}: {' '.join(texts)}" for field, texts in error.message_dict.items())
-        raise ConfigInvalid(f"This cannot be saved: {problems}", remedy="Correct these fields.") from error
-    row.save()

@@ -116,3 +116,12 @@ def approve_waiting(*, server: Server, actor: str, user: object = None) -> int:
     for definition in waiting:
         approve(definition=definition, actor=actor, user=user)
     return len(waiting)
+
+
+@transaction.atomic
+def save_tool(*, tool: Tool, actor: str) -> Tool:
+    """Switch a tool on or off, or vouch that it may be called twice (``enabled``, ``idempotent``)."""
+    tool.save(update_fields=["enabled", "idempotent"])
+    facts = {"enabled": tool.enabled, "idempotent": tool.idempotent}
+    audit.record(kind="tool.changed", actor=actor, subject=f"tool:{tool}", **facts)
+    return tool

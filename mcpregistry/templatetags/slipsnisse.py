@@ -1,0 +1,45 @@
+"""Filters of our pages. Their results are plain text: the template engine escapes them as ever."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django import template
+
+from mcpregistry.domain import reveal
+
+register = template.Library()
+
+
+@register.filter(is_safe=False)
+def visible(text: object, limit: int = reveal.LIMIT) -> str:
+    """Foreign text with invisible characters named; ``text|visible:200`` cuts it after 200 characters."""
+    return "" if text is None else reveal.reveal(str(text), int(limit))
+
+
+@register.filter(is_safe=False)
+def pretty(text: Any) -> str:
+    """JSON text (or a JSON value) indented; text that is no JSON, or too deep for it, as it is."""
+    try:
+        value = json.loads(text) if isinstance(text, str) else text
+        return json.dumps(value, indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError, TypeError):
+        return str(text)
+
+
+@register.filter(is_safe=False)
+def milliseconds(value: float | None) -> str:
+    """A duration people can read: 3.2 ms, 45 ms, 1.4 s; a dash for none."""
+    if value is None:
+        return "-"
+    if value >= 1000:
+        return f"{value / 1000:.1f} s"
+    return f"{value:.1f} ms" if value < 10 else f"{value:.0f} ms"
+
+
+@register.filter(is_safe=False)
+def percent(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value * 100:.1f} %" if 0 < value < 0.1 else f"{value * 100:.0f} %"

@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
 
 from celery import Celery
+from celery.platforms import SecurityWarning
+from celery.signals import setup_logging
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
+if Path(sys.argv[0]).parent.name == "celery" or Path(sys.argv[0]).name == "celery":
+    os.environ.setdefault("SLIPSNISSE_PROCESS", "beat" if "beat" in sys.argv else "worker")
+
+# Only JSON is accepted from the broker, so a worker of root is no more dangerous than root's web process.
+warnings.filterwarnings("ignore", message="You're running the worker with superuser", category=SecurityWarning)
 
 app = Celery("controlplane")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
+
+
+@setup_logging.connect
+def _keep_our_logging(**_: Any) -> None:
+    """Celery configures no logging when somebody listens here; Django's settings did it."""

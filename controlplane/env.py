@@ -10,6 +10,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from django.core.exceptions import ImproperlyConfigured
+
 
 @dataclass(frozen=True, slots=True)
 class Variable:
@@ -23,13 +25,19 @@ TABLE: tuple[Variable, ...] = (
     Variable("SLIPSNISSE_VAR", "var", "folder for the database, keys, sockets and logs of an embedded site"),
     Variable("SLIPSNISSE_DEBUG", "0", "1 shows tracebacks in the browser; never in production"),
     Variable("SLIPSNISSE_SECRET_KEY", "", "signs sessions and forms; made under var/ when unset", secret=True),
-    Variable("SLIPSNISSE_KEYS", "", "key ring for secrets in the database, newest first: k2:BASE64,k1:BASE64", secret=True),
+    Variable(
+        "SLIPSNISSE_KEYS", "", "key ring for secrets in the database, newest first: k2:BASE64,k1:BASE64", secret=True
+    ),
     Variable("SLIPSNISSE_HOSTS", "127.0.0.1,localhost,[::1]", "host names that the site answers to, comma-separated"),
     Variable("SLIPSNISSE_ORIGINS", "", "browser origins allowed besides the site's own, comma-separated"),
     Variable("SLIPSNISSE_URL", "http://127.0.0.1:8000", "address under which people and hosts reach the site"),
     Variable("SLIPSNISSE_HTTPS", "0", "1 when a TLS proxy stands in front: secure cookies, HSTS, redirect"),
     Variable("SLIPSNISSE_STDIO", "1", "0 forbids starting local (stdio) servers altogether"),
+    Variable(
+        "SLIPSNISSE_PASS_ENV", "", "variables that a server's ${NAME} may read, comma-separated; others stay unset"
+    ),
     Variable("SLIPSNISSE_LOG_LEVEL", "INFO", "DEBUG, INFO, WARNING or ERROR"),
+    Variable("SLIPSNISSE_LOG_FORMAT", "auto", "auto (text on a terminal, JSON otherwise), text or json"),
     Variable("DATABASE_URL", "", "postgres://… ; SQLite under var/ when unset", secret=True),
     Variable("CELERY_BROKER_URL", "", "redis://… or amqp://… ; the embedded Valkey under var/ when unset", secret=True),
 )
@@ -41,14 +49,34 @@ def text(name: str) -> str:
     """The variable's value, else the content of the file named by NAME_FILE, else its default."""
     variable = _KNOWN[name]
     if name in os.environ:
-        return os.environ[name]
+        return os.environ[name].strip()
     path = os.environ.get(f"{name}_FILE")
-    return Path(path).read_text().strip() if path else variable.default
+    return _content(name, path) if path else variable.default
 
 
 def flag(name: str) -> bool:
-    return text(name).strip().lower() in {"1", "true", "yes", "on"}
+    """Raises ImproperlyConfigured for a word that is neither yes nor no: a typo must not open a door."""
+    value = text(name).lower()
+    if value in {"1", "true", "yes", "on"}:
+        return True
+    if value in {"0", "false", "no", "off", ""}:
+        return False
+    raise ImproperlyConfigured(f"{name} must be 0 or 1, not {value!r}.")
 
 
 def words(name: str) -> list[str]:
     return [word.strip() for word in text(name).split(",") if word.strip()]
+
+
+def choice(name: str, *allowed: str) -> str:
+    value = text(name)
+    if value not in allowed:
+        raise ImproperlyConfigured(f"{name} must be one of {', '.join(allowed)}, not {value!r}.")
+    return value
+
+
+def _content(name: str, path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ImproperlyConfigured(f"{name}_FILE names {path}, which cannot be read: {error}.") from error

@@ -1,13 +1,19 @@
-"""The site's keys: made once under var/ (mode 0600), or given by the environment."""
+"""The site's keys: made once under var/ (mode 0600), or given by the environment.
+
+Whoever loses ``sealing`` loses every stored credential; back up ``var/keys.json`` apart from the database.
+"""
 
 from __future__ import annotations
 
 import base64
+import binascii
 import json
 import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
+
+from django.core.exceptions import ImproperlyConfigured
 
 from controlplane import env
 
@@ -20,45 +26,64 @@ class Ring:
     sealing: dict[str, bytes]
 
 
+def path(var: Path) -> Path:
+    return var / "keys.json"
+
+
 def load(var: Path) -> Ring:
-    """The keys for this site; creates ``var/keys.json`` when neither it nor the variables exist."""
+    """The keys for this site; creates ``var/keys.json`` when neither it nor the variables exist.
+
+    Raises ImproperlyConfigured, which never quotes a key.
+    """
     secret_key, ring = env.text("SLIPSNISSE_SECRET_KEY"), env.text("SLIPSNISSE_KEYS")
-    if not (secret_key and ring):
-        stored = _stored(var / "keys.json")
-        secret_key, ring = secret_key or stored["secret_key"], ring or stored["sealing"]
-    return Ring(secret_key, _parse(ring))
+    if secret_key and ring:
+        return Ring(secret_key, _parse(ring, "SLIPSNISSE_KEYS"))
+    file = path(var)
+    stored = _stored(file)
+    sealing = _parse(ring, "SLIPSNISSE_KEYS") if ring else _parse(stored["sealing"], str(file))
+    return Ring(secret_key or stored["secret_key"], sealing)
 
 
-def _stored(path: Path) -> dict[str, str]:
-    if not path.exists():
-        _create(path)
-    return json.loads(path.read_text())
+def _stored(file: Path) -> dict[str, str]:
+    if not file.exists():
+        _create(file)
+    try:
+        stored = json.loads(file.read_text())
+        return {"secret_key": str(stored["secret_key"]), "sealing": str(stored["sealing"])}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ImproperlyConfigured(
+            f"{file} cannot be used as a key file ({type(error).__name__}). Restore it from a backup; "
+            "a new one cannot open the credentials stored so far."
+        ) from None
 
 
-def _create(path: Path) -> None:
+def _create(file: Path) -> None:
     """Two processes may start at once: whoever links its file first wins, both read the same keys."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     fresh = {"secret_key": secrets.token_urlsafe(50), "sealing": "k1:" + base64.b64encode(os.urandom(32)).decode()}
-    draft = path.with_name(f".keys-{os.getpid()}-{secrets.token_hex(4)}")
+    draft = file.with_name(f".keys-{os.getpid()}-{secrets.token_hex(4)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as handle:
         json.dump(fresh, handle)
         handle.flush()
         os.fsync(handle.fileno())
     try:
-        os.link(draft, path)
+        os.link(draft, file)
     except FileExistsError:
         return
     finally:
         draft.unlink()
 
 
-def _parse(ring: str) -> dict[str, bytes]:
-    keys = {}
+def _parse(ring: str, origin: str) -> dict[str, bytes]:
+    keys: dict[str, bytes] = {}
     for item in ring.split(","):
         key_id, _, encoded = item.strip().partition(":")
-        key = base64.b64decode(encoded, validate=True)
-        if len(key) != 32 or not key_id:
-            raise ValueError("SLIPSNISSE_KEYS: each item must be ID:BASE64 of 32 bytes.")
+        try:
+            key = base64.b64decode(encoded, validate=True)
+        except binascii.Error:
+            key = b""
+        if len(key) != 32 or not key_id or key_id in keys:
+            raise ImproperlyConfigured(f"{origin}: each key must be ID:BASE64 of 32 bytes, and no id may come twice.")
         keys[key_id] = key
     return keys

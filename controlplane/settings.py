@@ -6,14 +6,13 @@ import os
 from pathlib import Path
 from typing import Any
 
-from controlplane import env, keys
+from controlplane import embedded, env, keys
 from controlplane.databases import settings_for
 
 BASE_DIR = Path(__file__).resolve().parent.parent
-VAR_DIR = Path(env.text("SLIPSNISSE_VAR")) if env.text("SLIPSNISSE_VAR") else BASE_DIR / "var"
-VAR_DIR = VAR_DIR if VAR_DIR.is_absolute() else BASE_DIR / VAR_DIR
+VAR_DIR = BASE_DIR / (env.text("SLIPSNISSE_VAR") or "var")  # an absolute path replaces BASE_DIR
 
-# Which process this is: "" (web, commands), "runmcp" (lean: a host is waiting), "worker".
+# Which process this is: "" (commands), "web", "worker", "beat" or "runmcp" (lean: a host is waiting).
 PROCESS = os.environ.get("SLIPSNISSE_PROCESS", "")
 LEAN = PROCESS == "runmcp"
 
@@ -26,6 +25,7 @@ ALLOWED_HOSTS = env.words("SLIPSNISSE_HOSTS")
 SITE_URL = env.text("SLIPSNISSE_URL").rstrip("/")
 MCP_ALLOWED_ORIGINS = [SITE_URL, *env.words("SLIPSNISSE_ORIGINS")]
 STDIO_ENABLED = env.flag("SLIPSNISSE_STDIO")
+PASS_ENV = env.words("SLIPSNISSE_PASS_ENV")
 
 _ground = ["django.contrib.auth", "django.contrib.contenttypes", "simple_history", "mcpregistry"]
 INSTALLED_APPS = (
@@ -100,3 +100,55 @@ STATIC_URL = "static/"
 STATIC_ROOT = VAR_DIR / "static"
 SERVESTATIC_USE_FINDERS = True
 SERVESTATIC_AUTOREFRESH = DEBUG
+
+# --- Behind a TLS proxy -------------------------------------------------------------------------
+HTTPS = env.flag("SLIPSNISSE_HTTPS")
+CSRF_TRUSTED_ORIGINS = MCP_ALLOWED_ORIGINS
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = HTTPS
+SECURE_HSTS_SECONDS = 365 * 24 * 3600 if HTTPS else 0
+SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = HTTPS
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
+SESSION_COOKIE_NAME = "slipsnisse"  # another site on localhost, other port, would share the default name
+X_FRAME_OPTIONS = "DENY"
+
+# --- Logs ---------------------------------------------------------------------------------------
+LOGGING_CONFIG = "controlplane.logging.configure"
+LOGGING = {
+    "level": env.choice("SLIPSNISSE_LOG_LEVEL", "DEBUG", "INFO", "WARNING", "ERROR"),
+    "format": env.choice("SLIPSNISSE_LOG_FORMAT", "auto", "text", "json"),
+    "process": PROCESS or "command",
+}
+
+# --- Background work ----------------------------------------------------------------------------
+CELERY_BROKER_URL = env.text("CELERY_BROKER_URL") or embedded.broker_url(VAR_DIR)
+if CELERY_BROKER_URL.startswith("redis"):
+    # With kombu's default throttle a lost worker's task is looked for only once in 100 s.
+    CELERY_BROKER_TRANSPORT_OPTIONS = {
+        "visibility_timeout": 900,
+        "unacked_restore_interval": 5,
+        "unacked_restore_throttle": 1,
+    }
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_TASK_ACKS_LATE = True
+CELERY_TASK_REJECT_ON_WORKER_LOST = True
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_SERIALIZER = "json"
+CELERY_ACCEPT_CONTENT = ["json"]
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+# Celery's stand-in for stderr has no fileno(), without which no stdio server can be started.
+CELERY_WORKER_REDIRECT_STDOUTS = False
+CELERY_WORKER_SOFT_SHUTDOWN_TIMEOUT = 5
+CELERY_TIMEZONE = "UTC"
+CELERY_BEAT_SCHEDULE_FILENAME = str(VAR_DIR / "beat-schedule")
+
+# Clocks: task name -> seconds. Each looks at due rows, so a missed or doubled tick harms nothing.
+TICKS = {
+    "mcpregistry.tasks.check_due_servers": 15,
+    "mcpregistry.tasks.reap": 10,
+    "mcpregistry.tasks.prune": 3600,
+}
+# A tick that waited longer than its own interval has a successor: without expiry they pile up while no worker runs.
+CELERY_BEAT_SCHEDULE = {
+    task: {"task": task, "schedule": seconds, "options": {"expires": seconds}} for task, seconds in TICKS.items()
+}

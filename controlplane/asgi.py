@@ -1,0 +1,103 @@
+"""The one ASGI application: ``/mcp/…`` to the gateway, health probes here, everything else to Django.
+
+Django answers no ``lifespan``, and what the gateway holds (connections, the snapshot) must be entered and
+left by one task: so the shell below owns it. Several server processes may run it side by side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from types import FrameType
+
+import structlog
+from django.core.asgi import get_asgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
+django_app = get_asgi_application()
+
+from asgiref.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope  # noqa: E402
+
+try:
+    from mcpregistry.gateway.http import McpApp
+except ModuleNotFoundError:
+
+    class McpApp:
+        async def startup(self):
+            pass
+
+        async def shutdown(self):
+            pass
+
+        def begin_stop(self):
+            pass
+
+
+from controlplane.health import HealthProbes  # noqa: E402
+from controlplane.requests import Guarded  # noqa: E402
+
+log = structlog.get_logger(__name__)
+
+
+class Shell:
+    """Routes one process's traffic and owns the gateway for its lifetime."""
+
+    def __init__(self) -> None:
+        self._mcp: McpApp | None = None
+        self._health = HealthProbes()
+
+    async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http":
+            await self._route(scope, receive, send)
+        else:  # no websockets here: refusing before the handshake gives the client a plain 403
+            await receive()
+            await send({"type": "websocket.close", "code": 1000, "reason": ""})
+
+    async def _route(self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        path = scope["path"]
+        if self._health.answers(path):
+            await self._health(scope, receive, send)
+        elif self._mcp is not None and (path == "/mcp" or path.startswith("/mcp/")):
+            await self._mcp(scope, receive, send)
+        else:
+            await django_app(scope, receive, send)  # type: ignore[arg-type]  # Django types scope as a plain dict
+
+    async def _live(self, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        """Start-up and shutdown in this one task, as the gateway's cancel scopes demand."""
+        await receive()
+        try:
+            self._mcp = McpApp()
+            await self._mcp.startup()
+        except Exception:
+            log.exception("The gateway could not start")
+            await send({"type": "lifespan.startup.failed", "message": "The gateway could not start; see the log."})
+            return
+        self._stop_streams_on_sigterm(self._mcp)
+        self._health.gateway_is_up = True
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        self._health.gateway_is_up = False
+        await self._mcp.shutdown()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    def _stop_streams_on_sigterm(self, mcp: McpApp) -> None:
+        """The server waits for open responses before it ends the lifespan: listen streams must end first."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            previous = signal.getsignal(number)
+
+            def on_signal(number: int, frame: FrameType | None, previous: object = previous) -> None:
+                loop.call_soon_threadsafe(mcp.begin_stop)
+                if callable(previous):
+                    previous(number, frame)
+
+            signal.signal(number, on_signal)
+
+
+application = Guarded(Shell())

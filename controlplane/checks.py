@@ -1,0 +1,89 @@
+"""System checks: what an operator got wrong, said at `manage.py check`, `up` and `doctor`.
+
+Those with the tag ``deploy`` belong to sites that others can reach.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Warning, register
+
+from controlplane import embedded, env, keys
+
+TAG = "slipsnisse"
+_LOOPBACK = {"127.0.0.1", "localhost", "[::1]"}
+
+
+@register(TAG)
+def key_file_is_private(**_: Any) -> list[CheckMessage]:
+    file = keys.path(settings.VAR_DIR)
+    if not file.exists() or not _others_may(file):
+        return []
+    return [Error(f"Other users of this machine can read {file}.", hint=f"Run: chmod 600 {file}", id="slipsnisse.E001")]
+
+
+@register(TAG)
+def folder_is_private(**_: Any) -> list[CheckMessage]:
+    var = settings.VAR_DIR
+    if not var.exists() or not _others_may(var):
+        return []
+    return [
+        Warning(f"Other users of this machine can look into {var}.", hint=f"Run: chmod 700 {var}", id="slipsnisse.W001")
+    ]
+
+
+@register(TAG)
+def connections_are_not_kept_by_age(**_: Any) -> list[CheckMessage]:
+    if settings.DATABASES["default"].get("CONN_MAX_AGE", 0) == 0:
+        return []
+    hint = "Remove conn_max_age from DATABASE_URL; the site keeps a pool of its own."
+    return [Error("CONN_MAX_AGE must be 0: every web request has its own thread.", hint=hint, id="slipsnisse.E002")]
+
+
+@register(TAG)
+def tracebacks_stay_at_home(**_: Any) -> list[CheckMessage]:
+    abroad = sorted(set(settings.ALLOWED_HOSTS) - _LOOPBACK)
+    if not settings.DEBUG or not abroad:
+        return []
+    hint = "Unset SLIPSNISSE_DEBUG."
+    return [Error(f"DEBUG shows tracebacks to whoever reaches {', '.join(abroad)}.", hint=hint, id="slipsnisse.E003")]
+
+
+@register(TAG)
+def any_host_is_no_host(**_: Any) -> list[CheckMessage]:
+    if "*" not in settings.ALLOWED_HOSTS:
+        return []
+    hint = "List the real names; a web page could otherwise reach the site by DNS rebinding."
+    return [Error("SLIPSNISSE_HOSTS must not contain '*'.", hint=hint, id="slipsnisse.E004")]
+
+
+@register(TAG, deploy=True)
+def broker_fits_the_database(**_: Any) -> list[CheckMessage]:
+    """A site on PostgreSQL expects several machines; the embedded broker is a unix socket on this one."""
+    if (
+        not env.text("DATABASE_URL").startswith("postgres")
+        or embedded.broker_url(settings.VAR_DIR) != settings.CELERY_BROKER_URL
+    ):
+        return []
+    hint = "Set CELERY_BROKER_URL, for example redis://broker:6379/0."
+    return [Warning("The embedded broker serves this machine only.", hint=hint, id="slipsnisse.W002")]
+
+
+@register(TAG, deploy=True)
+def keys_are_given(**_: Any) -> list[CheckMessage]:
+    """Replicas with key files of their own could not open each other's credentials."""
+    if not env.text("DATABASE_URL").startswith("postgres") or (
+        env.text("SLIPSNISSE_SECRET_KEY") and env.text("SLIPSNISSE_KEYS")
+    ):
+        return []
+    hint = "Set SLIPSNISSE_SECRET_KEY and SLIPSNISSE_KEYS, or their _FILE forms, to the same values everywhere."
+    return [Warning("The keys come from a file of this machine.", hint=hint, id="slipsnisse.W003")]
+
+
+def _others_may(path: Path) -> bool:
+    return os.name == "posix" and bool(stat.S_IMODE(path.stat().st_mode) & 0o077)

@@ -1,0 +1,122 @@
+"""Logs of every process, always on stderr: text on a terminal, one JSON object per line otherwise.
+
+Invariant: no secret reaches a log. Values under telling keys are masked at any depth, and so is
+anything in free text that looks like a bearer token or like a password inside an address.
+"""
+
+from __future__ import annotations
+
+import logging.config
+import os
+import re
+import sys
+from typing import Any
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+MASK = "***"
+_DEPTH = 6
+
+_SECRET_KEYS = re.compile(
+    r"authorization|cookie|token|passw|secret|credential|api[-_]?key|private[-_]?key|^env$|^environ|^headers$", re.I
+)
+_SECRET_TEXT = re.compile(r"(?i)(\bbearer\s+|://[^/\s:@]*:)[^\s@\"',;]+")
+
+
+def scrub(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """A structlog processor: masks secrets by key and by shape."""
+    return {key: MASK if _SECRET_KEYS.search(key) and value else _clean(value, _DEPTH) for key, value in event.items()}
+
+
+def _clean(value: Any, depth: int) -> Any:
+    if isinstance(value, str):
+        return _SECRET_TEXT.sub(rf"\1{MASK}", value)
+    if depth == 0:
+        return MASK
+    if isinstance(value, dict):
+        return {
+            key: MASK if isinstance(key, str) and _SECRET_KEYS.search(key) and item else _clean(item, depth - 1)
+            for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_clean(item, depth - 1) for item in value]
+    return value
+
+
+def configure(options: dict[str, str]) -> None:
+    """Django calls this with ``settings.LOGGING``: ``level``, ``format`` (auto, text, json), ``process``."""
+    as_text = options["format"] == "text" or (options["format"] == "auto" and sys.stderr.isatty())
+    shared = _shared(options["process"])
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    logging.config.dictConfig(_standard_library(options["level"], shared, _renderers(as_text)))
+    logging.captureWarnings(True)
+
+
+def _shared(process: str) -> list[Processor]:
+    def name_process(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        event.setdefault("process", process)
+        return event
+
+    return [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        name_process,
+    ]
+
+
+def _renderers(as_text: bool) -> list[Processor]:
+    if as_text:
+        plain = structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty() and "NO_COLOR" not in os.environ,
+            exception_formatter=structlog.dev.plain_traceback,
+            pad_event_to=0,
+        )
+        return [_without_noise, structlog.processors.format_exc_info, scrub, plain]
+    return [structlog.processors.format_exc_info, scrub, structlog.processors.JSONRenderer(default=repr)]
+
+
+def _without_noise(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """On a terminal the reader knows the day and the process."""
+    event["timestamp"] = event["timestamp"][11:19]
+    event.pop("process", None)
+    return event
+
+
+def _standard_library(level: str, shared: list[Processor], renderers: list[Processor]) -> dict[str, Any]:
+    formatter = {
+        "()": structlog.stdlib.ProcessorFormatter,
+        "foreign_pre_chain": [structlog.stdlib.ExtraAdder(), *shared],
+        "processors": [structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
+    }
+    quiet = {"handlers": [], "level": "WARNING", "propagate": True}
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"structlog": formatter},
+        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "structlog"}},
+        "root": {"handlers": ["stderr"], "level": level},
+        "loggers": {
+            "django": {"handlers": [], "level": "INFO", "propagate": True},
+            # Our own access log says it already; below a warning these only repeat themselves.
+            "django.server": quiet,
+            "django.request": {"handlers": [], "level": "ERROR", "propagate": True},
+            "uvicorn": quiet,
+            "celery.beat": quiet,
+            "celery.worker.strategy": quiet,
+            "celery.app.trace": quiet,
+            "httpx2": quiet,
+            "mcp": quiet,
+        },
+    }

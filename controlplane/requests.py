@@ -1,0 +1,107 @@
+"""Around every HTTP request, whoever answers it: host check, request id, access log, security headers.
+
+Outside Django on purpose, since its middleware never sees ``/mcp``. Query strings and headers are not
+logged: they may carry tokens.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Iterable
+
+import structlog
+from asgiref.typing import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, ASGISendEvent, HTTPScope, Scope
+from django.conf import settings
+from django.http.request import split_domain_port, validate_host
+
+from controlplane.health import PROBES
+
+log = structlog.get_logger(__name__)
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+# The admin's own scripts (Alpine) need eval; every other page lives with this.
+_POLICY = (
+    b"default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; object-src 'none'; "
+    b"base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+_ADMIN_POLICY = b"object-src 'none'; base-uri 'self'; form-action 'self'; frame-ancestors 'none'"
+
+
+class Guarded:
+    def __init__(self, app: ASGI3Application) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = _Request(scope, send)
+        with structlog.contextvars.bound_contextvars(request_id=request.id):
+            try:
+                await self._answer(scope, receive, request)
+            finally:
+                request.log()
+
+    async def _answer(self, scope: HTTPScope, receive: ASGIReceiveCallable, request: _Request) -> None:
+        if scope["path"] not in PROBES and not _host_is_ours(scope):
+            await request.refuse(
+                "This site does not answer to that host name. If it should, add the name to SLIPSNISSE_HOSTS.\n"
+            )
+            return
+        try:
+            await self._app(scope, receive, request.send)
+        except Exception:
+            log.exception("A request failed unexpectedly", path=scope["path"])
+            if request.status:
+                raise  # the answer has begun: only cutting the connection can tell the client
+            await request.refuse("The site failed to answer. The log has the details.\n", status=500)
+
+
+class _Request:
+    """One request's id, status and timing; adds our headers when the response starts."""
+
+    def __init__(self, scope: HTTPScope, send: ASGISendCallable) -> None:
+        given = _header(scope["headers"], b"x-request-id")
+        self.id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        self.status = 0
+        self._scope, self._send, self._began = scope, send, time.perf_counter()
+
+    async def send(self, event: ASGISendEvent) -> None:
+        if event["type"] == "http.response.start":
+            self.status = event["status"]
+            event["headers"] = [*event["headers"], *self._headers(event["headers"])]
+        await self._send(event)
+
+    async def refuse(self, text: str, status: int = 400) -> None:
+        headers = [(b"content-type", b"text/plain; charset=utf-8")]
+        await self.send({"type": "http.response.start", "status": status, "headers": headers, "trailers": False})
+        await self.send({"type": "http.response.body", "body": text.encode(), "more_body": False})
+
+    def log(self) -> None:
+        write = log.debug if self._scope["path"] in PROBES else log.info
+        milliseconds = round((time.perf_counter() - self._began) * 1000, 1)
+        # No status: the client went away before the first byte of an answer.
+        write(self._scope["method"], path=self._scope["path"], status=self.status or None, ms=milliseconds)
+
+    def _headers(self, present: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        policy = _ADMIN_POLICY if self._scope["path"].startswith("/admin/") else _POLICY
+        ours = {
+            b"x-request-id": self.id.encode(),
+            b"content-security-policy": policy,
+            b"x-content-type-options": b"nosniff",
+            b"x-frame-options": b"DENY",
+            b"referrer-policy": b"same-origin",
+        }
+        there = {name.lower() for name, _ in present}
+        return [(name, value) for name, value in ours.items() if name not in there]
+
+
+def _host_is_ours(scope: HTTPScope) -> bool:
+    domain, _ = split_domain_port(_header(scope["headers"], b"host"))
+    return bool(domain) and validate_host(domain, settings.ALLOWED_HOSTS)
+
+
+def _header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str:
+    return next((value.decode("latin-1") for key, value in headers if key.lower() == name), "")

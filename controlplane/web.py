@@ -1,0 +1,42 @@
+"""One web process of an embedded site: serves a socket that ``manage.py up`` holds.
+
+The supervisor binds the address itself, so a taken port is reported before anything starts, several
+processes share it, and a restart refuses nobody. Elsewhere any ASGI server runs ``controlplane.asgi:application``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+
+GRACE = 5  # seconds for open requests after SIGTERM; listen streams end at once
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--fd", type=int, required=True, help="descriptor of the listening socket")
+    parser.add_argument("--gate", type=int, help="descriptor to wait on: it closes when the database is migrated")
+    options = parser.parse_args()
+
+    import uvicorn
+
+    from controlplane.asgi import application
+
+    if options.gate is not None:
+        os.read(options.gate, 1)
+        os.close(options.gate)
+    config = uvicorn.Config(
+        application,  # type: ignore[arg-type]  # uvicorn's own protocol types, same shapes
+        lifespan="on",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=GRACE,
+    )
+    uvicorn.Server(config).run(sockets=[socket.socket(fileno=options.fd)])
+
+
+if __name__ == "__main__":
+    main()

@@ -16,6 +16,10 @@ FIRST_DELAY = 0.5
 MAX_DELAY = 60.0
 STABLE_SECONDS = 10.0
 
+FIRST_CHECK_DELAY = 30.0
+MAX_CHECK_DELAY = 900.0
+UNAVAILABLE_AFTER = 3  # failed checks in a row
+
 TRANSITIONS: dict[State, frozenset[State]] = {
     "disconnected": frozenset({"connecting"}),
     "connecting": frozenset({"connected", "error", "reconnecting", "disconnected"}),
@@ -78,3 +82,9 @@ def refusal_seconds(health: Health, *, now: float) -> float:
     """How long calls are still answered at once with the last failure; 0 when a try is due."""
     waiting = health.state in ("error", "reconnecting")
     return max(0.0, health.retry_at - now) if waiting else 0.0
+
+
+def check_delay(interval: float, failures: int, *, chance: float) -> float:
+    """Seconds until a server is looked at again: its interval, or a growing pause while it fails."""
+    pause = interval if failures <= 0 else min(MAX_CHECK_DELAY, FIRST_CHECK_DELAY * 2.0 ** min(failures - 1, 16))
+    return pause * (0.8 + chance * 0.2)

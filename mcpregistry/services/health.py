@@ -1,0 +1,180 @@
+"""Whether servers work: tests that people ask for, checks by the clock, and what both lead to.
+
+Invariants:
+* A request is a row before it is a message: with the broker down nothing is lost, only later.
+* A test or check is claimed by compare-and-set, so however often it is delivered, it runs once.
+* Testing a server is running it, so a draft cannot be tested.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from django.contrib.auth.models import User
+from django.db import transaction
+from django.db.models import F
+from django.utils import timezone
+
+from mcpregistry.domain.canonical import plain
+from mcpregistry.domain.errors import ArgumentsInvalid, Denied
+from mcpregistry.domain.health import UNAVAILABLE_AFTER, check_delay
+from mcpregistry.models import Server, ServerTest, Tool
+from mcpregistry.models.server import ConnectMode
+from mcpregistry.services import audit
+from mcpregistry.services.events import note
+from mcpregistry.services.targets import refuse_unless_runnable
+from mcpregistry.services.wakeups import NO_BROKER, wake
+
+if TYPE_CHECKING:
+    from mcpregistry.downstream.connection import Discovery
+
+QUEUED, RUNNING = ServerTest.Verdict.QUEUED, ServerTest.Verdict.RUNNING
+_CLAIMS_PER_TICK = 100
+
+
+@transaction.atomic
+def request_test(
+    *,
+    server: Server,
+    actor: str,
+    user: User | None = None,
+    call_tool: str = "",
+    call_arguments: dict[str, Any] | None = None,
+) -> ServerTest:
+    """A queued test, with one call of a read-only tool if named. A worker starts it within seconds.
+
+    When the broker is away, ``error`` of the returned test says so and the test starts later. One that
+    is queued already is returned as it is. Raises Conflict or ConfigInvalid (the server may not run),
+    Denied (the tool is not read-only) and ArgumentsInvalid.
+    """
+    refuse_unless_runnable(server)
+    arguments = _checked_call(server, call_tool, call_arguments or {})
+    same = ServerTest.objects.filter(server=server, verdict=QUEUED, call_tool=call_tool, call_arguments=arguments)
+    if (waiting := same.first()) is not None:
+        return waiting
+    test = ServerTest.objects.create(
+        server=server,
+        requested_by=user,
+        requested_at=timezone.now(),
+        call_tool=call_tool,
+        call_arguments=arguments,
+        server_revision=server.revision,
+    )
+    audit.record(kind="server.test_requested", actor=actor, subject=f"server:{server.slug}", call=call_tool)
+    transaction.on_commit(lambda: send_test(test))
+    return test
+
+
+def send_test(test: ServerTest) -> None:
+    """Wake a worker for a queued test; if that fails, its row says why it waits."""
+    if not wake("test_server", test.pk):
+        test.error = NO_BROKER
+        ServerTest.objects.filter(pk=test.pk, verdict=QUEUED).update(error=NO_BROKER)
+
+
+def request_refresh(*, server: Server, actor: str) -> bool:
+    """Read the server's tools anew, soon. False: the broker is away, so it happens later.
+
+    Raises Conflict or ConfigInvalid when the server may not run.
+    """
+    refuse_unless_runnable(server)
+    with transaction.atomic():
+        Server.objects.filter(pk=server.pk).update(next_check_at=timezone.now())
+        audit.record(kind="server.refresh_requested", actor=actor, subject=f"server:{server.slug}")
+    return wake("refresh_server", server.pk)
+
+
+@transaction.atomic
+def request_reconnect(*, server: Server, actor: str) -> Server:
+    """Make every process drop its connection to the server; the next call or check opens a new one."""
+    refuse_unless_runnable(server)
+    Server.objects.filter(pk=server.pk).update(revision=F("revision") + 1, next_check_at=timezone.now())
+    server.refresh_from_db()
+    audit.record(
+        kind="server.reconnect_requested", actor=actor, subject=f"server:{server.slug}", revision=server.revision
+    )
+    return server
+
+
+def due_servers(now: datetime, limit: int = _CLAIMS_PER_TICK) -> list[int]:
+    """Claim the servers whose check is due: of many callers, each server goes to exactly one."""
+    candidates = Server.objects.due_for_check(now).order_by("next_check_at")
+    claimed = []
+    for server in candidates.only("next_check_at", "check_interval", "consecutive_failures")[:limit]:
+        seen = Server.objects.filter(pk=server.pk, next_check_at=server.next_check_at)
+        if seen.update(next_check_at=_next_check(server, server.consecutive_failures, now)):
+            claimed.append(server.pk)
+    return claimed
+
+
+@transaction.atomic
+def mark_ok(*, server_id: int, discovery: Discovery) -> None:
+    """The server answered: earlier failures no longer count, and it is shown again if it was hidden."""
+    server, now = _locked(server_id), timezone.now()
+    if server is None:
+        return
+    Server.objects.filter(pk=server_id).update(
+        last_ok_at=now,
+        consecutive_failures=0,
+        unavailable_since=None,
+        next_check_at=_next_check(server, 0, now),
+        protocol_era=discovery.era,
+        server_info={name: plain(text, 500) for name, text in discovery.server_info.items() if isinstance(text, str)},
+        server_instructions=plain(discovery.instructions),
+    )
+    if server.unavailable_since is not None:
+        note(server_id=server_id, kind="available", message="The server answers again.")
+
+
+@transaction.atomic
+def mark_failed(*, server_id: int, code: str, message: str) -> None:
+    """The server failed a test or check; after three in a row it counts as unavailable."""
+    server, now = _locked(server_id), timezone.now()
+    if server is None:
+        return
+    failures = server.consecutive_failures + 1
+    falls = failures >= UNAVAILABLE_AFTER and server.unavailable_since is None
+    Server.objects.filter(pk=server_id).update(
+        last_error=plain(message),
+        last_error_code=code,
+        last_error_at=now,
+        consecutive_failures=failures,
+        unavailable_since=now if falls else server.unavailable_since,
+        next_check_at=_next_check(server, failures, now),
+    )
+    if falls:
+        note(server_id=server_id, kind="unavailable", message=f"Failed {failures} times in a row: {message}")
+
+
+def _locked(server_id: int) -> Server | None:
+    return Server.objects.select_for_update(no_key=True).filter(pk=server_id).first()
+
+
+def _next_check(server: Server, failures: int, now: datetime) -> datetime | None:
+    """None for a server that is connected only when told to, unless it failed."""
+    if server.connect_mode == ConnectMode.MANUAL and not failures:
+        return None
+    return now + timedelta(seconds=check_delay(server.check_interval, failures, chance=random.random()))  # noqa: S311
+
+
+def _checked_call(server: Server, call_tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    if not call_tool:
+        return {}
+    tool = Tool.objects.filter(server=server, name=call_tool).select_related("pinned").first()
+    annotations = tool.pinned.data.get("annotations") if tool and tool.pinned else None
+    if not isinstance(annotations, dict) or annotations.get("readOnlyHint") is not True:
+        raise Denied(
+            f"'{call_tool}' is no approved tool that says it only reads, so a test may not call it.",
+            remedy=f"Choose another, or vouch for it yourself: manage.py mcptest {server.slug} --call {call_tool}",
+        )
+    try:
+        text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except ValueError as error:
+        raise ArgumentsInvalid("The arguments hold odd numbers or broken characters.") from error
+    if "\\u0000" in text:
+        raise ArgumentsInvalid("The arguments hold a NUL character.")
+    return arguments

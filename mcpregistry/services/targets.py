@@ -1,0 +1,137 @@
+"""A server's row becomes a Target: the one place where ``${…}`` turns into values.
+
+Invariants:
+* Only an active server whose launch is the confirmed one gets a target, so a draft can never run.
+* ``${VAR}`` sees only the variables that the operator lists in SLIPSNISSE_PASS_ENV: a server's
+  configuration cannot read the site's own secrets.
+* A value that was filled in appears in no message: refusals name variables, never contents.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from django.conf import settings
+
+from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound
+from mcpregistry.domain.launch import check_command, check_env, check_pairs, check_url, fill, fill_pairs
+from mcpregistry.domain.targets import Limits, Target
+from mcpregistry.models import Credential, Server
+from mcpregistry.models.server import Lifecycle, Transport
+from mcpregistry.services.events import warn_once
+
+_LISTED = "Give it a value and list its name in SLIPSNISSE_PASS_ENV, or store it as a credential."
+
+
+def target_for(server_id: int) -> Target:
+    """The server as it is to be started or reached now, secrets resolved. Keep it no longer than needed.
+
+    Raises NotFound (no such server), Conflict (draft, disabled or changed since it was confirmed)
+    and ConfigInvalid (switched off, or a value is missing without which it cannot start).
+    """
+    server = Server.objects.filter(pk=server_id).first()
+    if server is None:
+        raise NotFound("There is no such server.", remedy="It may have been removed.")
+    refuse_unless_runnable(server)
+    return _Filling(server, _variables()).target()
+
+
+def refuse_unless_runnable(server: Server) -> None:
+    """Raises Conflict or ConfigInvalid when the server may not be started or reached."""
+    if server.lifecycle == Lifecycle.DISABLED:
+        raise Conflict(f"The server '{server.slug}' is disabled.", remedy="Enable it first.")
+    if server.lifecycle != Lifecycle.ACTIVE or not server.launch_confirmed:
+        raise Conflict(
+            f"The server '{server.slug}' is a draft: nobody has confirmed how it is launched.",
+            remedy="Look at its launch and confirm it.",
+        )
+    if server.transport == Transport.STDIO and not settings.STDIO_ENABLED:
+        raise ConfigInvalid("Local servers are switched off on this site.", remedy="Set SLIPSNISSE_STDIO=1.")
+
+
+def _variables() -> dict[str, str]:
+    return {name: os.environ[name] for name in settings.PASS_ENV if name in os.environ}
+
+
+def _credential(name: str) -> str | None:
+    found = Credential.objects.filter(name=name).first()
+    return found.value or None if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Filling:
+    """One server's texts on their way to values."""
+
+    server: Server
+    variables: Mapping[str, str]
+
+    def target(self) -> Target:
+        server = self.server
+        local = server.transport == Transport.STDIO
+        return Target(
+            server_id=server.pk,
+            slug=server.slug,
+            revision=server.revision,
+            transport=server.transport,  # type: ignore[arg-type]  # the choices are the literals
+            argv=tuple(self._argv()) if local else (),
+            cwd=self._text(server.cwd, "working directory") if local else "",
+            env=self._pairs(server.env, "environment variable") if local else {},
+            url="" if local else self._url(),
+            headers={} if local else self._pairs(server.headers, "header"),
+            allowed_networks=tuple(server.allowed_networks),
+            protocol=server.protocol_mode,  # type: ignore[arg-type]
+            connect=server.connect_mode,  # type: ignore[arg-type]
+            resend=server.resend,  # type: ignore[arg-type]
+            limits=_limits(server),
+        )
+
+    def _argv(self) -> list[str]:
+        words = [self._text(word, f"word {place} of the command") for place, word in enumerate(self.server.command, 1)]
+        try:
+            return check_command(words)
+        except ConfigInvalid as error:
+            raise self._unusable("command") from error
+
+    def _url(self) -> str:
+        url = self._text(self.server.url, "URL")
+        schemes = ("ws", "wss") if self.server.transport == Transport.WEBSOCKET else ("http", "https")
+        try:
+            return check_url(url, schemes)
+        except ConfigInvalid:
+            raise self._unusable("URL") from None  # the cause quotes the address, which may hold a secret
+
+    def _pairs(self, pairs: Mapping[str, str], what: str) -> dict[str, str]:
+        """Values filled in; a pair without a value is left out, and the server's page says so."""
+        filled, missing = fill_pairs(pairs, variables=self.variables, credential=_credential)
+        if missing:
+            names = ", ".join(sorted(missing))
+            message = f"Left out, because a value is missing: {what} {names}. {_LISTED}"
+            warn_once(server_id=self.server.pk, kind="value_missing", message=message)
+        try:
+            return check_env(filled) if what == "environment variable" else check_pairs(filled, what)
+        except ConfigInvalid as error:
+            raise self._unusable(what) from error
+
+    def _text(self, text: str, what: str) -> str:
+        filled = fill(text, variables=self.variables, credential=_credential)
+        if filled is None:
+            raise ConfigInvalid(f"A value in the {what} of '{self.server.slug}' is missing: {text}", remedy=_LISTED)
+        return filled
+
+    def _unusable(self, what: str) -> ConfigInvalid:
+        return ConfigInvalid(
+            f"With its values filled in, the {what} of '{self.server.slug}' cannot be used.",
+            remedy="Check the variables and credentials that it refers to.",
+        )
+
+
+def _limits(server: Server) -> Limits:
+    return Limits(
+        connect_timeout=server.connect_timeout,
+        request_timeout=server.request_timeout,
+        idle_timeout=server.idle_timeout,
+        message_bytes=server.max_message_bytes,
+        max_concurrency=server.max_concurrency,
+    )

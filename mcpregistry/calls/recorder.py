@@ -36,6 +36,7 @@ log = structlog.get_logger(__name__)
 
 MAX_WAITING = 5_000  # about a second of work
 MAX_BATCH = 500
+MAX_RESULT = 64 * 1024  # characters of a result that are kept
 _LOCK_WAIT, _LOCK_PAUSE = 20.0, 0.0005
 
 
@@ -47,7 +48,7 @@ class NotRecorded(SlipsnisseError):
 
 @dataclass(slots=True)
 class _Item:
-    kind: str  # "insert" or "finish"
+    kind: str  # "insert", "finish" or "note" (an audit entry alone)
     row: Mapping[str, Any]
     fact: tuple[str, str, str, Mapping[str, Any]]  # audit: kind, actor, subject, facts
     done: asyncio.Future[None] | None
@@ -55,7 +56,8 @@ class _Item:
 
 class Recorder:
     def __init__(self, process: str) -> None:
-        self.writer = f"{process}:{socket.gethostname()[:24]}:{os.getpid()}:{secrets.token_hex(4)}"
+        self.process = process
+        self.writer = self._new_writer()
         self._waiting: deque[_Item] = deque()
         self._wake = threading.Semaphore(0)
         self._asleep = False
@@ -63,6 +65,9 @@ class Recorder:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._seq, self._head = 0, GENESIS
+
+    def _new_writer(self) -> str:
+        return f"{self.process}:{socket.gethostname()[:24]}:{os.getpid()}:{secrets.token_hex(4)}"
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -112,6 +117,7 @@ class Recorder:
     # The writer thread
 
     def _write(self) -> None:
+        self._commit_all([_note("writer.started", self.writer)])
         while True:
             batch = self._take()
             if batch:
@@ -120,6 +126,7 @@ class Recorder:
                 break
             else:
                 self._sleep()
+        self._commit_all([_note("writer.stopped", self.writer)])
         connection.close()
 
     def _take(self) -> list[_Item]:
@@ -139,7 +146,7 @@ class Recorder:
         except Exception as error:  # whatever it is, the callers must hear of it
             if len(batch) == 1:
                 log.error("recorder.failed", error=type(error).__name__, call=batch[0].row["id"])
-                self._drop_connection(error)
+                self._start_afresh(error)
                 return [error]
             return [self._commit_all([item])[0] for item in batch]
         return [None] * len(batch)
@@ -151,7 +158,7 @@ class Recorder:
             seq += 1
             row, head = self._audit_row(item, seq, head)
             audit.append(row)
-        inserts = [_insert_values(item.row) for item in batch if item.kind == "insert"]
+        inserts = [_insert_values({**item.row, "writer": self.writer}) for item in batch if item.kind == "insert"]
         finishes = [_finish_values(item.row) for item in batch if item.kind == "finish"]
         _BACKENDS[connection.vendor]([(_INSERT, inserts), (_FINISH, finishes), (_AUDIT, audit)])
         self._seq, self._head = seq, head
@@ -185,10 +192,15 @@ class Recorder:
         except RuntimeError:
             log.debug("recorder.loop_closed")
 
-    @staticmethod
-    def _drop_connection(error: Exception) -> None:
-        if isinstance(error, DatabaseError):
+    def _start_afresh(self, error: Exception) -> None:
+        """After a database error nobody knows whether the commit happened: connect anew, with a new chain."""
+        if isinstance(error, DatabaseError | connection.Database.Error):
             connection.close()
+            self.writer, self._seq, self._head = self._new_writer(), 0, GENESIS
+
+
+def _note(kind: str, writer: str) -> _Item:
+    return _Item("note", {"id": writer}, (kind, "recorder", f"writer:{writer}", {}), None)
 
 
 def _swallow(done: asyncio.Future[None]) -> None:
@@ -228,11 +240,21 @@ def _value(row: Mapping[str, Any], column: str) -> Any:
     return _moment(value) if column in _TIMES else value
 
 
+def _with_result(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Turn the result object into its text here, in the writer thread, not on the event loop."""
+    result = row.get("result")
+    text = stored(result) if result is not None else ""
+    kept = text if len(text) <= MAX_RESULT else text[:MAX_RESULT] + "…"
+    return {**row, "result": kept, "result_bytes": len(text)}
+
+
 def _insert_values(row: Mapping[str, Any]) -> list[Any]:
+    row = _with_result(row)
     return [_value(row, column) for column in _INSERT_COLUMNS]
 
 
 def _finish_values(row: Mapping[str, Any]) -> list[Any]:
+    row = _with_result(row)
     return [*(_value(row, column) for column in _FINISH_COLUMNS), row["id"], row.get("fence", 0)]
 
 

@@ -1,0 +1,186 @@
+"""Everything that one process needs to make calls: configuration, recorder, connections, pipeline.
+
+There is one engine per process. Web and runmcp run it on their event loop, the worker on a loop
+thread. It starts in a moment (no server is contacted) and stops in this order: no new calls, calls
+in flight drained, records written, connections closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+
+from mcpregistry.calls.call import Call, CallOutcome, CallRequest
+from mcpregistry.calls.catalog import Catalogue, Catalogues, DownstreamTools, Source
+from mcpregistry.calls.live import LiveConfiguration
+from mcpregistry.calls.pipeline import Approver, Dispatcher, Pipeline
+from mcpregistry.calls.recorder import Recorder
+from mcpregistry.db import db_call
+from mcpregistry.domain.errors import Busy, Denied, NotFound, SlipsnisseError
+from mcpregistry.domain.policy import Policy, allow_granted
+from mcpregistry.domain.snapshot import AgentSpec, Snapshot
+from mcpregistry.downstream.pool import Pool
+from mcpregistry.services.connections import ConnectionLog, process_name
+from mcpregistry.services.targets import target_for
+
+log = structlog.get_logger(__name__)
+
+DRAIN_SECONDS = 10.0
+
+
+async def nobody_approves(call: Call) -> None:
+    """Without an approval queue, what needs a person cannot run."""
+    raise Denied(
+        f"This call needs a person's approval ({call.decision.reason}), and nobody can be asked here.",
+        remedy="Ask the operator to allow it.",
+    )
+
+
+class Engine:
+    """``process`` names the kind: web, runmcp or worker."""
+
+    def __init__(self, process: str, *, policy: Policy = allow_granted, approver: Approver = nobody_approves) -> None:
+        self.live = LiveConfiguration()
+        self.recorder = Recorder(process)
+        self.connections = ConnectionLog(process_name(process))
+        self.pool = Pool(_target, self.connections.record)
+        sources = [(DownstreamTools(), DownstreamDispatcher(self.pool)), *(make(self) for make in _MORE_SOURCES)]
+        self.catalogues = Catalogues(source for source, _ in sources)
+        dispatchers = {source.kind: dispatcher for source, dispatcher in sources}
+        self.pipeline = Pipeline(recorder=self.recorder, dispatchers=dispatchers, policy=policy, approver=approver)
+        self._running: set[asyncio.Task[CallOutcome]] = set()
+        self._background: set[asyncio.Task[None]] = set()
+        self._stopping = False
+
+    async def start(self) -> None:
+        """Load the configuration and begin to watch it. Raises when the database cannot be read."""
+        loop = asyncio.get_running_loop()
+        await asyncio.get_running_loop().run_in_executor(None, self.live.start)
+        self.recorder.start(loop)
+        self.live.listeners.append(lambda snapshot: loop.call_soon_threadsafe(self._adopt, snapshot))
+        for server in self.live.current.servers.values():
+            if server.connect_mode == "eager":
+                self._spawn_connect(server.id)
+
+    async def stop(self) -> None:
+        self._stopping = True
+        if self._running:
+            await asyncio.wait(self._running, timeout=DRAIN_SECONDS)
+        for task in [*self._running, *self._background]:
+            task.cancel()
+        await asyncio.gather(*self._running, *self._background, return_exceptions=True)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self.recorder.close)
+        await self.pool.close()
+        await loop.run_in_executor(None, self.connections.close)
+        await loop.run_in_executor(None, self.live.stop)
+
+    def agent_of(self, token_hash: str) -> AgentSpec | None:
+        return self.live.current.agent_of(token_hash, time.time())
+
+    def catalogue(self, endpoint_slug: str, agent_slug: str) -> Catalogue:
+        """What the agent sees there. Raises NotFound when either does not exist or is switched off."""
+        snapshot = self.live.current
+        endpoint, agent = snapshot.endpoints.get(endpoint_slug), snapshot.agents.get(agent_slug)
+        if endpoint is None or agent is None:
+            missing = f"endpoint '{endpoint_slug}'" if endpoint is None else f"agent '{agent_slug}'"
+            raise NotFound(f"There is no {missing}, or it is switched off.", remedy="Look at it in the admin.")
+        return self.catalogues.get(snapshot, endpoint, agent, time.time())
+
+    async def call(self, request: CallRequest) -> CallOutcome:
+        """Run one call to its end. Cancelling the awaiting task cancels the call downstream."""
+        if self._stopping:
+            raise Busy("The site is shutting down.", remedy="Call again in a moment.")
+        task = asyncio.ensure_future(self.pipeline.run(request))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+
+    async def call_tool(
+        self,
+        *,
+        agent_slug: str,
+        endpoint_slug: str,
+        name: str,
+        arguments: Mapping[str, Any],
+        origin: str = "rest",
+        request_id: str = "",
+    ) -> CallOutcome:
+        """A call by names, for REST. Raises NotFound for the endpoint or agent, Busy when stopping."""
+        catalogue = self.catalogue(endpoint_slug, agent_slug)
+        return await self.call(CallRequest(catalogue, name, arguments, origin, request_id=request_id))
+
+    def _adopt(self, snapshot: Snapshot) -> None:
+        self.pool.reconfigure({server.id: server.revision for server in snapshot.servers.values()})
+        known = self.pool.states()
+        for server in snapshot.servers.values():
+            if server.connect_mode == "eager" and server.id not in known:
+                self._spawn_connect(server.id)
+
+    def _spawn_connect(self, server_id: int) -> None:
+        task = asyncio.ensure_future(self._connect(server_id))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _connect(self, server_id: int) -> None:
+        try:
+            await self.pool.connect(server_id)
+        except SlipsnisseError as error:  # its state and reason are on the server's page
+            log.info("server.not_connected", server=server_id, code=error.code)
+
+
+class DownstreamDispatcher:
+    """Sends a call to the server that owns the tool."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def __call__(self, call: Call, *, on_sent: Callable[[], None]) -> dict[str, Any]:
+        offer, request = call.entry.offer, call.request
+        return await self._pool.call(
+            offer.server.id,
+            offer.tool.name,
+            call.arguments_json.encode(),
+            meta=dict(request.meta) or None,
+            timeout=offer.server.request_timeout,
+            on_progress=request.on_progress,
+            on_sent=on_sent,
+            max_result_bytes=offer.server.max_message_bytes,
+        )
+
+
+async def _target(server_id: int) -> Any:
+    return await db_call(target_for, server_id)
+
+
+# Other apps' sources of tools: ``subagents`` adds one for expert tools when it is ready.
+SourceMaker = Callable[["Engine"], tuple[Source, Dispatcher]]
+_MORE_SOURCES: list[SourceMaker] = []
+
+
+def add_source(make: SourceMaker) -> None:
+    """Let engines made from now on offer, and dispatch to, another source of tools."""
+    _MORE_SOURCES.append(make)
+
+
+_current: Engine | None = None
+
+
+def current_engine() -> Engine:
+    """The engine of this process. Raises Busy until it has started."""
+    if _current is None:
+        raise Busy("This process makes no calls yet.", remedy="Call again in a moment.")
+    return _current
+
+
+def set_current_engine(engine: Engine | None) -> None:
+    global _current  # noqa: PLW0603 - one engine per process is the point
+    _current = engine

@@ -1,0 +1,284 @@
+"""One tool call from request to record, stage by stage; every face goes through here.
+
+resolve -> authorise -> validate -> decide -> afford -> approve -> claim -> dispatch -> finish
+
+Whatever refuses, refuses before anything is sent; the refusal is recorded as well. The record of
+the intent is durable before the first byte goes out, and the end before the answer goes back. A
+call is never repeated here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+import structlog
+
+from mcpregistry.calls.budgets import Rates
+from mcpregistry.calls.call import Call, CallOutcome, CallRequest
+from mcpregistry.calls.catalog import Entry
+from mcpregistry.calls.recorder import Recorder
+from mcpregistry.domain.access import may_call
+from mcpregistry.domain.canonical import canonical, digest, plain, stored
+from mcpregistry.domain.errors import ArgumentsInvalid, Denied, DownstreamError, NotFound, SlipsnisseError, ToolRefused
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.policy import Decision, Outcome, Policy, Question, decide
+from mcpregistry.domain.schema import check_arguments
+
+log = structlog.get_logger(__name__)
+
+_LEASE_GRACE = timedelta(seconds=60)
+_NO_TIMEOUT = timedelta(hours=24)  # lease of a call to a server whose calls have no time limit
+
+
+class Dispatcher(Protocol):
+    """Sends a claimed call to whoever serves it.
+
+    Returns the raw result object; raises DownstreamError. Calls ``on_sent`` once the first byte may
+    have left.
+    """
+
+    async def __call__(self, call: Call, *, on_sent: Any) -> dict[str, Any]: ...
+
+
+class Approver(Protocol):
+    """Waits for people. Returns when the held call may run; raises Denied when it may not."""
+
+    async def __call__(self, call: Call) -> None: ...
+
+
+class Pipeline:
+    def __init__(
+        self, *, recorder: Recorder, dispatchers: Mapping[str, Dispatcher], policy: Policy, approver: Approver
+    ) -> None:
+        self.recorder = recorder
+        self.dispatchers = dispatchers
+        self.policy = policy
+        self.approver = approver
+        self.rates = Rates()
+
+    async def run(self, request: CallRequest) -> CallOutcome:
+        """Make the call. Never raises for anything that happened to the call; see CallOutcome."""
+        call = _received(request)
+        try:
+            entry = resolve(request)
+            call = replace(call, entry=entry)
+            authorise(request, entry)
+            arguments_json = validate(request, entry)
+            call = replace(call, arguments_json=arguments_json, binding=bind(request, entry, arguments_json))
+            call = replace(call, decision=self._decide(call))
+            self.rates.take(request.catalogue.agent, call.started)
+        except SlipsnisseError as refusal:
+            return await self._refused(call, refusal)
+        if call.decision.outcome is Outcome.ASK:
+            return await self._held(call)
+        return await self._claimed(call)
+
+    def _decide(self, call: Call) -> Decision:
+        decision = decide(self.policy, _question(call))
+        if decision.outcome is Outcome.DENY:
+            raise Denied(f"A rule denies this call: {decision.reason}.", remedy="Do not repeat it; ask the operator.")
+        return decision
+
+    async def _refused(self, call: Call, refusal: SlipsnisseError) -> CallOutcome:
+        outcome = _outcome(call, State.DENIED, error=refusal)
+        try:
+            await self.recorder.begin(_record(call, outcome), kind="call.denied", facts=_facts(call, outcome))
+        except SlipsnisseError as error:
+            return replace(outcome, error_code=error.code, message=error.message, remedy=error.remedy)
+        return outcome
+
+    async def _held(self, call: Call) -> CallOutcome:
+        """Wait for people (the approver keeps its own record of that), then go on or end it."""
+        try:
+            await self.approver(call)
+        except SlipsnisseError as refusal:
+            outcome = _outcome(call, State.REJECTED, error=refusal)
+            await self.recorder.begin(_record(call, outcome), kind="call.rejected", facts=_facts(call, outcome))
+            return outcome
+        return await self._claimed(call)
+
+    async def _claimed(self, call: Call) -> CallOutcome:
+        """The intent goes to disk, then the call goes out, then its end goes to disk."""
+        try:
+            await self.recorder.begin(_intent(call), kind="call.dispatched", facts=_facts(call))
+        except asyncio.CancelledError:
+            self._left(call, State.NOT_SENT, "the caller left before anything was sent")
+            raise
+        except SlipsnisseError as error:
+            return _outcome(call, State.NOT_SENT, error=error)
+        return await self._finished(call, await self._dispatched(call))
+
+    async def _dispatched(self, call: Call) -> CallOutcome:
+        sent = False
+
+        def on_sent() -> None:
+            nonlocal sent
+            sent = True
+
+        try:
+            result = await self.dispatchers[call.entry.offer.kind](call, on_sent=on_sent)
+        except asyncio.CancelledError:
+            state = State.UNKNOWN if sent else State.NOT_SENT
+            self._left(call, state, "the caller cancelled it")
+            raise
+        except ToolRefused as error:
+            return _outcome(call, State.TOOL_ERROR, error=error)
+        except DownstreamError as error:
+            return _outcome(call, State.UNKNOWN if error.sent else State.NOT_SENT, error=error)
+        except SlipsnisseError as error:
+            return _outcome(call, State.UNKNOWN if sent else State.NOT_SENT, error=error)
+        except Exception:  # its text may hold a secret: it goes to the log only
+            log.exception("call.crashed", call=call.id)
+            crash = DownstreamError("The call failed inside the control plane.", remedy="Ask the operator.", sent=sent)
+            return _outcome(call, State.UNKNOWN if sent else State.NOT_SENT, error=crash)
+        return _outcome(call, State.TOOL_ERROR if result.get("isError") else State.SUCCEEDED, result=result)
+
+    async def _finished(self, call: Call, outcome: CallOutcome) -> CallOutcome:
+        try:
+            await self.recorder.end(_record(call, outcome), kind=f"call.{outcome.state}", facts=_facts(call, outcome))
+        except SlipsnisseError:
+            # It did happen, and saying otherwise would be a lie; the reaper marks the record unknown.
+            log.error("call.end_not_recorded", call=call.id)
+        return outcome
+
+    def _left(self, call: Call, state: State, reason: str) -> None:
+        outcome = replace(_outcome(call, state), error_code="CANCELLED", message=reason)
+        self.recorder.end_soon(_record(call, outcome), kind=f"call.{state}", facts=_facts(call, outcome))
+
+
+# The stages that need nothing but their arguments
+
+
+def resolve(request: CallRequest) -> Entry:
+    """The entry with exactly this name. Not granted and absent are the same to the caller."""
+    entry = request.catalogue.find(request.name)
+    if entry is None:
+        raise NotFound(f"Unknown tool: {plain(request.name, 200)}")
+    return entry
+
+
+def authorise(request: CallRequest, entry: Entry) -> None:
+    """The list may be older than a grant's end, and argument pins show only now."""
+    catalogue = request.catalogue
+    if not may_call(catalogue.agent, catalogue.endpoint, entry.offer.tool, request.arguments, time.time()):
+        raise Denied(
+            f"The agent '{catalogue.agent.slug}' is not granted '{entry.name}' with these arguments.",
+            remedy="Ask the operator for a grant, or keep to the arguments that are granted.",
+        )
+
+
+def validate(request: CallRequest, entry: Entry) -> str:
+    """The canonical JSON of the arguments, checked against the approved input schema."""
+    tool = entry.offer.tool
+    check_arguments(tool.definition_hash, tool.data.get("inputSchema") or {}, request.arguments)
+    try:
+        return canonical(request.arguments)
+    except ValueError as error:
+        raise ArgumentsInvalid(
+            "The arguments hold a number that JSON does not have (NaN or infinity), or are nested too deeply.",
+            remedy="Correct them and call again.",
+        ) from error
+
+
+def bind(request: CallRequest, entry: Entry, arguments_json: str) -> str:
+    """What exactly is decided on: any change of these gives another binding."""
+    server, tool = entry.offer.server, entry.offer.tool
+    return digest(
+        request.catalogue.agent.slug, server.slug, str(server.revision), tool.name, tool.definition_hash, arguments_json
+    )
+
+
+# Records
+
+
+def _received(request: CallRequest) -> Call:
+    return Call(
+        id=secrets.token_hex(16),
+        request=request,
+        entry=_NO_ENTRY,
+        arguments_json="",
+        binding="",
+        decision=Decision(Outcome.DENY, ""),
+        received_at=datetime.now(UTC),
+        started=time.monotonic(),
+    )
+
+
+_NO_ENTRY: Any = None
+
+
+def _question(call: Call) -> Question:
+    catalogue, offer = call.request.catalogue, call.entry.offer
+    return Question(catalogue.agent, catalogue.endpoint, offer.server, offer.tool, call.request.arguments)
+
+
+def _outcome(
+    call: Call, state: State, *, result: dict[str, Any] | None = None, error: SlipsnisseError | None = None
+) -> CallOutcome:
+    duration = (time.monotonic() - call.started) * 1000
+    if error is None:
+        return CallOutcome(call.id, state, result, duration_ms=duration)
+    return CallOutcome(call.id, state, None, error.code, error.message, error.remedy, duration)
+
+
+def _identity(call: Call) -> dict[str, Any]:
+    request = call.request
+    offer = call.entry.offer if call.entry else None
+    return {
+        "id": call.id,
+        "agent_slug": request.catalogue.agent.slug,
+        "endpoint_slug": request.catalogue.endpoint.slug,
+        "server_slug": offer.server.slug if offer else "",
+        "server_revision": offer.server.revision if offer else 0,
+        "tool_name": plain(offer.tool.name if offer else request.name, 500),
+        "exposed_name": plain(call.entry.name if call.entry else request.name, 500),
+        "definition_hash": offer.tool.definition_hash if offer else "",
+        "binding": call.binding,
+        "arguments": call.arguments_json or stored(dict(request.arguments)),
+        "outcome": call.decision.outcome.value,
+        "origin": request.origin,
+        "host_name": plain(request.host_name, 100),
+        "request_id": plain(request.request_id, 100),
+        "received_at": call.received_at,
+    }
+
+
+def _intent(call: Call) -> dict[str, Any]:
+    now = datetime.now(UTC)
+    timeout = call.entry.offer.server.request_timeout
+    lease = timedelta(seconds=timeout) if timeout else _NO_TIMEOUT
+    return _identity(call) | {
+        "state": State.DISPATCHED.value,
+        "reason": plain(call.decision.reason),
+        "dispatched_at": now,
+        "lease_until": now + lease + _LEASE_GRACE,
+    }
+
+
+def _record(call: Call, outcome: CallOutcome) -> dict[str, Any]:
+    reason = f"{outcome.message} {outcome.remedy}".strip() or call.decision.reason
+    return _identity(call) | {
+        "state": outcome.state.value,
+        "reason": plain(reason),
+        "error_code": outcome.error_code,
+        "result": outcome.result,
+        "finished_at": datetime.now(UTC),
+        "duration_ms": outcome.duration_ms,
+    }
+
+
+def _facts(call: Call, outcome: CallOutcome | None = None) -> dict[str, Any]:
+    """For the audit log: identities and hashes, never arguments or results themselves."""
+    offer = call.entry.offer if call.entry else None
+    facts = {
+        "tool": f"{offer.server.slug}::{offer.tool.name}" if offer else plain(call.request.name, 500),
+        "binding": call.binding,
+        "decision": call.decision.outcome.value,
+    }
+    return facts | ({"state": outcome.state.value, "error": outcome.error_code} if outcome else {})

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -60,6 +62,7 @@ CLIENT_VERSION = "0.1.0"
 MAX_PAGES = 200
 PROBE_SECONDS = 10.0
 SETTLE_SECONDS = 0.05
+REREAD_SECONDS = 0.25
 LISTEN_RETRY_FIRST = 1.0
 LISTEN_RETRY_MOST = 30.0
 
@@ -81,34 +84,31 @@ class Discovery:
     timings: dict[str, float] = field(default_factory=dict, compare=False)
 
 
-def open_channel(target: Target) -> Channel:
-    """The transport that the target asks for. HTTP is imported only where it is used."""
-    if target.transport == "stdio":
-        from mcpregistry.downstream.stdio import StdioChannel
+CHANNELS = {
+    "stdio": ("mcpregistry.downstream.stdio", "StdioChannel"),
+    "http": ("mcpregistry.downstream.http", "HttpChannel"),
+    "sse": ("mcpregistry.downstream.sse", "SseChannel"),
+    "websocket": ("mcpregistry.downstream.websocket", "WebSocketChannel"),
+}
 
-        return StdioChannel(target)
-    if target.transport == "http":
-        from mcpregistry.downstream.http import HttpChannel
 
-        return HttpChannel(target)
-    if target.transport == "sse":
-        from mcpregistry.downstream.sse import SseChannel
-
-        return SseChannel(target)
-    from mcpregistry.downstream.websocket import WebSocketChannel
-
-    return WebSocketChannel(target)
+async def open_connection(target: Target, on_tools_changed: Callable[[Discovery], None]) -> Connection:
+    """A connection whose transport is loaded; importing an HTTP client must not hold the loop."""
+    module, name = CHANNELS[target.transport]
+    loaded = sys.modules.get(module) or await asyncio.to_thread(importlib.import_module, module)
+    return Connection(target, getattr(loaded, name)(target), on_tools_changed)
 
 
 class Connection:
     """A live connection. ``discovery`` is set once ``wait_ready`` has returned."""
 
-    def __init__(self, target: Target, on_tools_changed: Callable[[Discovery], None]) -> None:
+    def __init__(self, target: Target, channel: Channel, on_tools_changed: Callable[[Discovery], None]) -> None:
         self.target = target
         self.discovery: Discovery | None = None
         self.in_flight = 0
         self._on_tools_changed = on_tools_changed
-        self._channel = open_channel(target)
+        self._channel = channel
+        self._channel.on_tools_changed = self._dirty_now
         self._modern = False
         self._stamp: dict[str, Any] = {}
         self._header_maps: dict[str, dict[tuple[str, ...], str]] = {}
@@ -296,6 +296,9 @@ class Connection:
         if isinstance(message, ToolListChangedNotification):
             self._dirty.set()
 
+    def _dirty_now(self) -> None:
+        self._dirty.set()
+
     async def _listen(self, client: Client) -> None:
         """Hold a modern server's change stream open; a legacy server notifies on its own."""
         assert self.discovery is not None
@@ -328,6 +331,7 @@ class Connection:
                 continue
             if after != before:
                 self._on_tools_changed(after)
+            await anyio.sleep(REREAD_SECONDS)
 
     # -- requests from other tasks --------------------------------------------------------------
 

@@ -106,9 +106,9 @@ def kill_all(server: int, code: int | None) -> int:
 def supervise(control: socket.socket, wake: int, server: int) -> int:
     """Wait for the server's end or the parent's word. Returns the server's exit code."""
     while True:
-        readable, _, _ = select.select([control, wake], [], [])
+        readable, _, _ = select.select([control.fileno(), wake], [], [])
         numbers = os.read(wake, 512) if wake in readable else b""
-        word = control.recv(16) if control in readable else b"-"
+        word = control.recv(16) if control.fileno() in readable else b"-"
         code, _ = reap(server)
         if code is not None or not word or b"K" in word or signal.SIGHUP in numbers:
             return kill_all(server, code)

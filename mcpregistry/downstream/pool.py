@@ -26,7 +26,7 @@ from mcpregistry.domain import health
 from mcpregistry.domain.errors import Busy, ConnectionFailed, DownstreamError, SlipsnisseError, TimedOut
 from mcpregistry.domain.health import Health, State
 from mcpregistry.domain.targets import Target
-from mcpregistry.downstream.connection import Connection, Discovery, Era
+from mcpregistry.downstream.connection import Connection, Discovery, Era, open_connection
 from mcpregistry.downstream.limits import parse_arguments
 from mcpregistry.downstream.wire import ProgressCallback
 
@@ -79,11 +79,16 @@ class TestReport:
     __test__ = False
 
     ok: bool
-    error: DownstreamError | None
+    error: SlipsnisseError | None
     discovery: Discovery | None
     result: dict[str, Any] | None
     stderr: str
     timings: dict[str, float]
+
+    @property
+    def listed(self) -> bool:
+        """The server told its tools, whatever happened afterwards."""
+        return self.discovery is not None and "list" in self.discovery.timings
 
 
 class Gate:
@@ -192,7 +197,7 @@ class Slot:
         connection: Connection | None = None
         try:
             target = self.target = await self._pool.load_target(self.server_id)
-            connection = self.connection = Connection(target, self._tools_changed)
+            connection = self.connection = await open_connection(target, self._tools_changed)
             await connection.run(self._ready)
         except DownstreamError as error:
             returns = target is not None and target.connect == "eager" and not self._stopping
@@ -400,7 +405,7 @@ class Pool:
         """Connect afresh, list, perhaps call one tool with the given arguments, close. Never raises."""
         started = time.monotonic()
         ready = asyncio.Event()
-        connection = Connection(target, lambda _: None)
+        connection = await open_connection(target, lambda _: None)
         owner = asyncio.create_task(connection.run(ready.set), name=f"mcp-test-{target.server_id}")
         result: dict[str, Any] | None = None
         error: DownstreamError | None = None

@@ -80,6 +80,7 @@ class Channel(Protocol):
     lost: asyncio.Event
     error: DownstreamError | None
     pid: int | None
+    on_tools_changed: Callable[[], None] | None
 
     async def __aenter__(self) -> TransportStreams: ...
     async def __aexit__(
@@ -181,6 +182,7 @@ class Wire:
     def __init__(self) -> None:
         self.lost = asyncio.Event()
         self.error: DownstreamError | None = None
+        self.on_tools_changed: Callable[[], None] | None = None
         self.garbage = 0
         self.samples: list[str] = []
         self._garbage_in_a_row = 0
@@ -308,14 +310,15 @@ class Wire:
 
     def _incoming(self, message: dict[str, Any], data: bytes | bytearray) -> None:
         method = message["method"]
-        if method == "notifications/progress":
-            params = message.get("params")
-            token = params.get("progressToken") if type(params) is dict else None
+        if method == "notifications/progress" and type(params := message.get("params")) is dict:
+            token = params.get("progressToken")
             waiting = self._waiting.get(token) if type(token) is str else None
             if waiting is not None and waiting.on_progress is not None:
                 report_progress(waiting.on_progress, params)
                 return
-        if method != "notifications/message":  # nobody reads a server's log lines; a flood must cost nothing
+        if method == "notifications/tools/list_changed" and self.on_tools_changed is not None:
+            self.on_tools_changed()
+        elif method != "notifications/message":  # nobody reads a server's log lines; a flood must cost nothing
             self._to_session(message, data)
 
     def _to_session(self, message: dict[str, Any], data: bytes | bytearray) -> None:

@@ -1,0 +1,378 @@
+"""The one way out to HTTP: every request to a server, a registry or an authorisation server goes here.
+
+Invariants:
+* A name is resolved once per connection, *all* its addresses are checked, and the connection goes to
+  one of the checked ones; the socket is checked once more as it is made, whatever was parsed before.
+* Private, link-local, metadata and special addresses are refused unless the target names the network.
+* No proxies, netrc or certificates-off from the environment, no cookies, no redirect off the origin.
+* Decoded bytes are counted while they are decoded: a bomb costs its limit, not its size.
+
+aiohttp carries it, also beneath the SDK's httpx2 transports (``SdkTransport``), for two reasons:
+its resolver and socket factory are public seams for the checks, where httpx2 needs a private
+attribute; and a call costs 166 microseconds of CPU instead of 614 (or 1,052 through the SDK).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+import aiohttp
+import httpx2
+from aiohttp.abc import AbstractResolver, ResolveResult
+from yarl import URL
+
+from mcpregistry.domain.errors import (
+    AuthFailed,
+    ConnectionFailed,
+    DownstreamError,
+    OutboundRefused,
+    ProtocolError,
+    TimedOut,
+)
+from mcpregistry.domain.targets import Target
+from mcpregistry.downstream.addresses import is_allowed, parse_address, parse_networks
+from mcpregistry.downstream.wire import too_large
+
+# Below the 5 seconds after which uvicorn and Node close an idle connection: a request must not be
+# written into a connection that its peer has just closed, because its fate would be unknown.
+KEEPALIVE_SECONDS = 4.0
+PIECE_BYTES = 64 * 1024
+YIELD_BYTES = 1024 * 1024
+ALLOW_REMEDY = "If that server is yours, add its network to the server's allowed networks."
+
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+
+
+async def resolve_name(host: str, port: int) -> list[str]:
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(entry[4][0]) for entry in found]
+
+
+class Attempt:
+    """What is known about one request: whether its bytes may have left."""
+
+    __slots__ = ("on_sent", "sent")
+
+    def __init__(self, on_sent: Callable[[], None] | None = None) -> None:
+        self.sent = False
+        self.on_sent = on_sent
+
+    def mark(self) -> None:
+        if not self.sent:
+            self.sent = True
+            if self.on_sent is not None:
+                self.on_sent()
+
+
+class CheckedResolver(AbstractResolver):
+    """Resolves a name and refuses it if any of its addresses is not allowed."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        return [
+            ResolveResult(
+                hostname=host,
+                host=address,
+                port=port,
+                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
+                proto=0,
+                flags=socket.AI_NUMERICHOST,
+            )
+            for address in await self._guard.addresses(host, port)
+        ]
+
+    async def close(self) -> None:
+        return
+
+
+class Guard:
+    """The address rules of one target."""
+
+    def __init__(self, allowed_networks: tuple[str, ...], resolve: Resolve = resolve_name) -> None:
+        self._networks = parse_networks(allowed_networks)
+        self._resolve = resolve
+
+    async def addresses(self, host: str, port: int) -> list[str]:
+        """The checked addresses of a host. Raises OutboundRefused or ConnectionFailed (nothing sent)."""
+        if parse_address(host) is not None:
+            found = [host.strip("[]")]
+        else:
+            try:
+                found = await self._resolve(host, port)
+            except (OSError, UnicodeError) as error:
+                raise ConnectionFailed(
+                    "The server's host name cannot be resolved.", remedy="Check the name and the network."
+                ) from error
+        for address in found:
+            self.check(address)
+        return found
+
+    def check(self, address: str) -> None:
+        parsed = parse_address(address)
+        if parsed is None or not is_allowed(parsed, self._networks):
+            raise OutboundRefused("The server's address is private or reserved.", remedy=ALLOW_REMEDY)
+
+    def make_socket(self, info: tuple[Any, ...]) -> socket.socket:
+        """The last gate: the address that is really connected to."""
+        family, kind, protocol, _, address = info
+        self.check(str(address[0]))
+        return socket.socket(family=family, type=kind, proto=protocol)
+
+
+def check_url(url: str) -> str:
+    """The URL if it is plain http(s) without credentials. Raises OutboundRefused."""
+    refused = OutboundRefused("The server's address is not a plain http or https URL.", remedy="Correct its URL.")
+    if any(ord(character) <= 32 or character == "\\" for character in url):
+        raise refused
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise refused from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or port == 0:
+        raise refused
+    return url
+
+
+def origin(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
+class Reply:
+    """The start of a response; its body comes decoded and capped."""
+
+    def __init__(self, response: aiohttp.ClientResponse, attempt: Attempt) -> None:
+        self._response = response
+        self._attempt = attempt
+        self.status = response.status
+        self.headers = response.headers
+        self.content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    @property
+    def is_stream(self) -> bool:
+        return self.content_type == "text/event-stream"
+
+    async def body(self, limit: int) -> bytes:
+        """The whole decoded body. Raises ResourceLimit beyond ``limit`` bytes."""
+        return b"".join([piece async for piece in self.pieces(limit)])
+
+    async def pieces(self, limit: int | None) -> AsyncIterator[bytes]:
+        """Decoded bytes as they come; ``limit`` None is for event streams, bounded per event."""
+        decode = decoder(self.headers.get("content-encoding", ""))
+        total = unyielded = 0
+        with translated(self._attempt):
+            async for chunk in self._response.content.iter_any():
+                for piece in decode(chunk):
+                    total += len(piece)
+                    if limit is not None and total > limit:
+                        raise too_large(limit)
+                    unyielded += len(piece)
+                    if unyielded > YIELD_BYTES:  # inflating must not starve other servers' calls
+                        unyielded = 0
+                        await asyncio.sleep(0)
+                    yield piece
+
+
+def decoder(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
+    """Inflates in small pieces. We ask for identity; gzip and deflate are understood all the same."""
+    name = encoding.strip().lower()
+    if name in ("", "identity"):
+        return lambda data: iter((data,))
+    if name not in ("gzip", "x-gzip", "deflate"):
+        raise ProtocolError("The server answers in an encoding that was not asked for.", sent=True)
+    inflater = zlib.decompressobj(wbits=47)
+
+    def inflate(data: bytes) -> Iterator[bytes]:
+        while data:
+            try:
+                piece = inflater.decompress(data, PIECE_BYTES)
+            except zlib.error as error:
+                raise ProtocolError("The server's compressed answer is damaged.", sent=True) from error
+            data = inflater.unconsumed_tail
+            if piece:
+                yield piece
+
+    return inflate
+
+
+class translated:
+    """Turns aiohttp's errors into ours; ``sent`` tells whether bytes of the request may have left."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, aiohttp.ClientError | OSError) and not isinstance(error, DownstreamError):
+            raise translate(error, sent=self._attempt.sent) from error
+
+
+def translate(error: Exception, *, sent: bool) -> DownstreamError:
+    if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
+        return ConnectionFailed("The server's TLS certificate cannot be trusted.", remedy="Correct its certificate.")
+    if isinstance(error, aiohttp.InvalidURL | aiohttp.InvalidUrlClientError):
+        return OutboundRefused("The server's address is not a plain http or https URL.", remedy="Correct its URL.")
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return ConnectionFailed("The server cannot be reached.", remedy="Check its URL and whether it runs.")
+    if isinstance(error, TimeoutError):
+        return TimedOut("The server did not accept the connection in time.", sent=sent)
+    if isinstance(error, aiohttp.ClientResponseError | aiohttp.ClientPayloadError):
+        return ConnectionFailed("The server's HTTP answer is broken or incomplete.", sent=sent)
+    return ConnectionFailed("The connection to the server broke.", remedy="Check whether it runs.", sent=sent)
+
+
+def status_error(status: int, *, session: bool = False) -> DownstreamError | None:
+    """What an HTTP status alone means for a request; None where MCP gives the status a meaning."""
+    if status in (401, 403):
+        return AuthFailed(
+            f"The server refused our credential (HTTP {status}).", remedy="Check its headers or sign in again."
+        )
+    if status == 404 and session:
+        return ConnectionFailed("The server has forgotten our session (HTTP 404).", remedy="Reconnect it.")
+    if status == 429 or status >= 500:
+        return ConnectionFailed(f"The server answered HTTP {status}.", remedy="Check its log.", sent=True)
+    return None
+
+
+class Outbound:
+    """A guarded HTTP client for one target. Use it as an async context manager, within one loop."""
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        resolve: Resolve = resolve_name,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._target = target
+        self.guard = Guard(target.allowed_networks, resolve)
+        self._tls = tls
+        self._session: aiohttp.ClientSession
+
+    async def __aenter__(self) -> Outbound:
+        connector = aiohttp.TCPConnector(
+            resolver=CheckedResolver(self.guard),
+            use_dns_cache=False,
+            socket_factory=self.guard.make_socket,
+            ssl=self._tls if self._tls is not None else True,
+            limit=0,
+            keepalive_timeout=KEEPALIVE_SECONDS,
+        )
+        trace = aiohttp.TraceConfig()
+        trace.on_request_headers_sent.append(_mark_sent)
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            trust_env=False,
+            timeout=aiohttp.ClientTimeout(total=None, connect=self._target.limits.connect_timeout),
+            trace_configs=[trace],
+            skip_auto_headers=("User-Agent", "Accept-Encoding"),
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._session.close()
+
+    @asynccontextmanager
+    async def send(
+        self, method: str, url: str, *, headers: Mapping[str, str], data: bytes | None, attempt: Attempt
+    ) -> AsyncIterator[Reply]:
+        """One request, no redirect followed. Leaving the context early closes the connection."""
+        merged = {"Accept-Encoding": "identity", "User-Agent": "slipsnisse", **headers, **self._target.headers}
+        with translated(attempt):
+            async with self._session.request(
+                method,
+                URL(check_url(url), encoded=True),
+                headers=merged,
+                data=data,
+                allow_redirects=False,
+                trace_request_ctx=attempt,
+            ) as response:
+                yield Reply(response, attempt)
+
+    def sdk_client(self, on_reply: Callable[[Reply], None]) -> httpx2.AsyncClient:
+        """An httpx2 client for the SDK's transports whose every byte goes through this guard."""
+        return httpx2.AsyncClient(
+            transport=SdkTransport(self, self._target.limits.message_bytes, on_reply),
+            trust_env=False,
+            timeout=None,
+        )
+
+
+async def _mark_sent(session: aiohttp.ClientSession, context: SimpleNamespace, params: object) -> None:
+    attempt: Attempt = context.trace_request_ctx
+    attempt.mark()
+
+
+def redirect_target(url: str, reply: Reply) -> str | None:
+    """Where a 307 or 308 within the origin leads. Raises OutboundRefused for every other redirect."""
+    if not 300 <= reply.status < 400 or "location" not in reply.headers:
+        return None
+    location = urljoin(url, reply.headers["location"])
+    if origin(location) != origin(url) or reply.status not in (307, 308):
+        raise OutboundRefused(
+            "The server redirects to another address, which is not followed.",
+            remedy="If that is where the server lives, enter it as its URL.",
+        )
+    return location
+
+
+class SdkTransport(httpx2.AsyncBaseTransport):
+    """Serves the SDK's httpx2 client from the guarded one.
+
+    A status that ends a conversation is raised as a typed error: the SDK itself would turn it into
+    a nameless one. JSON bodies are capped here, event streams by the SDK's own limit per event.
+    """
+
+    def __init__(self, outbound: Outbound, limit: int, on_reply: Callable[[Reply], None]) -> None:
+        self._outbound = outbound
+        self._limit = limit
+        self._on_reply = on_reply
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        own = {"host", "content-length", "accept-encoding", "connection", "user-agent", "transfer-encoding"}
+        headers = {name: value for name, value in request.headers.items() if name not in own}
+        context = self._outbound.send(
+            request.method, str(request.url), headers=headers, data=await request.aread(), attempt=Attempt()
+        )
+        reply = await context.__aenter__()
+        try:
+            self._on_reply(reply)
+            redirect_target(str(request.url), reply)
+            if error := status_error(reply.status):
+                raise error
+        except BaseException:
+            await context.__aexit__(None, None, None)
+            raise
+        kept = [(k, v) for k, v in reply.headers.items() if k.lower() not in ("content-encoding", "content-length")]
+        return httpx2.Response(reply.status, headers=kept, stream=_Body(reply, context, self._limit))
+
+
+class _Body(httpx2.AsyncByteStream):
+    def __init__(self, reply: Reply, context: Any, limit: int) -> None:
+        self._reply = reply
+        self._context = context
+        self._limit = None if reply.is_stream else limit
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for piece in self._reply.pieces(self._limit):
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._context.__aexit__(None, None, None)

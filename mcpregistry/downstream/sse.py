@@ -1,0 +1,115 @@
+"""HTTP+SSE (spec 2024-11-05): one event stream in, one POST per message out, through the guarded client."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from urllib.parse import urljoin
+
+import anyio
+
+from mcpregistry.domain.errors import ConnectionFailed, DownstreamError, OutboundRefused, ProtocolError, TimedOut
+from mcpregistry.domain.targets import Target
+from mcpregistry.downstream.eventstream import Event, EventReader
+from mcpregistry.downstream.outbound import Attempt, Outbound, Reply, check_url, origin, redirect_target, status_error
+from mcpregistry.downstream.wire import Wire
+
+SEND_SECONDS = 30.0
+
+
+class SseChannel(Wire):
+    """The two halves of an SSE server as one wire."""
+
+    def __init__(self, target: Target) -> None:
+        super().__init__()
+        self._target = target
+        self._outbound = Outbound(target)
+        self._endpoint: asyncio.Future[str]
+        self._reader_task: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        check_url(self._target.url)
+        self._endpoint = asyncio.get_running_loop().create_future()
+        await self._outbound.__aenter__()
+        self._reader_task = asyncio.create_task(self._read())
+        try:
+            await self._endpoint
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        with anyio.CancelScope(shield=True):
+            if self._reader_task is not None:
+                self._reader_task.cancel()
+                await asyncio.wait([self._reader_task])
+            await self._outbound.__aexit__()
+
+    async def _read(self) -> None:
+        error: DownstreamError = ConnectionFailed("The server ended its event stream.", sent=True)
+        try:
+            await self._read_events(self._target.url)
+        except DownstreamError as failure:
+            error = failure
+        if not self._endpoint.done():
+            self._endpoint.set_exception(error)
+        self.fail(error)
+
+    async def _read_events(self, url: str) -> None:
+        headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
+        send = self._outbound.send("GET", url, headers=headers, data=None, attempt=Attempt())
+        async with send as reply:
+            if moved := redirect_target(url, reply):
+                url = moved
+            else:
+                await self._read_reply(url, reply)
+                return
+        await self._read_again(url, headers)
+
+    async def _read_again(self, url: str, headers: dict[str, str]) -> None:
+        async with self._outbound.send("GET", url, headers=headers, data=None, attempt=Attempt()) as reply:
+            await self._read_reply(url, reply)
+
+    async def _read_reply(self, url: str, reply: Reply) -> None:
+        if error := status_error(reply.status):
+            raise error
+        if reply.status != 200 or not reply.is_stream:
+            raise ConnectionFailed(
+                f"The server answered HTTP {reply.status} without an event stream.", remedy="Check its URL."
+            )
+        reader = EventReader(self._target.limits.message_bytes)
+        async for piece in reply.pieces(None):
+            for event in reader.feed(piece):
+                self._take(url, event)
+
+    def _take(self, url: str, event: Event) -> None:
+        if event.kind == "message":
+            self.receive(event.data)
+        elif event.kind == "endpoint" and not self._endpoint.done():
+            endpoint = urljoin(url, event.data.decode(errors="replace"))
+            if origin(endpoint) != origin(url):
+                raise OutboundRefused("The server names a message address on another origin.")
+            self._endpoint.set_result(endpoint)
+
+    async def transmit(self, data: bytes) -> None:
+        if self.error is not None:
+            raise ConnectionFailed(self.error.message, remedy=self.error.remedy)
+        attempt = Attempt()
+        headers = {"Content-Type": "application/json"}
+        url = self._endpoint.result()
+        try:
+            async with asyncio.timeout(SEND_SECONDS):
+                send = self._outbound.send("POST", url, headers=headers, data=data, attempt=attempt)
+                async with send as reply:
+                    redirect_target(url, reply)
+                    self._check_accepted(reply)
+        except TimeoutError:
+            raise TimedOut("The server did not take the message in time.", sent=attempt.sent) from None
+
+    def _check_accepted(self, reply: Reply) -> None:
+        if error := status_error(reply.status, session=True):
+            with contextlib.suppress(DownstreamError):
+                self.fail(error)
+            raise error
+        if reply.status >= 300:
+            raise ProtocolError(f"The server answered a message with HTTP {reply.status}.", sent=True)

@@ -44,7 +44,7 @@ def listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         raise StartError(
-            f"Cannot listen on {host} port {port}: {(error.strerror or str(error)).lower()}. "
+            f"Cannot listen on {host} port {port}: {os.strerror(error.errno or 0).lower()}. "
             f"Choose another port, for example: up --port {port + 1 if port else 8001}"
         ) from error
 
@@ -80,7 +80,8 @@ class Probe:
 
 
 def broker(var: Path) -> Child:
-    return Child("valkey", embedded.command(var), last=True)
+    log = var / "valkey" / "valkey.log"
+    return Child("valkey", [*embedded.command(var), "--logfile", str(log)], last=True, log=str(log))
 
 
 def web(number: int, listener: int, gate: int | None = None) -> Child:

@@ -33,6 +33,7 @@ class Child:
     env: Mapping[str, str] = field(default_factory=dict)
     pass_fds: tuple[int, ...] = ()
     last: bool = False
+    log: str = ""  # file to read when it dies, for a child that does not write to its output
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class Supervisor:
 
     def _spawn(self, slot: _Slot) -> None:
         child = slot.child
-        slot.process = subprocess.Popen(
+        slot.process = subprocess.Popen(  # noqa: S603 (our own command lines)
             child.argv,
             env=os.environ | dict(child.env),
             stdin=subprocess.DEVNULL,

@@ -1,0 +1,115 @@
+"""Looks at a live site and says what is wrong with it, each time with the remedy.
+
+Every probe returns a Finding and never raises: a broken database must not hide a broken broker.
+"""
+
+from __future__ import annotations
+
+import site as python_site
+import sysconfig
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from django.conf import settings
+from django.core.checks import run_checks
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
+from django.db import Error as DatabaseError
+
+from controlplane import checks, health
+from controlplane.celery import app
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    ok: bool
+    what: str
+    remedy: str = ""
+
+
+# Code that Python runs at every start from site-packages: only what these well-known packages put there.
+_KNOWN_STARTUP_CODE = {
+    "distutils-precedence.pth": "_distutils_hack",  # setuptools
+    "_virtualenv.pth": "_virtualenv",
+    "a1_coverage.pth": "coverage",
+}
+
+
+def examine() -> list[Finding]:
+    probes: list[Callable[[], Iterable[Finding]]] = [_settings, _database, _migrations, _broker, _startup_code]
+    return [finding for probe in probes for finding in probe()]
+
+
+def _settings() -> Iterable[Finding]:
+    problems = run_checks(tags=[checks.TAG])
+    if not problems:
+        yield Finding(True, f"settings, keys and the modes under {settings.VAR_DIR}")
+    for problem in problems:
+        yield Finding(False, problem.msg, problem.hint or "")
+
+
+def _database() -> Iterable[Finding]:
+    """Writes and rolls back: a read-only disk or role shows only then."""
+    connection = connections[DEFAULT_DB_ALIAS]
+    table = f"doctor_{uuid.uuid4().hex}"
+    try:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(f"CREATE TABLE {table} (n integer)")
+            transaction.set_rollback(True)
+    except DatabaseError as error:
+        yield Finding(False, f"the database refuses writes ({type(error).__name__})", _database_remedy())
+    else:
+        yield Finding(True, f"the database ({connection.vendor}) can be written")
+
+
+def _database_remedy() -> str:
+    if connections[DEFAULT_DB_ALIAS].vendor == "sqlite":
+        return f"Check free space and the owner of {settings.DATABASES['default']['NAME']} and its folder."
+    return "Check DATABASE_URL, that the server runs, and that the role may create tables."
+
+
+def _migrations() -> Iterable[Finding]:
+    try:
+        missing = health.unapplied_migrations()
+    except DatabaseError as error:
+        yield Finding(False, f"the migrations cannot be read ({type(error).__name__})", _database_remedy())
+        return
+    if missing:
+        yield Finding(False, f"{len(missing)} migrations are not applied", "Run: python manage.py migrate")
+    else:
+        yield Finding(True, "all migrations are applied")
+
+
+def _broker() -> Iterable[Finding]:
+    try:
+        with app.connection_for_read() as connection:
+            connection.ensure_connection(max_retries=1, interval_start=0, timeout=3)
+        answers = app.control.ping(timeout=2)
+    except Exception as error:  # noqa: BLE001 (each transport throws its own)
+        remedy = "Start the site (manage.py up), or check CELERY_BROKER_URL."
+        yield Finding(False, f"the broker does not answer ({type(error).__name__})", remedy)
+        return
+    yield Finding(True, "the broker answers")
+    if answers:
+        yield Finding(True, f"{len(answers)} worker process{'es answer' if len(answers) > 1 else ' answers'}")
+    else:
+        remedy = "Start one: manage.py up, or celery -A controlplane worker -P threads. Its log says why it ended."
+        yield Finding(False, "no worker answers", remedy)
+
+
+def _startup_code() -> Iterable[Finding]:
+    folders = {sysconfig.get_path("purelib"), *python_site.getsitepackages()}
+    strange = [path for folder in sorted(folders) for path in sorted(Path(folder).glob("*.pth")) if not _harmless(path)]
+    if not strange:
+        yield Finding(True, "no unknown code runs at Python's start (.pth files)")
+    for path in strange:
+        remedy = "Find out which package brought it; unless you know it, rebuild .venv from the lock file."
+        yield Finding(False, f"{path} runs unknown code at every start of Python", remedy)
+
+
+def _harmless(path: Path) -> bool:
+    """Lines that begin with ``import`` are executed (module ``site``); all others only name folders."""
+    code = [line for line in path.read_text(errors="replace").splitlines() if line.startswith(("import ", "import\t"))]
+    expected = _KNOWN_STARTUP_CODE.get(path.name)
+    return not code or (expected is not None and len(code) == 1 and len(code[0]) < 300 and expected in code[0])

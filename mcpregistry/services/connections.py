@@ -18,13 +18,13 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import structlog
-from django.db import DatabaseError, close_old_connections, connections
+from django.db import close_old_connections, connections
 from django.utils import timezone
 
 from mcpregistry.domain.canonical import plain
 from mcpregistry.models import Connection, Server, ServerEvent
-from mcpregistry.services import definitions, health
 from mcpregistry.services.events import trim_events
+from mcpregistry.services.health import learn
 
 if TYPE_CHECKING:
     from mcpregistry.downstream.pool import ConnectionEvent
@@ -67,8 +67,7 @@ def record_events(events: Iterable[ConnectionEvent], seen: Mapping[int, Seen], p
     _write_notes(told, process)
     newest = {event.server_id: event.discovery for event in told if event.discovery is not None}
     for server_id, discovery in newest.items():
-        definitions.observe(server=servers[server_id], listed=discovery.tools, process=process)
-        health.mark_ok(server_id=server_id, discovery=discovery)
+        learn(server=servers[server_id], discovery=discovery, process=process)
 
 
 def _write_rows(seen: Mapping[int, Seen], process: str) -> None:
@@ -174,12 +173,12 @@ class ConnectionLog:
         connections.close_all()
 
     def _guarded(self, work: Callable[[], None]) -> None:
-        """The database may be away: what cannot be told now is told with the next beat."""
+        """Whatever fails, the database being away first of all, the next beat tells it all again."""
         close_old_connections()
         try:
             work()
-        except DatabaseError:
-            log.warning("connections_not_recorded", process=self.process, exc_info=True)
+        except Exception:
+            log.exception("connections_not_recorded", process=self.process)
 
     def _write(self, *, beat: bool = False) -> None:
         """Write what is new; with a beat, every connection anew, so that its row does not grow stale."""

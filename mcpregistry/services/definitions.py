@@ -31,6 +31,7 @@ class Changes:
 @transaction.atomic
 def observe(*, server: Server, listed: Iterable[dict[str, Any]], process: str = "") -> Changes:
     """Store what the server offers now. New and changed tools wait for approval; nothing is lost."""
+    Server.objects.select_for_update(no_key=True).get(pk=server.pk)  # processes look at the same time
     now, changes = timezone.now(), Changes()
     known = {tool.name: tool for tool in server.tools.select_related("latest", "pinned")}
     seen: set[str] = set()
@@ -38,12 +39,13 @@ def observe(*, server: Server, listed: Iterable[dict[str, Any]], process: str = 
         name = plain(str(data["name"]), 500)
         if name not in seen:
             seen.add(name)
-            _observe_one(server, known.get(name), name, data, now, changes)
+            _observe_one(server, known.get(name), name, data, now=now, changes=changes)
     for name, tool in known.items():
         if name not in seen and tool.present:
             tool.present = False
             tool.save(update_fields=["present"])
             changes.removed.append(name)
+    server.tools.filter(present=True).update(last_seen_at=now)
     Server.objects.filter(pk=server.pk).update(refreshed_at=now)
     if changes:
         _announce(server, changes, now, process)
@@ -51,23 +53,31 @@ def observe(*, server: Server, listed: Iterable[dict[str, Any]], process: str = 
 
 
 def _observe_one(
-    server: Server, tool: Tool | None, name: str, data: dict[str, Any], now: Any, changes: Changes
+    server: Server, tool: Tool | None, name: str, data: dict[str, Any], *, now: Any, changes: Changes
 ) -> None:
-    is_new = tool is None
     if tool is None:
         tool = Tool.objects.create(server=server, name=name, first_seen_at=now, last_seen_at=now)
         changes.added.append(name)
     elif not tool.present:
         changes.returned.append(name)
-    definition, _ = Definition.objects.get_or_create(
-        tool=tool, hash=definition_hash(data), defaults={"body": stored(visible(data)), "seen_at": now}
-    )
-    if not is_new and tool.latest_id != definition.id:
+    definition = _definition(tool, data, now)
+    if tool.latest is not None and tool.latest != definition:
         changes.changed.append(name)
-    tool.latest, tool.present, tool.last_seen_at = definition, True, now
+    facts: dict[str, Any] = {"latest": definition, "present": True}
     if definition.approved:
-        tool.pinned = definition  # back to an approved text: it heals by itself
-    tool.save()
+        facts["pinned"] = definition  # back to an approved text: it heals by itself
+    if any(getattr(tool, name) != value for name, value in facts.items()):
+        for name, value in facts.items():
+            setattr(tool, name, value)
+        tool.save(update_fields=[*facts])  # and one row of history; a decision made meanwhile stands
+
+
+def _definition(tool: Tool, data: dict[str, Any], now: Any) -> Definition:
+    found = definition_hash(data)
+    if tool.latest is not None and tool.latest.hash == found:
+        return tool.latest
+    defaults = {"body": stored(visible(data)), "seen_at": now}
+    return Definition.objects.get_or_create(tool=tool, hash=found, defaults=defaults)[0]
 
 
 def _announce(server: Server, changes: Changes, now: Any, process: str) -> None:

@@ -23,8 +23,8 @@ from mcpregistry.domain.errors import ArgumentsInvalid, Denied
 from mcpregistry.domain.health import UNAVAILABLE_AFTER, check_delay
 from mcpregistry.models import Server, ServerTest, Tool
 from mcpregistry.models.server import ConnectMode
-from mcpregistry.services import audit
-from mcpregistry.services.events import note
+from mcpregistry.services import audit, definitions
+from mcpregistry.services.events import note, warn_once
 from mcpregistry.services.targets import refuse_unless_runnable
 from mcpregistry.services.wakeups import NO_BROKER, wake
 
@@ -68,11 +68,13 @@ def request_test(
     return test
 
 
-def send_test(test: ServerTest) -> None:
+def send_test(test: ServerTest) -> bool:
     """Wake a worker for a queued test; if that fails, its row says why it waits."""
-    if not wake("test_server", test.pk):
+    sent = wake("test_server", test.pk)
+    if not sent:
         test.error = NO_BROKER
         ServerTest.objects.filter(pk=test.pk, verdict=QUEUED).update(error=NO_BROKER)
+    return sent
 
 
 def request_refresh(*, server: Server, actor: str) -> bool:
@@ -108,6 +110,15 @@ def due_servers(now: datetime, limit: int = _CLAIMS_PER_TICK) -> list[int]:
         if seen.update(next_check_at=_next_check(server, server.consecutive_failures, now)):
             claimed.append(server.pk)
     return claimed
+
+
+def learn(*, server: Server, discovery: Discovery, process: str = "") -> None:
+    """A server told its tools: compare them with what is approved, and note that it works."""
+    definitions.observe(server=server, listed=discovery.tools, process=process)
+    if discovery.problems:
+        message = f"Left out: {'; '.join(discovery.problems)}"
+        warn_once(server_id=server.pk, kind="tools_left_out", message=message)
+    mark_ok(server_id=server.pk, discovery=discovery)
 
 
 @transaction.atomic

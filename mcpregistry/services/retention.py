@@ -1,0 +1,51 @@
+"""Forgetting in time: payloads first, then the records of calls. The audit log is never touched.
+
+Work is done in small batches, each its own transaction, so that calls are never kept waiting.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from django.db.models import Q, QuerySet
+
+from mcpregistry.domain.lifecycle import TERMINAL
+from mcpregistry.models import Configuration, Invocation, Server, ServerTest
+from mcpregistry.services.events import trim_events
+
+BATCH = 500
+MAX_BATCHES = 200  # per run and kind: the next run goes on
+
+
+def prune(now: datetime) -> dict[str, int]:
+    """Apply the site's retention. Returns how many rows each kind of forgetting touched."""
+    keep = Configuration.load()
+    calls_before = now - timedelta(days=keep.keep_calls_days)
+    payloads_before = now - timedelta(days=keep.keep_payloads_days)
+    ended = Invocation.objects.filter(state__in=[*TERMINAL])
+    return {
+        "calls": _delete(ended.filter(received_at__lt=calls_before)),
+        "payloads": _empty(ended.filter(received_at__lt=payloads_before)),
+        "tests": _delete(ServerTest.objects.filter(finished_at__lt=calls_before)),
+        "events": trim_events(Server.objects.values_list("pk", flat=True)),
+    }
+
+
+def _delete(rows: QuerySet) -> int:
+    return _in_batches(rows, lambda batch: batch.delete()[0])
+
+
+def _empty(calls: QuerySet[Invocation]) -> int:
+    """``result_bytes`` stays: how large an answer was is no secret."""
+    full = calls.exclude(Q(arguments="") & Q(result=""))
+    return _in_batches(full, lambda batch: batch.update(arguments="", result=""))
+
+
+def _in_batches(rows: QuerySet, forget) -> int:
+    done = 0
+    for _ in range(MAX_BATCHES):
+        keys = list(rows.order_by().values_list("pk", flat=True)[:BATCH])
+        if not keys:
+            break
+        done += forget(rows.model._default_manager.filter(pk__in=keys))
+    return done

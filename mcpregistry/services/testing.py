@@ -1,0 +1,104 @@
+"""Tests and checks as a worker runs them: one fresh connection, and what it showed goes into records.
+
+The connection itself is a ``Probe``, so that this file is plain database code in any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from django.db import transaction
+from django.utils import timezone
+
+from mcpregistry.domain.canonical import canonical, plain
+from mcpregistry.models import Server, ServerTest
+from mcpregistry.services.health import QUEUED, RUNNING, learn, mark_failed, send_test
+
+if TYPE_CHECKING:
+    from mcpregistry.downstream.pool import TestReport
+
+# Server id, and a tool with its arguments as JSON bytes; never raises.
+Probe = Callable[[int, "tuple[str, bytes] | None"], "TestReport"]
+
+RESEND_AFTER = timedelta(seconds=30)
+LOST_AFTER = timedelta(minutes=15)  # longer than any test may take
+_STDERR_KEPT = 64 * 1024
+
+
+def run_test(*, test_id: int, probe: Probe, process: str = "") -> ServerTest | None:
+    """Claim a queued test and run it. None: somebody else has it, or it is gone."""
+    now = timezone.now()
+    queued = ServerTest.objects.filter(pk=test_id, verdict=QUEUED)
+    if not queued.update(verdict=RUNNING, started_at=now, error=""):
+        return None
+    test = ServerTest.objects.select_related("server").get(pk=test_id)
+    call = (test.call_tool, canonical(test.call_arguments).encode()) if test.call_tool else None
+    return record_test_result(test=test, report=probe(test.server_id, call), process=process)
+
+
+def check_server(*, server_id: int, probe: Probe, process: str = "") -> bool:
+    """Connect and read the tools; the server's health and definitions follow. Returns whether it works."""
+    server = Server.objects.active().filter(pk=server_id).first()
+    return server is not None and _learn(server, probe(server_id, None), process)
+
+
+@transaction.atomic
+def record_test_result(*, test: ServerTest, report: TestReport, process: str = "") -> ServerTest:
+    """Keep the verdict of a claimed test, and what it showed of the server."""
+    code, error = _verdict(report)
+    test.verdict = ServerTest.Verdict.FAILED if code else ServerTest.Verdict.PASSED
+    test.finished_at = timezone.now()
+    test.server_revision = test.server.revision
+    test.protocol_era = report.discovery.era if report.discovery else ""
+    test.tool_count = len(report.discovery.tools) if report.discovery and report.listed else None
+    test.timings = {step: round(milliseconds, 1) for step, milliseconds in report.timings.items()}
+    test.error_code, test.error = code, plain(error)
+    test.stderr_tail = plain(report.stderr, _STDERR_KEPT)
+    # Compare-and-set: the reaper may have given it up meanwhile.
+    values = {name: getattr(test, name) for name in _RESULT}
+    if ServerTest.objects.filter(pk=test.pk, verdict=RUNNING).update(**values):
+        _learn(test.server, report, process)
+    return test
+
+
+_RESULT = (
+    "verdict", "finished_at", "server_revision", "protocol_era", "tool_count", "timings", "error_code", "error",
+    "stderr_tail",
+)  # fmt: skip
+
+
+def resend_waiting(now: datetime) -> int:
+    """Send tests again whose message was lost or could not be sent. Returns how many went out."""
+    waiting = ServerTest.objects.filter(verdict=QUEUED, requested_at__lt=now - RESEND_AFTER).order_by("requested_at")
+    return sum(send_test(test) for test in waiting[:100])
+
+
+def give_up_lost(now: datetime) -> int:
+    """End tests whose worker died. Returns how many."""
+    return ServerTest.objects.filter(verdict=RUNNING, started_at__lt=now - LOST_AFTER).update(
+        verdict=ServerTest.Verdict.FAILED,
+        finished_at=now,
+        error_code="WORKER_LOST",
+        error="The worker ended while it ran this test. Test again.",
+    )
+
+
+def _verdict(report: TestReport) -> tuple[str, str]:
+    """Error code and text with remedy; empty when the test passed."""
+    if report.error is not None:
+        return report.error.code, str(report.error)
+    if report.result is not None and report.result.get("isError"):
+        return "TOOL_ERROR", "The tool answered with an error. Try other arguments."
+    return "", ""
+
+
+def _learn(server: Server, report: TestReport, process: str) -> bool:
+    """A server that listed its tools works, also when a test's own call then failed."""
+    if report.discovery is not None and report.listed:
+        learn(server=server, discovery=report.discovery, process=process)
+        return True
+    code, error = _verdict(report)
+    mark_failed(server_id=server.pk, code=code, message=error)
+    return False

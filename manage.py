@@ -10,12 +10,23 @@ import sys
 def main() -> None:
     os.umask(0o077)  # the database, keys and sockets under var/ are for this user alone
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
-    # A host waits about a second for `runmcp`: it loads only the apps that answer it (see settings).
     if sys.argv[1:2] == ["runmcp"]:
-        os.environ.setdefault("SLIPSNISSE_PROCESS", "runmcp")
+        _answer_the_host_first()
     from django.core.management import execute_from_command_line
 
     execute_from_command_line(sys.argv)
+
+
+def _answer_the_host_first() -> None:
+    """A host waits about a second for `runmcp`: load only what answers it, and be at its pipe at once."""
+    os.environ.setdefault("SLIPSNISSE_PROCESS", "runmcp")
+    if not {"-h", "--help"} & set(sys.argv):
+        from pathlib import Path
+
+        from controlplane import env
+        from mcpregistry.gateway.doorman import open_door
+
+        open_door(Path(__file__).parent / (env.text("SLIPSNISSE_VAR") or "var"), sys.argv[2:])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,100 @@
+"""Tell connected hosts, of both protocol eras, when what they see has changed.
+
+A host is told only if its own list differs: every caller has its own stream of events. Modern hosts
+hold a ``subscriptions/listen`` stream; older ones a session to which we push.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakSet
+
+import structlog
+from mcp import types as t
+from mcp.server.connection import Connection
+from mcp.server.context import ServerRequestContext
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
+
+from mcpregistry.calls.engine import Engine
+from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.gateway.identity import Caller
+
+log = structlog.get_logger(__name__)
+
+_TICK = 0.5  # seconds between looks for grants that ran out
+
+
+@dataclass
+class _Audience:
+    """The hosts of one caller, and the list that they were last told of."""
+
+    version: str
+    bus: InMemorySubscriptionBus = field(default_factory=InMemorySubscriptionBus)
+    sessions: WeakSet[Connection] = field(default_factory=WeakSet)
+
+    def __post_init__(self) -> None:
+        self.listen = ListenHandler(self.bus)
+
+
+class Changes:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._audiences: dict[tuple[str, str], _Audience] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._look = asyncio.Event()
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._engine.live.listeners.append(lambda _: loop.call_soon_threadsafe(self._look.set))
+        self._task = loop.create_task(self._watch())
+
+    def close(self) -> None:
+        """End every listen stream gracefully; hosts learn at once that we are going."""
+        if self._task:
+            self._task.cancel()
+        for audience in self._audiences.values():
+            audience.listen.close()
+
+    async def listen(
+        self, caller: Caller, ctx: ServerRequestContext[Any, Any], params: t.SubscriptionsListenRequestParams
+    ) -> t.SubscriptionsListenResult:
+        return await self._audience(caller).listen(ctx, params)
+
+    def remember(self, caller: Caller, connection: Connection) -> None:
+        """A host of the older era has finished its handshake."""
+        self._audience(caller).sessions.add(connection)
+
+    def _audience(self, caller: Caller) -> _Audience:
+        key = (caller.endpoint, caller.agent)
+        if key not in self._audiences:
+            self._audiences[key] = _Audience(self._version(key))
+        return self._audiences[key]
+
+    def _version(self, key: tuple[str, str]) -> str:
+        try:
+            return self._engine.catalogue(*key).version
+        except SlipsnisseError:
+            return ""  # endpoint or agent is gone: the list is empty now
+
+    async def _watch(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):  # now and then, to notice grants that ran out
+                await asyncio.wait_for(self._look.wait(), _TICK)
+            self._look.clear()
+            for key, audience in list(self._audiences.items()):
+                version = self._version(key)
+                if version != audience.version:
+                    audience.version = version
+                    await self._tell(audience)
+
+    async def _tell(self, audience: _Audience) -> None:
+        await audience.bus.publish(ToolsListChanged())
+        for connection in list(audience.sessions):
+            try:
+                async with asyncio.timeout(1.0):  # a host that does not read must not delay the others
+                    await connection.send_tool_list_changed()
+            except TimeoutError:
+                log.info("host.does_not_read")

@@ -1,0 +1,115 @@
+"""The HTTP door: ``/mcp/<endpoint>``, streamable HTTP of both eras.
+
+In this order: origin, token, endpoint, then a lane. A lane answers what it fully understands
+(``lists.py``: bytes made once); everything else goes to the SDK. No decision lives in a lane.
+The Host header is checked by the shell around the whole site.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import Any
+
+import msgspec
+import structlog
+from django.conf import settings
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+from mcpregistry.calls.engine import Engine, set_current_engine
+from mcpregistry.domain.canonical import plain
+from mcpregistry.gateway.identity import SCOPE_KEY, Caller, bearer
+from mcpregistry.gateway.lists import ListLane
+from mcpregistry.gateway.server import Gateway, current_caller
+from mcpregistry.services.access import token_hash
+
+log = structlog.get_logger(__name__)
+
+Scope = dict[str, Any]
+PREFIX = "/mcp/"
+MAX_BODY = 4 * 1024 * 1024
+SESSION_IDLE_SECONDS = 1800
+
+
+class McpApp:
+    """One per web process; start and stop it in the same task."""
+
+    def __init__(self) -> None:
+        self.engine = Engine("web")
+        self._stack = AsyncExitStack()
+        self._stopping = False
+
+    async def startup(self) -> None:
+        await self.engine.start()
+        set_current_engine(self.engine)
+        self.gateway = Gateway(self.engine)
+        self.gateway.changes.start()
+        self._lists = ListLane(self.gateway)
+        self._manager = StreamableHTTPSessionManager(
+            self.gateway.server, max_request_body_size=MAX_BODY, session_idle_timeout=SESSION_IDLE_SECONDS
+        )
+        await self._stack.enter_async_context(self._manager.run())
+
+    async def shutdown(self) -> None:
+        self.begin_stop()
+        set_current_engine(None)
+        await self.engine.stop()
+        await self._stack.aclose()
+
+    def begin_stop(self) -> None:
+        """End every stream that would stay open for ever; calls in flight go on."""
+        if self._stopping:
+            return
+        self._stopping = True
+        self.gateway.changes.close()
+        # Older hosts hold a GET stream for as long as their session lives; the SDK has no public way to them.
+        self._ending = [asyncio.ensure_future(s.terminate()) for s in list(self._manager._server_instances.values())]
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        refusal = self._refusal_of_origin(scope)
+        if refusal is None:
+            caller, refusal = self._caller(scope)
+        if refusal is not None:
+            await _answer(send, *refusal)
+            return
+        assert caller is not None
+        scope = scope | {SCOPE_KEY: caller, "user": caller.user}
+        current_caller.set(caller)
+        if self._lists.takes(scope):
+            receive = await self._lists(caller, scope, receive, send)
+            if receive is None:
+                return
+        await self._manager.handle_request(scope, receive, send)
+
+    def _refusal_of_origin(self, scope: Scope) -> tuple[int, str, str] | None:
+        origins = [value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"]
+        if not origins or (len(origins) == 1 and origins[0] in settings.MCP_ALLOWED_ORIGINS):
+            return None
+        return (
+            403,
+            "ORIGIN_REFUSED",
+            "Requests from this web page are not allowed. Add its origin to SLIPSNISSE_ORIGINS.",
+        )
+
+    def _caller(self, scope: Scope) -> tuple[Caller | None, tuple[int, str, str] | None]:
+        """Who calls which endpoint, or why not. The token comes first: strangers learn no endpoint's name."""
+        token = bearer(scope["headers"])
+        agent = self.engine.agent_of(token_hash(token)) if token else None
+        if agent is None:
+            problem = "The bearer token is unknown, expired or revoked." if token else "A bearer token is needed."
+            return None, (401, "UNAUTHENTICATED", f"{problem} Issue one in the admin: Agents, Issue token.")
+        slug = scope["path"].removeprefix(PREFIX).strip("/")
+        if slug not in self.engine.live.current.endpoints:
+            return None, (404, "NOT_FOUND", f"There is no endpoint '{plain(slug, 63)}', or it is switched off.")
+        return Caller(agent.slug, slug, "http"), None
+
+
+async def _answer(send: Any, status: int, code: str, message: str) -> None:
+    body = msgspec.json.encode(
+        {"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": message, "data": {"code": code}}}
+    )
+    headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
+    if status == 401:
+        headers.append((b"www-authenticate", b'Bearer realm="slipsnisse", error="invalid_token"'))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,179 @@
+"""The MCP server that hosts talk to, on the SDK's low-level server: one for all endpoints.
+
+Handlers translate and nothing more: lists come from the catalogue, calls go to the engine. No
+exception's text may leave here (the SDK's older era would put it on the wire).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Any
+
+import structlog
+from mcp import types as t
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.models import InitializationOptions
+from mcp.shared.exceptions import MCPError
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+
+from mcpregistry.calls.call import CallRequest, OnProgress
+from mcpregistry.calls.catalog import Catalogue
+from mcpregistry.calls.engine import Engine
+from mcpregistry.domain.errors import NotFound, SlipsnisseError
+from mcpregistry.gateway.answers import tool_result
+from mcpregistry.gateway.changes import Changes
+from mcpregistry.gateway.identity import Caller, caller_of
+
+log = structlog.get_logger(__name__)
+
+NAME, VERSION = "slipsnisse", "0.1.0"
+# A second: hosts that listen are told of changes, the others ask again soon enough. Never public:
+# what an agent sees depends on what it is granted.
+LIST_EXTRA: Mapping[str, Any] = {"resultType": "complete", "ttlMs": 1000, "cacheScope": "private"}
+
+Context = ServerRequestContext[Any, Any]
+
+# The caller of the HTTP request being served: the SDK checks Mcp-Param headers before any handler.
+current_caller: ContextVar[Caller | None] = ContextVar("current_caller", default=None)
+
+
+class GatewayServer(Server[Any]):
+    """Says ``listChanged: true`` in every handshake; the SDK's HTTP manager would leave it false."""
+
+    def create_initialization_options(
+        self, notification_options: NotificationOptions | None = None, *args: Any, **kwargs: Any
+    ) -> InitializationOptions:
+        options = notification_options or NotificationOptions(tools_changed=True)
+        return super().create_initialization_options(options, *args, **kwargs)
+
+
+class Gateway:
+    """The handlers, bound to an engine. ``caller`` is fixed for stdio and None behind the HTTP door."""
+
+    def __init__(self, engine: Engine, *, caller: Caller | None = None) -> None:
+        self.engine = engine
+        self.changes = Changes(engine)
+        self._caller = caller
+        self.server = self._build()
+
+    def catalogue(self, caller: Caller) -> Catalogue:
+        return self.engine.catalogue(caller.endpoint, caller.agent)
+
+    def _build(self) -> GatewayServer:
+        server = GatewayServer(
+            NAME,
+            version=VERSION,
+            title="Slipsnisse",
+            get_tool_input_schema=self._input_schema,
+            on_list_tools=self._list_tools,
+            on_call_tool=self._call_tool,
+            on_subscriptions_listen=self._listen,
+        )
+        server.add_notification_handler("notifications/initialized", t.NotificationParams, self._initialized)
+        if importlib.util.find_spec("opentelemetry.sdk") is None:
+            server.middleware.clear()  # tracing without an exporter costs a tenth of a call and shows nothing
+        server.middleware.append(self._guard)
+        return server
+
+    async def _guard(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        """Outermost around every message: our refusals become protocol errors, all else becomes silence."""
+        try:
+            result = await call_next(ctx)
+        except MCPError:
+            raise
+        except SlipsnisseError as error:
+            code = t.INVALID_PARAMS if isinstance(error, NotFound) else t.INTERNAL_ERROR
+            raise MCPError(code, str(error), {"code": error.code}) from None
+        except ValueError as error:
+            if type(error).__module__.startswith("pydantic"):
+                raise MCPError(t.INVALID_PARAMS, "The request's parameters are not valid.") from None
+            raise self._silenced(ctx) from None
+        except Exception:
+            raise self._silenced(ctx) from None
+        if ctx.method in {"initialize", "server/discover"}:
+            return self._introduced(ctx, result)
+        return result
+
+    @staticmethod
+    def _silenced(ctx: Context) -> MCPError:
+        log.exception("gateway.crashed", method=ctx.method)
+        return MCPError(t.INTERNAL_ERROR, "Internal error. The operator finds the reason in the log.")
+
+    def _introduced(self, ctx: Context, result: HandlerResult) -> HandlerResult:
+        """Add what belongs to the endpoint, not to the one server behind all of them."""
+        endpoint = self.engine.live.current.endpoints.get(self._caller_of(ctx).endpoint)
+        if endpoint is None or not endpoint.instructions:
+            return result
+        if isinstance(result, dict):
+            return result | {"instructions": endpoint.instructions}
+        assert result is not None
+        return result.model_copy(update={"instructions": endpoint.instructions})
+
+    async def _list_tools(self, ctx: Context, params: t.PaginatedRequestParams | None) -> Any:
+        catalogue = self.catalogue(self._caller_of(ctx))
+        try:
+            tools, after = catalogue.page(params.cursor if params else None, legacy=is_legacy(ctx))
+        except ValueError as error:
+            raise MCPError(t.INVALID_PARAMS, str(error)) from None
+        return {"tools": tools} | LIST_EXTRA | ({"nextCursor": after} if after else {})
+
+    async def _call_tool(self, ctx: Context, params: t.CallToolRequestParams) -> Any:
+        caller = self._caller_of(ctx)
+        request = CallRequest(
+            catalogue=self.catalogue(caller),
+            name=params.name,
+            arguments=params.arguments or {},
+            origin=caller.origin,
+            host_name=_host_name(ctx),
+            request_id=_request_id(ctx),
+            on_progress=_progress(ctx),
+        )
+        return tool_result(await self.engine.call(request), legacy=is_legacy(ctx))
+
+    async def _listen(self, ctx: Context, params: t.SubscriptionsListenRequestParams) -> Any:
+        return await self.changes.listen(self._caller_of(ctx), ctx, params)
+
+    async def _initialized(self, ctx: Context, params: t.NotificationParams | None) -> None:
+        # The SDK offers no public way to the connection; the pinned version is held to this by a test.
+        self.changes.remember(self._caller_of(ctx), ctx.session._connection)
+
+    def _input_schema(self, name: str) -> Mapping[str, Any] | None:
+        """For the SDK's check of ``Mcp-Param-*`` headers, as the caller of this request sees the tool."""
+        caller = current_caller.get()
+        entry = self.catalogue(caller).find(name) if caller else None
+        return entry.listing["inputSchema"] if entry else None
+
+    def _caller_of(self, ctx: Context) -> Caller:
+        return caller_of(ctx, self._caller)
+
+
+def is_legacy(ctx: Context) -> bool:
+    return ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS
+
+
+def _host_name(ctx: Context) -> str:
+    params = ctx.session.client_params
+    return f"{params.client_info.name} {params.client_info.version}" if params else ""
+
+
+def _request_id(ctx: Context) -> str:
+    """What ties this call to the host's own log: its tool-use id where it sends one."""
+    meta = ctx.meta or {}
+    for key in ("claudecode/toolUseId", "callId"):
+        if isinstance(meta.get(key), str):
+            return str(meta[key])
+    return str(ctx.request_id or "")
+
+
+def _progress(ctx: Context) -> OnProgress | None:
+    """Pass progress on to a host that asked for it."""
+    if not ctx.meta or ctx.meta.get("progress_token") is None:
+        return None
+
+    async def report(progress: float, total: float | None, message: str | None) -> None:
+        await ctx.session.report_progress(progress, total, message)
+
+    return report

@@ -1,0 +1,105 @@
+"""The stdio door: one host, one pipe, lines handed over by the doorman."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import structlog
+from mcp import types as t
+from mcp.server.runner import serve_dual_era_loop, serve_loop
+from mcp.shared.message import SessionMessage
+
+from mcpregistry.calls.engine import Engine, set_current_engine
+from mcpregistry.gateway.doorman import Doorman
+from mcpregistry.gateway.identity import Caller
+from mcpregistry.gateway.server import Gateway
+
+log = structlog.get_logger(__name__)
+
+
+async def serve_stdio(doorman: Doorman, caller: Caller, *, era: str) -> None:
+    """Serve one host until it closes stdin or we are told to stop. ``era`` is auto or legacy."""
+    engine = Engine("runmcp")
+    await engine.start()
+    set_current_engine(engine)
+    gateway = Gateway(engine, caller=caller)
+    gateway.changes.start()
+    serving = asyncio.ensure_future(_serve(gateway, doorman, era))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, serving.cancel)
+    try:
+        await asyncio.wait([serving])
+        if not serving.cancelled() and (error := serving.exception()):
+            raise error
+    finally:
+        gateway.changes.close()
+        set_current_engine(None)
+        await engine.stop()
+
+
+async def _serve(gateway: Gateway, doorman: Doorman, era: str) -> None:
+    options = gateway.server.create_initialization_options()
+    async with _streams(doorman) as (incoming, outgoing):
+        if era == "legacy":
+            # For hosts that probe the new era and then send `initialize` on the same pipe.
+            await serve_loop(gateway.server, incoming, outgoing, lifespan_state={}, init_options=options)
+        else:
+            await serve_dual_era_loop(gateway.server, incoming, outgoing, lifespan_state={}, init_options=options)
+
+
+@asynccontextmanager
+async def _streams(doorman: Doorman) -> AsyncIterator[tuple[Any, Any]]:
+    """The SDK's pair of streams over the doorman's pipe."""
+    lines: asyncio.Queue[bytes | None] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    to_server, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    outgoing, from_server = anyio.create_memory_object_stream[SessionMessage](0)
+
+    def take(line: bytes | None) -> None:
+        loop.call_soon_threadsafe(lines.put_nowait, line)
+
+    async def read() -> None:
+        async with to_server:
+            while (line := await lines.get()) is not None:
+                await to_server.send(_parsed(line))
+
+    async def write() -> None:
+        # One thread of its own: a host that stops reading blocks that thread, not the event loop.
+        with ThreadPoolExecutor(1, "stdout") as thread:
+            async for message in from_server:
+                if line := _line(doorman, message.message):
+                    await loop.run_in_executor(thread, doorman.write, line)
+
+    doorman.attach(take)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(read)
+        tasks.start_soon(write)
+        try:
+            yield incoming, outgoing
+        finally:
+            tasks.cancel_scope.cancel()
+
+
+def _parsed(line: bytes) -> SessionMessage | Exception:
+    try:
+        return SessionMessage(t.jsonrpc_message_adapter.validate_json(line, by_name=False))
+    except ValueError as error:
+        return error  # the SDK answers with a parse error
+
+
+def _line(doorman: Doorman, message: t.JSONRPCMessage) -> bytes | None:
+    """The message as a line; None if the doorman has said it already."""
+    if isinstance(message, t.JSONRPCResponse):
+        result = json.dumps(message.result, separators=(",", ":"))
+        if doorman.settle(json.dumps(message.id), result):
+            return None
+        return f'{{"jsonrpc":"2.0","id":{json.dumps(message.id)},"result":{result}}}\n'.encode()
+    return message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"

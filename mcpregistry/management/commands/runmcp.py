@@ -1,0 +1,58 @@
+"""Export the live configuration as an MCP server process: what a host starts over stdio."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from argparse import ArgumentParser
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError
+
+from mcpregistry.domain.snapshot import Snapshot
+from mcpregistry.gateway.doorman import open_door
+from mcpregistry.services.snapshots import load_snapshot
+
+
+class Command(BaseCommand):
+    help = "Serve an endpoint to one host over stdio. Hosts start this; people look at the admin."
+    requires_system_checks: list[str] = []  # they would load every app of the site while the host waits
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--endpoint", help="endpoint to serve; default: by the workspace, else 'default'")
+        parser.add_argument("--agent", help="agent that the host acts as; default: by the workspace, else 'local'")
+        parser.add_argument("--cwd", default=os.getcwd(), help="directory to look up in the workspaces")
+        parser.add_argument(
+            "--era",
+            choices=["auto", "legacy"],
+            default="auto",
+            help="legacy: only the handshake of 2025-11-25, for hosts that mix both eras on one pipe",
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        doorman = open_door(settings.VAR_DIR, sys.argv[2:])
+        try:
+            endpoint, agent = chosen(load_snapshot(), options["endpoint"], options["agent"], options["cwd"])
+        except DatabaseError as error:
+            raise CommandError(
+                "The database cannot be read. Run `manage.py migrate` (or `make run`) once, and check DATABASE_URL."
+            ) from error
+        from mcpregistry.gateway.identity import Caller
+        from mcpregistry.gateway.stdio import serve_stdio
+
+        asyncio.run(serve_stdio(doorman, Caller(agent, endpoint, "stdio"), era=options["era"]))
+
+
+def chosen(snapshot: Snapshot, endpoint: str | None, agent: str | None, cwd: str) -> tuple[str, str]:
+    """Endpoint and agent to serve. Raises CommandError that lists what there is."""
+    workspace = snapshot.workspace_for(os.path.abspath(cwd))
+    endpoint = endpoint or (workspace.endpoint if workspace else "default")
+    agent = agent or (workspace.agent if workspace else "local")
+    for kind, name, known in (("endpoint", endpoint, snapshot.endpoints), ("agent", agent, snapshot.agents)):
+        if name not in known:
+            there = ", ".join(sorted(known)) or "none yet"
+            raise CommandError(f"There is no enabled {kind} '{name}'. There is: {there}. Name one with --{kind}.")
+    return endpoint, agent

@@ -153,6 +153,7 @@ class _Entry:
 
     def _command(self) -> tuple[str, ...]:
         name, value = self._take("command")
+        empty = value in ("", [])
         if isinstance(value, list):
             self.spelling["command"] = len(value)
             first = self._texts(name, value)
@@ -160,7 +161,7 @@ class _Entry:
             first = tuple(filter(None, [self._text("command")]))
         args, value = self._take("args")
         rest = self._texts(args, value) if args else ()
-        if name and not first:
+        if empty or (first and not first[0].strip()):
             self._refuse(name, "The command is empty.", "Name the program to start.")
         if args and not name:
             self.taken.discard(args)  # arguments of nothing: parked with the other unknown keys

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, partial
 from importlib.resources import files
@@ -140,22 +139,23 @@ def write(document: Document, *, variant: Variant) -> Written:
     keys = _STRICT if variant == "slipsnisse" else _EXTENDED
     report_left_out(document, report, written=["expert_tools"])
     servers = write_servers(keys, document.servers, "/mcps", report)
-    tools = [dict(tool) for tool in document.expert_tools]
+    tools = _tools(document, report)
     data = compose(document.parked_for(keys.family), {"mcps": servers, "tools": tools}, {})
-    problems = (*verdict(data, FILE, variant), *_unknown_servers(document))
-    return Written(data, (*report.notes, *problems))
+    return Written(data, (*report.notes, *verdict(data, FILE, variant)))
 
 
-def _unknown_servers(document: Document) -> Iterator[Note]:
-    """Tools of the document that use a server which is no longer here."""
+def _tools(document: Document, report: Report) -> list[JsonObject]:
+    """The expert tools whose servers are all written; a reader of the file would refuse the others."""
     known = {server.key for server in document.servers}
+    tools: list[JsonObject] = []
     for index, tool in enumerate(document.expert_tools):
-        for server in tool.get("internal_tools", {}):
-            if slug(server) not in known:
-                at = pointer("tools", index, "internal_tools", server)
-                yield Note(
-                    "refused", FILE, at, "The tool uses a server that is not written.", "Export that server too."
-                )
+        missing = [server for server in tool.get("internal_tools", {}) if slug(server) not in known]
+        if missing:
+            sentence = f"The tool is left out, since the server {missing[0]} is not written."
+            report.add("parked", pointer("tools", index), sentence, "Export that server too.", column="expert_tools")
+        else:
+            tools.append(dict(tool))
+    return tools
 
 
 def _format(variant: Variant, title: str) -> Format:

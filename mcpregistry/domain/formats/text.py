@@ -160,6 +160,14 @@ class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
+    def represent_str(self, data: str) -> yaml.ScalarNode:
+        # Single quotes would turn these line ends of YAML 1.1 into spaces.
+        odd = any(char in data for char in "\r\x85\u2028\u2029\ufeff")
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style='"' if odd else None)
+
+
+_Dumper.add_representer(str, _Dumper.represent_str)
+
 
 _CORE = {
     "null": (r"~|null|Null|NULL|", "~nN\0"),

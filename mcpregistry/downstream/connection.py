@@ -130,7 +130,12 @@ class Connection:
 
     @property
     def usable(self) -> bool:
-        return self._ready.is_set() and not self._stopping and not self._channel.lost.is_set()
+        return self._ready.is_set() and not self.ended
+
+    @property
+    def ended(self) -> bool:
+        """It is closing or lost: no call can use it any more."""
+        return self._stopping or self._channel.lost.is_set()
 
     def stderr_tail(self) -> bytes:
         return self._channel.stderr_tail()

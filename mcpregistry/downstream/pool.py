@@ -145,6 +145,7 @@ class Slot:
         self._owner: asyncio.Task[None] | None = None
         self._stopping = False
         self._up: asyncio.Future[None] | None = None
+        self._over = asyncio.Event()
 
     # -- calls --------------------------------------------------------------------------------
 
@@ -153,15 +154,18 @@ class Slot:
         connection = self.connection
         if connection is not None and connection.usable:
             return connection
+        if connection is not None and connection.ended:
+            await self._over.wait()
         self._refuse(by_hand)
+        if self._up is None or self._up.done():
+            self._up = _new_future()
         if self._owner is None or self._owner.done():
-            self._up = asyncio.get_running_loop().create_future()
-            self._up.add_done_callback(_retrieve)
             self._owner = asyncio.create_task(self._own(), name=f"mcp-server-{self.server_id}")
-        assert self._up is not None
         await asyncio.shield(self._up)
-        assert self.connection is not None
-        return self.connection
+        connection = self.connection
+        if connection is None or not connection.usable:
+            raise ConnectionFailed("The server ended right after it had started.", remedy="Its log may say why.")
+        return connection
 
     def _refuse(self, by_hand: bool) -> None:
         if self._stopping:
@@ -186,7 +190,6 @@ class Slot:
                 if not await self._once() or self._stopping:
                     return
                 await self._pause()
-                self._up = self._up if self._up and not self._up.done() else _new_future()
         finally:
             self._settle_up(ConnectionFailed("The server was disconnected."))
 
@@ -198,6 +201,7 @@ class Slot:
         try:
             target = self.target = await self._pool.load_target(self.server_id)
             connection = self.connection = await open_connection(target, self._tools_changed)
+            self._over.clear()
             await connection.run(self._ready)
         except DownstreamError as error:
             returns = target is not None and target.connect == "eager" and not self._stopping
@@ -234,7 +238,9 @@ class Slot:
             self._up.set_exception(unsent(error))
 
     def _keep_tail(self, connection: Connection | None) -> None:
+        """What is left of a connection once it has closed."""
         self.connection = None
+        self._over.set()
         if connection is None:
             return
         self.tail = connection.stderr_tail()

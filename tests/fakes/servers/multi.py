@@ -1,7 +1,5 @@
 """Every kind of content at once."""
 
-from rpc import Server, tool
-
 RESULT = {
     "content": [
         {"type": "text", "text": "grüß", "annotations": {"audience": ["user"]}},
@@ -18,4 +16,6 @@ RESULT = {
 }
 
 if __name__ == "__main__":
+    from rpc import Server, tool
+
     Server([tool("all")], lambda context: RESULT, name="multi").run()

@@ -19,26 +19,31 @@ MASK = "***"
 _DEPTH = 6
 
 _SECRET_KEYS = re.compile(
-    r"authorization|cookie|token|passw|secret|credential|api[-_]?key|private[-_]?key|^env$|^environ|^headers$", re.I
+    r"authorization|cookie|token|passw|secret|credential|api[-_]?key|private[-_]?key|^env$|^environ(ment)?$|^headers$",
+    re.IGNORECASE,
 )
 _SECRET_TEXT = re.compile(r"(?i)(\bbearer\s+|://[^/\s:@]*:)[^\s@\"',;]+")
 
 
 def scrub(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     """A structlog processor: masks secrets by key and by shape."""
-    return {key: MASK if _SECRET_KEYS.search(key) and value else _clean(value, _DEPTH) for key, value in event.items()}
+    return {key: _value(key, value, _DEPTH) for key, value in event.items()}
+
+
+def _value(key: object, value: Any, depth: int) -> Any:
+    """Numbers under a telling key are counts (``input_tokens``), not secrets."""
+    if isinstance(key, str) and value and _SECRET_KEYS.search(key) and not isinstance(value, int | float):
+        return MASK
+    return _clean(value, depth)
 
 
 def _clean(value: Any, depth: int) -> Any:
     if isinstance(value, str):
         return _SECRET_TEXT.sub(rf"\1{MASK}", value)
-    if depth == 0:
+    if isinstance(value, dict | list | tuple) and depth == 0:
         return MASK
     if isinstance(value, dict):
-        return {
-            key: MASK if isinstance(key, str) and _SECRET_KEYS.search(key) and item else _clean(item, depth - 1)
-            for key, item in value.items()
-        }
+        return {key: _value(key, item, depth - 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_clean(item, depth - 1) for item in value]
     return value

@@ -1,0 +1,85 @@
+"""The broker in the wheel: private, durable, and within the kernel's limit for socket paths."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+
+import psutil
+import pytest
+import redis
+
+from controlplane import embedded
+from controlplane.children import die_with_parent, stop
+
+
+def _start(var):
+    process = subprocess.Popen(embedded.command(var), preexec_fn=die_with_parent(), start_new_session=True)
+    assert embedded.wait_until_it_answers(embedded.socket_path(var))
+    return process
+
+
+@pytest.fixture
+def var(tmp_path):
+    return tmp_path
+
+
+def test_queued_work_survives_kill_9_of_the_broker(var):
+    process = _start(var)
+    client = redis.Redis(unix_socket_path=str(embedded.socket_path(var)))
+    client.rpush("celery", *range(500))
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    client.close()
+    process = _start(var)
+    again = redis.Redis(unix_socket_path=str(embedded.socket_path(var)))
+    assert again.llen("celery") == 500
+    again.close()
+    stop(process, 5)
+
+
+def test_only_this_user_may_open_the_socket_and_nothing_listens_on_tcp(var):
+    process = _start(var)
+    assert stat.S_IMODE(embedded.socket_path(var).stat().st_mode) == 0o700
+    assert psutil.Process(process.pid).net_connections("inet") == []
+    stop(process, 5)
+    assert not embedded.answers(embedded.socket_path(var))
+
+
+def test_a_long_folder_gets_a_short_private_socket_that_every_process_finds(tmp_path):
+    deep = tmp_path / ("x" * 60) / ("y" * 60)
+    deep.mkdir(parents=True)
+    path = embedded.socket_path(deep)
+    try:
+        assert len(os.fsencode(path)) <= 107
+        assert path == embedded.socket_path(deep)
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        stop(_start(deep), 5)
+    finally:
+        path.parent.rmdir()
+
+
+def test_a_path_of_exactly_107_bytes_still_works_in_place(tmp_path):
+    room = 107 - len(os.fsencode(tmp_path / "x" / "valkey.sock")) + 1
+    var = tmp_path / ("x" * room)
+    var.mkdir()
+    assert len(os.fsencode(embedded.socket_path(var))) == 107
+    assert embedded.socket_path(var).parent == var
+    stop(_start(var), 5)
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("trap", ["open", "link"])
+def test_a_folder_that_somebody_else_prepared_is_refused(tmp_path, trap):
+    deep = tmp_path / ("x" * 60) / ("z" * 60)
+    deep.mkdir(parents=True)
+    folder = embedded.socket_path(deep).parent
+    folder.rmdir()
+    folder.mkdir(mode=0o755) if trap == "open" else folder.symlink_to(tmp_path)
+    try:
+        with pytest.raises(embedded.BrokerError, match="Remove it, or set SLIPSNISSE_VAR"):
+            embedded.socket_path(deep)
+    finally:
+        folder.unlink() if folder.is_symlink() else folder.rmdir()

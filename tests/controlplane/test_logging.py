@@ -1,0 +1,94 @@
+"""Secrets never reach a log, and each process writes where and how it should."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from controlplane.logging import MASK, scrub
+from tests.externals import ROOT
+
+_SECRET = "hunter2-very-secret"
+
+
+def _run(code: str, **env: str) -> subprocess.CompletedProcess[str]:
+    import os
+
+    code = f"import django; django.setup(); import logging, structlog; log = structlog.get_logger('x')\n{code}"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=os.environ | env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "authorization",
+        "Authorization",
+        "token",
+        "access_token",
+        "password",
+        "env",
+        "headers",
+        "api_key",
+        "X-Api-Key",
+        "Set-Cookie",
+        "client_secret",
+    ],
+)
+def test_telling_keys_are_masked_at_any_depth(key):
+    event = scrub(None, "info", {"event": "e", key: _SECRET, "deep": [{"inner": {key: {"v": _SECRET}}}]})
+    assert _SECRET not in json.dumps(event)
+    assert event[key] == MASK
+
+
+def test_harmless_keys_keep_their_values():
+    event = {
+        "event": "e",
+        "path": "/mcp/default",
+        "environment_count": 3,
+        "input_tokens": 512,
+        "tools": ["a", "b"],
+        "ms": 1.5,
+    }
+    assert scrub(None, "info", dict(event)) == event
+
+
+@pytest.mark.parametrize(
+    "text", [f"Bearer {_SECRET}", f"bearer  {_SECRET}", f"postgres://me:{_SECRET}@db/x", f"redis://:{_SECRET}@db/0"]
+)
+def test_secrets_are_recognised_inside_free_text(text):
+    assert _SECRET not in str(scrub(None, "info", {"event": f"could not use {text}"}))
+
+
+def test_a_tower_of_nesting_ends_masked_instead_of_recursing():
+    value: object = _SECRET
+    for _ in range(2000):
+        value = [value]
+    assert _SECRET not in str(scrub(None, "info", {"event": "e", "value": value}))
+
+
+def test_records_are_json_on_stderr_and_stdout_stays_empty():
+    done = _run("log.info('hello', n=1); logging.getLogger('lib').warning('from %s', 'a library')")
+    assert done.stdout == ""
+    ours, theirs = [json.loads(line) for line in done.stderr.splitlines()]
+    assert (ours["event"], ours["n"], ours["level"], ours["process"]) == ("hello", 1, "info", "command")
+    assert theirs["event"] == "from a library"
+
+
+def test_tracebacks_are_scrubbed_too():
+    done = _run(
+        f"try: raise ValueError('Bearer {_SECRET}')\nexcept ValueError: log.exception('failed', password='{_SECRET}')"
+    )
+    assert _SECRET not in json.loads(done.stderr)["exception"].replace(f"raise ValueError('Bearer {_SECRET}')", "")
+    assert json.loads(done.stderr)["password"] == MASK
+
+
+def test_text_format_and_level_follow_the_environment():
+    done = _run("log.info('quiet'); log.warning('loud')", SLIPSNISSE_LOG_FORMAT="text", SLIPSNISSE_LOG_LEVEL="WARNING")
+    assert "loud" in done.stderr
+    assert "quiet" not in done.stderr
+    assert not done.stderr.startswith("{")

@@ -1,0 +1,97 @@
+"""Around every request: whose site it is, who asked, what is logged, what the browser may do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from controlplane.requests import Guarded
+
+
+async def _ask(
+    app: Any, path: str = "/somewhere", query: bytes = b"", **headers: str
+) -> tuple[int, dict[str, str], str]:
+    given = {"host": "localhost:8000"} | {name.replace("_", "-"): value for name, value in headers.items()}
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": path,
+        "query_string": query,
+        "headers": [(name.encode(), value.encode()) for name, value in given.items()],
+    }
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(event: dict[str, Any]) -> None:
+        sent.append(event)
+
+    await Guarded(app)(scope, receive, send)  # type: ignore[arg-type]
+    answered = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    return sent[0]["status"], answered, b"".join(event.get("body", b"") for event in sent[1:]).decode()
+
+
+async def _hello(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"x-frame-options", b"SAMEORIGIN")]})
+    await send({"type": "http.response.body", "body": b"hello", "more_body": False})
+
+
+async def _broken(scope: Any, receive: Any, send: Any) -> None:
+    raise RuntimeError("password=hunter2")
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "a b", "127.0.0.1:80:80", "[::1"])
+async def test_a_foreign_host_name_is_refused_for_every_path(host):
+    status, _, text = await _ask(_hello, "/mcp/default", host=host)
+    assert status == 400
+    assert "SLIPSNISSE_HOSTS" in text
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8000", "[::1]:9", "LOCALHOST:1"])
+async def test_own_names_pass_with_any_port(host):
+    assert (await _ask(_hello, host=host))[0] == 200
+
+
+async def test_probes_answer_under_any_name():
+    assert (await _ask(_hello, "/healthz", host="10.0.0.7:8000"))[0] == 200
+
+
+async def test_pages_may_not_be_framed_nor_load_from_elsewhere():
+    _, headers, _ = await _ask(_hello)
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    assert "default-src 'self'" in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+
+
+async def test_a_header_that_the_page_set_itself_stays():
+    assert (await _ask(_hello))[1]["x-frame-options"] == "SAMEORIGIN"
+
+
+async def test_the_admin_keeps_its_scripts_but_may_not_be_framed():
+    policy = (await _ask(_hello, "/admin/"))[1]["content-security-policy"]
+    assert "frame-ancestors 'none'" in policy
+    assert "default-src" not in policy
+
+
+async def test_a_sound_request_id_is_kept_and_a_strange_one_replaced():
+    assert (await _ask(_hello, x_request_id="abc-1.2"))[1]["x-request-id"] == "abc-1.2"
+    assert len((await _ask(_hello, x_request_id="x\ny"))[1]["x-request-id"]) == 32
+    assert len((await _ask(_hello, x_request_id="x" * 65))[1]["x-request-id"]) == 32
+
+
+async def test_the_log_holds_one_line_without_query_or_headers():
+    with capture_logs() as logs:
+        await _ask(_hello, "/a", query=b"token=hunter2", authorization="Bearer hunter2")
+    assert [(entry["event"], entry["path"], entry["status"]) for entry in logs] == [("GET", "/a", 200)]
+    assert "hunter2" not in str(logs)
+
+
+async def test_an_unexpected_error_becomes_a_500_that_says_nothing_of_it():
+    status, headers, text = await _ask(_broken)
+    assert status == 500
+    assert "hunter2" not in text
+    assert headers["x-request-id"]

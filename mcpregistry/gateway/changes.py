@@ -67,6 +67,11 @@ class Changes:
         """A host of the older era has finished its handshake."""
         self._audience(caller).sessions.add(connection)
 
+    def outdated(self, caller: Caller) -> None:
+        """This caller was shown a list that is not true any more: tell its hosts at the next look."""
+        self._audience(caller).version = "outdated"
+        self._look.set()
+
     def _audience(self, caller: Caller) -> _Audience:
         key = (caller.endpoint, caller.agent)
         if key not in self._audiences:

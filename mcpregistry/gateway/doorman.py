@@ -3,9 +3,10 @@
 Hosts are impatient: one runs without a server that is silent for a second, another's era probe
 waits two. So this module (standard library only) claims stdin and stdout before anything else,
 reads, and answers the opening ``server/discover`` or ``initialize`` with the bytes that the real
-server answered last time to the same question. The request still goes to the real server; its own
-answer is not sent a second time but kept for the next start. Without kept bytes nothing is said
-early.
+server answered last time to the same question. It answers ``tools/list`` likewise, but only while
+the configuration still has the revision at which that list was made. The request still goes to the
+real server; its own answer is not sent a second time but kept for the next start. Without kept
+bytes nothing is said early.
 
 From here on nothing but the protocol can reach stdout: descriptor 1 is stderr.
 """
@@ -15,22 +16,36 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sqlite3
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from typing import NamedTuple
 
 MAX_LINE = 16 * 1024 * 1024
-_OPENINGS = {"server/discover", "initialize"}
+_OPENINGS = {"server/discover", "initialize", "tools/list"}
+_OPENING_BYTES = [f'"{name}"'.encode() for name in sorted(_OPENINGS)]
+
+
+class Kept(NamedTuple):
+    """An answer of the real server. ``revision`` and ``until`` (epoch) bound a list's life; None: no bound."""
+
+    result: str
+    revision: int | None = None
+    until: float | None = None
 
 
 class Doorman:
     """Owns the host's pipe. ``attach`` hands over what was read so far and all that follows."""
 
-    def __init__(self, kept: Path, *, early: bool = True) -> None:
+    def __init__(self, kept: Path, database: Path | None) -> None:
         self._kept_path = kept
-        self._kept: dict[str, str] = self._load() if early else {}
+        self._database = database
+        self._kept: dict[str, Kept] = self._load()
         self._questions: dict[str, str] = {}  # request id (JSON) -> question asked
         self._answered: set[str] = set()
         self._read: deque[bytes | None] = deque()
@@ -56,15 +71,21 @@ class Doorman:
         while view:
             view = view[os.write(self._out, view) :]
 
-    def settle(self, request_id: str, result: str) -> bool:
-        """The real server has answered this id: keep that answer; True if it was sent already."""
+    def settle(self, request_id: str, answer: Kept) -> bool | None:
+        """The real server has answered this id: keep that for the next start.
+
+        False: it must be sent. True: the same was said already. None: something older was said.
+        """
         question = self._questions.pop(request_id, None)
         if question is None:
             return False
-        if self._kept.get(question) != result:
-            self._kept[question] = result
+        said = self._kept.get(question)
+        if said != answer:
+            self._kept[question] = answer
             self._save()
-        return request_id in self._answered
+        if request_id not in self._answered:
+            return False
+        return True if said is not None and said.result == answer.result else None
 
     def _pump(self) -> None:
         with os.fdopen(self._in, "rb", closefd=False) as pipe:
@@ -91,28 +112,47 @@ class Doorman:
         self._take(line)
 
     def _open(self, line: bytes) -> None:
-        """Answer an opening question early, if the server is not there yet and the answer is known."""
-        if self._take is not None or not any(name.encode() in line[:4096] for name in _OPENINGS):
+        """Note an opening question; answer it, if the server is not there yet and the answer is known."""
+        if not any(name in line for name in _OPENING_BYTES):
             return
         try:
             message = json.loads(line)
-            method, request_id, params = message["method"], message["id"], message["params"]
-        except (ValueError, KeyError, TypeError, RecursionError):
+            method, request_id, params = message["method"], message["id"], message.get("params", {})
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return  # the real server will say what is wrong with it
         if method not in _OPENINGS or type(request_id) not in (int, str) or not isinstance(params, dict):
             return
+        if "cursor" in params:
+            return
         key, question = json.dumps(request_id), f"{method} {_version(params)}"
         self._questions[key] = question
-        if question in self._kept:
+        kept = self._kept.get(question)
+        if self._take is None and kept is not None and self._still_true(kept):
             self._answered.add(key)
-            self.write(f'{{"jsonrpc":"2.0","id":{key},"result":{self._kept[question]}}}\n'.encode())
+            self.write(f'{{"jsonrpc":"2.0","id":{key},"result":{kept.result}}}\n'.encode())
 
-    def _load(self) -> dict[str, str]:
+    def _still_true(self, kept: Kept) -> bool:
+        if kept.until is not None and kept.until <= time.time():
+            return False
+        return kept.revision is None or kept.revision == self._revision()
+
+    def _revision(self) -> int | None:
+        """The configuration's revision, read without Django; None where the database is not the embedded one."""
+        if self._database is None:
+            return None
         try:
-            kept = json.loads(self._kept_path.read_text())
-        except (OSError, ValueError):
+            with closing(
+                sqlite3.connect(f"{self._database.absolute().as_uri()}?mode=ro", uri=True, timeout=0.2)
+            ) as raw:
+                return int(raw.execute("SELECT revision FROM mcpregistry_configuration WHERE id = 1").fetchone()[0])
+        except (sqlite3.Error, TypeError):
+            return None
+
+    def _load(self) -> dict[str, Kept]:
+        try:
+            return {question: Kept(*kept) for question, kept in json.loads(self._kept_path.read_text()).items()}
+        except (OSError, ValueError, TypeError, AttributeError):
             return {}
-        return kept if isinstance(kept, dict) else {}
 
     def _save(self) -> None:
         draft = self._kept_path.with_suffix(f".{os.getpid()}")
@@ -138,5 +178,7 @@ def open_door(var: Path, arguments: list[str]) -> Doorman:
     global _doorman  # noqa: PLW0603 - a process has one stdin
     if _doorman is None:
         whose = hashlib.sha256("\0".join([*arguments, os.getcwd()]).encode("utf-8", "surrogateescape")).hexdigest()
-        _doorman = Doorman(var / "openings" / f"{whose[:32]}.json")
+        embedded = not {"DATABASE_URL", "DATABASE_URL_FILE"} & set(os.environ)
+        database = var / "slipsnisse.sqlite3" if embedded else None
+        _doorman = Doorman(var / "openings" / f"{whose[:32]}.json", database)
     return _doorman

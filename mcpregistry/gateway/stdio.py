@@ -17,7 +17,7 @@ from mcp.server.runner import serve_dual_era_loop, serve_loop
 from mcp.shared.message import SessionMessage
 
 from mcpregistry.calls.engine import Engine, set_current_engine
-from mcpregistry.gateway.doorman import Doorman
+from mcpregistry.gateway.doorman import Doorman, Kept
 from mcpregistry.gateway.identity import Caller
 from mcpregistry.gateway.server import Gateway
 
@@ -31,7 +31,7 @@ async def serve_stdio(doorman: Doorman, caller: Caller, *, era: str) -> None:
     set_current_engine(engine)
     gateway = Gateway(engine, caller=caller)
     gateway.changes.start()
-    serving = asyncio.ensure_future(_serve(gateway, doorman, era))
+    serving = asyncio.ensure_future(_serve(gateway, doorman, caller, era))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, serving.cancel)
@@ -45,9 +45,9 @@ async def serve_stdio(doorman: Doorman, caller: Caller, *, era: str) -> None:
         await engine.stop()
 
 
-async def _serve(gateway: Gateway, doorman: Doorman, era: str) -> None:
+async def _serve(gateway: Gateway, doorman: Doorman, caller: Caller, era: str) -> None:
     options = gateway.server.create_initialization_options()
-    async with _streams(doorman) as (incoming, outgoing):
+    async with _streams(doorman, _Speaker(gateway, doorman, caller)) as (incoming, outgoing):
         if era == "legacy":
             # For hosts that probe the new era and then send `initialize` on the same pipe.
             await serve_loop(gateway.server, incoming, outgoing, lifespan_state={}, init_options=options)
@@ -56,7 +56,7 @@ async def _serve(gateway: Gateway, doorman: Doorman, era: str) -> None:
 
 
 @asynccontextmanager
-async def _streams(doorman: Doorman) -> AsyncIterator[tuple[Any, Any]]:
+async def _streams(doorman: Doorman, speaker: _Speaker) -> AsyncIterator[tuple[Any, Any]]:
     """The SDK's pair of streams over the doorman's pipe."""
     lines: asyncio.Queue[bytes | None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
@@ -75,7 +75,7 @@ async def _streams(doorman: Doorman) -> AsyncIterator[tuple[Any, Any]]:
         # One thread of its own: a host that stops reading blocks that thread, not the event loop.
         with ThreadPoolExecutor(1, "stdout") as thread:
             async for message in from_server:
-                if line := _line(doorman, message.message):
+                if line := speaker.line(message.message):
                     await loop.run_in_executor(thread, doorman.write, line)
 
     doorman.attach(take)
@@ -95,11 +95,24 @@ def _parsed(line: bytes) -> SessionMessage | Exception:
         return error  # the SDK answers with a parse error
 
 
-def _line(doorman: Doorman, message: t.JSONRPCMessage) -> bytes | None:
-    """The message as a line; None if the doorman has said it already."""
-    if isinstance(message, t.JSONRPCResponse):
+class _Speaker:
+    """Turns the server's messages into lines, minus what the doorman has said already."""
+
+    def __init__(self, gateway: Gateway, doorman: Doorman, caller: Caller) -> None:
+        self._gateway, self._doorman, self._caller = gateway, doorman, caller
+
+    def line(self, message: t.JSONRPCMessage) -> bytes | None:
+        if not isinstance(message, t.JSONRPCResponse):
+            return message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+        request_id = json.dumps(message.id)
         result = json.dumps(message.result, separators=(",", ":"))
-        if doorman.settle(json.dumps(message.id), result):
-            return None
-        return f'{{"jsonrpc":"2.0","id":{json.dumps(message.id)},"result":{result}}}\n'.encode()
-    return message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+        said = self._doorman.settle(request_id, self._kept(message.result, result))
+        if said is None:
+            self._gateway.changes.outdated(self._caller)
+        return None if said is not False else f'{{"jsonrpc":"2.0","id":{request_id},"result":{result}}}\n'.encode()
+
+    def _kept(self, result: dict[str, Any], text: str) -> Kept:
+        if "tools" not in result:
+            return Kept(text)
+        catalogue = self._gateway.catalogue(self._caller)
+        return Kept(text, self._gateway.engine.live.current.revision, catalogue.valid_until)

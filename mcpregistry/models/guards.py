@@ -56,6 +56,21 @@ def drop_guards() -> None:
             cursor.execute(statement)
 
 
+def missing_guards() -> list[str]:
+    """Names of triggers that should be there and are not."""
+    source = (
+        "pg_trigger WHERE NOT tgisinternal"
+        if connection.vendor == "postgresql"
+        else "sqlite_master WHERE type = 'trigger'"
+    )
+    column = "tgname" if connection.vendor == "postgresql" else "name"
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {column} FROM {source}")  # noqa: S608  both words are ours
+        present = {name for (name,) in cursor.fetchall()}
+    expected = {name for name, _ in _names() if connection.vendor == "postgresql" or name != "audit_no_truncate"}
+    return sorted(expected - present)
+
+
 def _watched_columns(model: type[Model]) -> list[str]:
     return [f.column for f in model._meta.local_concrete_fields if f.name not in WATCHED[model]]
 

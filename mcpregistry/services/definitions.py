@@ -67,8 +67,8 @@ def _observe_one(
     if definition.approved:
         facts["pinned"] = definition  # back to an approved text: it heals by itself
     if any(getattr(tool, name) != value for name, value in facts.items()):
-        for name, value in facts.items():
-            setattr(tool, name, value)
+        for column, value in facts.items():
+            setattr(tool, column, value)
         tool.save(update_fields=[*facts])  # and one row of history; a decision made meanwhile stands
 
 

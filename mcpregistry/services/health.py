@@ -50,22 +50,36 @@ def request_test(
     is queued already is returned as it is. Raises Conflict or ConfigInvalid (the server may not run),
     Denied (the tool is not read-only) and ArgumentsInvalid.
     """
-    refuse_unless_runnable(server)
-    arguments = _checked_call(server, call_tool, call_arguments or {})
+    arguments = call_arguments or {}
+    if call_tool:
+        _refuse_unless_read_only(server, call_tool)
     same = ServerTest.objects.filter(server=server, verdict=QUEUED, call_tool=call_tool, call_arguments=arguments)
     if (waiting := same.first()) is not None:
         return waiting
-    test = ServerTest.objects.create(
+    test = queue_test(server=server, actor=actor, user=user, call_tool=call_tool, call_arguments=arguments)
+    transaction.on_commit(lambda: send_test(test))
+    return test
+
+
+@transaction.atomic
+def queue_test(
+    *, server: Server, actor: str, user: User | None = None, call_tool: str, call_arguments: dict[str, Any]
+) -> ServerTest:
+    """The row alone, for whoever runs the test himself; whoever names a tool vouches for the call.
+
+    Raises Conflict or ConfigInvalid (the server may not run) and ArgumentsInvalid.
+    """
+    refuse_unless_runnable(server)
+    _check_storable(call_arguments)
+    audit.record(kind="server.test_requested", actor=actor, subject=f"server:{server.slug}", call=call_tool)
+    return ServerTest.objects.create(
         server=server,
         requested_by=user,
         requested_at=timezone.now(),
         call_tool=call_tool,
-        call_arguments=arguments,
+        call_arguments=call_arguments,
         server_revision=server.revision,
     )
-    audit.record(kind="server.test_requested", actor=actor, subject=f"server:{server.slug}", call=call_tool)
-    transaction.on_commit(lambda: send_test(test))
-    return test
 
 
 def send_test(test: ServerTest) -> bool:
@@ -171,9 +185,7 @@ def _next_check(server: Server, failures: int, now: datetime) -> datetime | None
     return now + timedelta(seconds=check_delay(server.check_interval, failures, chance=random.random()))  # noqa: S311
 
 
-def _checked_call(server: Server, call_tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    if not call_tool:
-        return {}
+def _refuse_unless_read_only(server: Server, call_tool: str) -> None:
     tool = Tool.objects.filter(server=server, name=call_tool).select_related("pinned").first()
     annotations = tool.pinned.data.get("annotations") if tool and tool.pinned else None
     if not isinstance(annotations, dict) or annotations.get("readOnlyHint") is not True:
@@ -181,11 +193,14 @@ def _checked_call(server: Server, call_tool: str, arguments: dict[str, Any]) -> 
             f"'{call_tool}' is no approved tool that says it only reads, so a test may not call it.",
             remedy=f"Choose another, or vouch for it yourself: manage.py mcptest {server.slug} --call {call_tool}",
         )
+
+
+def _check_storable(arguments: dict[str, Any]) -> None:
+    """PostgreSQL's JSON takes neither NUL nor lone surrogates, JSON itself no NaN."""
     try:
         text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
         text.encode()
     except ValueError as error:
-        raise ArgumentsInvalid("The arguments hold odd numbers or broken characters.") from error
+        raise ArgumentsInvalid("The arguments hold odd numbers or broken characters.", remedy="Use others.") from error
     if "\\u0000" in text:
-        raise ArgumentsInvalid("The arguments hold a NUL character.")
-    return arguments
+        raise ArgumentsInvalid("The arguments hold a NUL character.", remedy="Use others.")

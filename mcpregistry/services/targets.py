@@ -21,6 +21,7 @@ from mcpregistry.domain.targets import Limits, Target
 from mcpregistry.models import Credential, Server
 from mcpregistry.models.server import Lifecycle, Transport
 from mcpregistry.services.events import warn_once
+from mcpregistry.services.servers import SCHEMES
 
 _LISTED = "Give it a value and list its name in SLIPSNISSE_PASS_ENV, or store it as a credential."
 
@@ -96,9 +97,8 @@ class _Filling:
 
     def _url(self) -> str:
         url = self._text(self.server.url, "URL")
-        schemes = ("ws", "wss") if self.server.transport == Transport.WEBSOCKET else ("http", "https")
         try:
-            return check_url(url, schemes)
+            return check_url(url, SCHEMES[Transport(self.server.transport)])
         except ConfigInvalid:
             raise self._unusable("URL") from None  # the cause quotes the address, which may hold a secret
 

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator
+from itertools import chain, islice
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from mcpregistry.domain.reveal import reveal
+from mcpregistry.models import AuditEntry
+from mcpregistry.services import chains
+
+_SHOWN = 100
+
+
+class Command(BaseCommand):
+    help = "Proves or exports the audit log."
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        verbs = parser.add_subparsers(dest="verb", required=True)
+        verify = verbs.add_parser("verify", help="check every chain; exit code 1 if one is broken")
+        verify.add_argument("--against", metavar="FILE", help="an earlier export: nothing of it may be gone or changed")
+        export = verbs.add_parser("export", help="write the whole log as JSON lines")
+        export.add_argument("--output", metavar="FILE", help="default: standard output")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if options["verb"] == "verify":
+            self._verify(options["against"])
+        else:
+            self._export(options["output"])
+
+    def _verify(self, against: str | None) -> None:
+        problems = [*islice(chain(chains.verify(), _compared(against)), _SHOWN)]
+        for problem in problems:
+            self.stdout.write(reveal(problem, 300))
+        if problems:
+            self.stdout.write("The audit log is not as it was written.")
+            raise SystemExit(1)
+        self.stdout.write(f"All {AuditEntry.objects.count():,} entries are as they were written.")
+
+    def _export(self, output: str | None) -> None:
+        if output is None:
+            self.stdout.writelines(f"{line}\n" for line in chains.export())
+            return
+        try:
+            with open(output, "x", encoding="utf-8", opener=_private) as file:
+                file.writelines(f"{line}\n" for line in chains.export())
+        except OSError as error:
+            raise CommandError(
+                f"Cannot write {output}: {error.strerror}. Name a file that does not exist yet."
+            ) from error
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _compared(path: str | None) -> Iterator[str]:
+    if path is None:
+        return
+    try:
+        with open(path, encoding="utf-8") as file:
+            yield from chains.missing_from_log(file)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CommandError(f"{path} is no export of an audit log: {error}") from error

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from django.core.management.base import BaseCommand
+from django.utils import timezone
+
+from mcpregistry.domain.reveal import reveal
+from mcpregistry.services.invariants import check
+
+
+class Command(BaseCommand):
+    help = "Checks what must be true of the records at any time. Exit code 1 if something is not."
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "--strict", action="store_true", help="also: nothing is left open (after everything stopped)"
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        findings = check(timezone.now(), strict=options["strict"])
+        for finding in findings:
+            verdict = "ok" if not finding.violations else f"BROKEN {finding.violations} times"
+            self.stdout.write(f"{verdict:<18}{finding.rule}")
+            for place in finding.examples:
+                self.stdout.write(f"{'':<18}  {reveal(place, 200)}")
+        broken = sum(1 for finding in findings if finding.violations)
+        self.stdout.write(f"\n{len(findings)} invariants checked, {broken} broken.")
+        if broken:
+            raise SystemExit(1)

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import argparse
+import getpass
+import json
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from mcpregistry.domain.canonical import stored
+from mcpregistry.domain.errors import ArgumentsInvalid, SlipsnisseError
+from mcpregistry.domain.reveal import reveal
+from mcpregistry.downstream.pool import TestReport
+from mcpregistry.models import Server, ServerTest
+from mcpregistry.services.connections import process_name
+from mcpregistry.services.health import queue_test
+from mcpregistry.services.probing import Prober
+from mcpregistry.services.testing import run_test
+
+_TEXT_SHOWN = 2_000
+
+
+class Command(BaseCommand):
+    help = (
+        "Tests one server from here, without a worker: connects, lists its tools, perhaps calls one. "
+        "Exit code 0: passed, 1: failed, 2: could not be tested."
+    )
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("slug")
+        parser.add_argument("--call", default="", metavar="TOOL", help="call this tool; you vouch that it does no harm")
+        parser.add_argument("--args", default="{}", metavar="JSON", help="its arguments as a JSON object")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        server = Server.objects.filter(slug=options["slug"]).first()
+        if server is None:
+            raise CommandError(f"There is no server '{options['slug']}'.", returncode=2)
+        try:
+            arguments = _arguments(options["args"])
+            actor = f"shell:{getpass.getuser()}"
+            test = queue_test(server=server, actor=actor, call_tool=options["call"], call_arguments=arguments)
+        except SlipsnisseError as error:
+            raise CommandError(str(error), returncode=2) from error
+        self.stdout.write(f"Testing {server.slug}: {reveal(' '.join(server.command) or server.url)}")
+        self._run(test)
+
+    def _run(self, test: ServerTest) -> None:
+        prober, reports = Prober(), []
+
+        def probe(server_id: int, call: tuple[str, bytes] | None) -> TestReport:
+            reports.append(prober.test(server_id, call))
+            return reports[-1]
+
+        try:
+            done = run_test(test_id=test.pk, probe=probe, process=process_name("command"))
+        finally:
+            prober.close()
+        assert done is not None  # nobody else knows of this test
+        self._tell(done, reports[-1])
+        if done.verdict != ServerTest.Verdict.PASSED:
+            raise SystemExit(1)
+
+    def _tell(self, test: ServerTest, report: TestReport) -> None:
+        for step, milliseconds in test.timings.items():
+            self.stdout.write(f"  {step:<8} {milliseconds:>9,.1f} ms")
+        if report.discovery is not None and report.listed:
+            names = ", ".join(str(tool["name"]) for tool in report.discovery.tools)
+            self.stdout.write(f"  era      {test.protocol_era} ({reveal(report.discovery.protocol_version, 40)})")
+            self.stdout.write(f"  tools    {test.tool_count}: {reveal(names, _TEXT_SHOWN)}")
+        if report.result is not None:
+            self.stdout.write(f"  answer   {reveal(stored(report.result), _TEXT_SHOWN)}")
+        if test.error:
+            self.stdout.write(f"  {test.error_code}: {reveal(test.error, _TEXT_SHOWN)}")
+            self.stdout.write(f"{reveal(test.stderr_tail[-_TEXT_SHOWN:])}")
+        self.stdout.write(str(test.get_verdict_display()))
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    try:
+        arguments = json.loads(text)
+    except ValueError as error:
+        raise ArgumentsInvalid(f"--args is no JSON: {error}", remedy='Write e.g. {"timezone": "UTC"}.') from error
+    if not isinstance(arguments, dict):
+        raise ArgumentsInvalid("--args is no JSON object.", remedy='Write e.g. {"timezone": "UTC"}.')
+    return arguments

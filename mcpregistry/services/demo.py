@@ -1,0 +1,117 @@
+"""The first run: two real servers, an agent and a token, so that an empty site can be used at once.
+
+Everything goes through the ordinary verbs, in the name of "demo": nothing here is a back door. It
+happens only on an empty registry, so a second run changes nothing.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from django.conf import settings
+
+from mcpregistry.models import Agent, Endpoint, Server, ServerTest
+from mcpregistry.models.server import Transport
+from mcpregistry.services import access, definitions, health
+from mcpregistry.services.servers import confirm_launch, save_server
+
+ACTOR = "demo"
+_PATIENCE = 60.0  # seconds for the worker to test both servers
+_LOOK_EVERY = 0.25
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class DemoResult:
+    """``token`` of the agent "local" is shown once and never again. ``approved``: tools by server."""
+
+    token: str
+    approved: dict[str, int]
+
+
+def set_up_demo(*, say: Say, patience: float = _PATIENCE) -> DemoResult | None:
+    """Register, test, approve and grant. None, with nothing changed, unless the registry is empty.
+
+    ``say`` gets one line of progress at a time. Needs a running worker; when it takes longer than
+    ``patience`` seconds, the servers are left for a person to approve.
+    """
+    if Server.objects.exists() or Agent.objects.exists():
+        say("the registry is not empty: no demo servers added")
+        return None
+    servers = [_register(slug, command) for slug, command in _commands(say)]
+    token = _admit(servers)
+    say(f"asking the worker to test: {', '.join(server.slug for server in servers) or 'nothing'}")
+    tests = [health.request_test(server=server, actor=ACTOR) for server in servers]
+    return DemoResult(token, {test.server.slug: _approve(test, say) for test in _finished(tests, patience)})
+
+
+def _commands(say: Say) -> list[tuple[str, list[str]]]:
+    """The demo servers that can work here; says why one cannot."""
+    found = []
+    for slug, program, arguments in (
+        ("time", "mcp-server-time", []),
+        ("git", "mcp-server-git", ["--repository", str(settings.BASE_DIR)]),
+    ):
+        path = _program(program)
+        if path is None:
+            say(f"{slug}: left out, {program} is not installed (it comes with the extra 'demo')")
+        elif slug == "git" and not (Path(settings.BASE_DIR) / ".git").exists():
+            say(f"{slug}: left out, {settings.BASE_DIR} is no git repository")
+        elif slug == "git" and shutil.which("git") is None:
+            say(f"{slug}: left out, git itself is not installed")
+        else:
+            found.append((slug, [path, *arguments]))
+    return found
+
+
+def _program(name: str) -> str | None:
+    """Beside the interpreter that runs us: whatever PATH a host or a service gives us."""
+    path = Path(sys.executable).parent / name
+    return str(path) if path.exists() else None
+
+
+def _register(slug: str, command: list[str]) -> Server:
+    server = Server(slug=slug, transport=Transport.STDIO, command=command, source="demo")
+    server = save_server(server=server, actor=ACTOR)
+    return confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
+
+
+def _admit(servers: list[Server]) -> str:
+    """The endpoint "default", and the agent "local" with grants on the servers. Returns its token."""
+    if not Endpoint.objects.filter(slug="default").exists():
+        access.save_endpoint(endpoint=Endpoint(slug="default"), actor=ACTOR)
+    agent = access.save_agent(agent=Agent(slug="local", description="Hosts on this machine."), actor=ACTOR)
+    for server in servers:
+        access.grant(agent=agent, server=server, actor=ACTOR)
+    return access.issue_token(name="first run", actor=ACTOR, agent=agent)[1]
+
+
+def _finished(tests: list[ServerTest], patience: float) -> list[ServerTest]:
+    """The tests as they are once all have ended, or once patience has."""
+    deadline = time.monotonic() + patience
+    while True:
+        now = list(ServerTest.objects.filter(pk__in=[test.pk for test in tests]).select_related("server"))
+        open_ones = [test for test in now if test.finished_at is None]
+        if not open_ones or time.monotonic() > deadline:
+            return now
+        time.sleep(_LOOK_EVERY)
+
+
+def _approve(test: ServerTest, say: Say) -> int:
+    """Approve what a passed test found. Returns how many tools."""
+    slug = test.server.slug
+    if test.verdict == ServerTest.Verdict.PASSED:
+        count = definitions.approve_waiting(server=test.server, actor=ACTOR)
+        say(f"{slug}: works, {count} tools approved")
+        return count
+    if test.finished_at is None:
+        say(f"{slug}: the worker has not tested it yet; approve its tools in the admin")
+    else:
+        say(f"{slug}: the test failed: {test.error}")
+    return 0

@@ -1,0 +1,165 @@
+"""What must be true of the records at any time, whatever broke meanwhile; each checked from the database.
+
+Two things need quiet to be judged, because they are right while work goes on: an open call and a
+running test. ``strict`` counts them as well, for use when everything has stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+
+from django.db.models import CharField, Count, Exists, F, OuterRef, Q, QuerySet, Value
+from django.db.models.functions import Concat
+
+from mcpregistry.domain.lifecycle import TERMINAL, State
+from mcpregistry.models import AuditEntry, Connection, Credential, Invocation, Server, ServerTest, Tool
+from mcpregistry.models.guards import missing_guards
+from mcpregistry.services import chains
+from mcpregistry.services.connections import STALE_AFTER
+from mcpregistry.services.reaping import ACTOR as REAPER
+from mcpregistry.services.testing import LOST_AFTER
+
+EXAMPLES = 5
+_GRACE = timedelta(seconds=30)  # the reaper comes by every ten seconds
+_SENT = [State.DISPATCHED, State.SUCCEEDED, State.TOOL_ERROR, State.NOT_SENT, State.UNKNOWN]
+_OPEN = [state for state in State if state not in TERMINAL]
+_ENDS = [f"call.{state}" for state in TERMINAL]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One invariant: the sentence that must hold, how often it does not, and a few of the places."""
+
+    rule: str
+    violations: int
+    examples: tuple[str, ...] = ()
+
+
+def check(now: datetime, *, strict: bool = False) -> list[Finding]:
+    """Every rule with what was found, in a fixed order."""
+    rules = [*_RULES, *(_QUIET_RULES if strict else [])]
+    return [_finding(rule, find(now)) for rule, find in rules]
+
+
+def _finding(rule: str, places: Iterator[str]) -> Finding:
+    examples = tuple(islice(places, EXAMPLES))
+    return Finding(rule, len(examples) + sum(1 for _ in places), examples)
+
+
+def _ids(rows: QuerySet) -> Iterator[str]:
+    return (str(key) for key in rows.order_by().values_list("pk", flat=True).iterator())
+
+
+def _entries() -> QuerySet[AuditEntry]:
+    """The audit entries of the outer query's call."""
+    return AuditEntry.objects.filter(subject=Concat(Value("call:"), OuterRef("pk"), output_field=CharField()))
+
+
+def _dispatched_without_entry(now: datetime) -> Iterator[str]:
+    dispatched = _entries().filter(kind="call.dispatched")
+    return _ids(Invocation.objects.filter(~Exists(dispatched), state__in=_SENT))
+
+
+def _sent_though_refused(now: datetime) -> Iterator[str]:
+    never = [state for state in TERMINAL if state not in _SENT]
+    yield from _ids(Invocation.objects.filter(Exists(_entries().filter(kind="call.dispatched")), state__in=never))
+    yield from _ids(Invocation.objects.filter(state__in=_SENT).exclude(outcome__in=["allow", "ask"]))
+
+
+def _sent_twice(now: datetime) -> Iterator[str]:
+    return _repeated(AuditEntry.objects.filter(kind="call.dispatched"))
+
+
+def _ended_twice(now: datetime) -> Iterator[str]:
+    """An answer that comes after the reaper gave the call up is told in the log, and is no second end."""
+    return _repeated(AuditEntry.objects.filter(kind__in=_ENDS).exclude(actor=REAPER))
+
+
+def _repeated(entries: QuerySet[AuditEntry]) -> Iterator[str]:
+    subjects = entries.order_by().values("subject").annotate(times=Count("id")).filter(times__gt=1)
+    return (row["subject"] for row in subjects.iterator())
+
+
+def _end_not_told(now: datetime) -> Iterator[str]:
+    own = _entries().filter(kind=Concat(Value("call."), OuterRef("state"), output_field=CharField()))
+    yield from _ids(Invocation.objects.filter(~Exists(own), state__in=[*TERMINAL]))
+    yield from _ids(Invocation.objects.filter(Exists(_entries().filter(kind__in=_ENDS)), state__in=_OPEN))
+
+
+def _end_incomplete(now: datetime) -> Iterator[str]:
+    ended = Invocation.objects.filter(state__in=[*TERMINAL])
+    return _ids(ended.filter(Q(finished_at=None) | Q(lease_until__isnull=False)))
+
+
+def _success_without_answer(now: datetime) -> Iterator[str]:
+    return _ids(Invocation.objects.filter(state=State.SUCCEEDED, result_bytes=0))
+
+
+def _dispatched_without_lease(now: datetime) -> Iterator[str]:
+    return _ids(Invocation.objects.filter(state=State.DISPATCHED, lease_until=None))
+
+
+def _stuck(now: datetime) -> Iterator[str]:
+    return _ids(Invocation.objects.filter(state__in=_OPEN, lease_until__lt=now - _GRACE))
+
+
+def _pinned_unapproved(now: datetime) -> Iterator[str]:
+    pinned = Tool.objects.approved()
+    return _ids(pinned.filter(Q(pinned__approved=False) | ~Q(pinned__tool=F("pk"))))
+
+
+def _active_unconfirmed(now: datetime) -> Iterator[str]:
+    return (server.slug for server in Server.objects.active().iterator() if not server.launch_confirmed)
+
+
+def _unsealed(now: datetime) -> Iterator[str]:
+    for model, columns in ((Server, ("sealed_env", "sealed_headers")), (Credential, ("sealed_value",))):
+        for column in columns:
+            odd = model._default_manager.exclude(**{column: ""}).exclude(**{f"{column}__startswith": "v1."})
+            yield from (f"{model.__name__} {key} {column}" for key in _ids(odd))
+
+
+def _lost_test(now: datetime) -> Iterator[str]:
+    running = ServerTest.objects.filter(verdict=ServerTest.Verdict.RUNNING)
+    return _ids(running.filter(started_at__lt=now - LOST_AFTER - _GRACE))
+
+
+def _stale_connection(now: datetime) -> Iterator[str]:
+    return _ids(Connection.objects.filter(seen_at__lt=now - STALE_AFTER - _GRACE))
+
+
+def _open_call(now: datetime) -> Iterator[str]:
+    return _ids(Invocation.objects.filter(state__in=_OPEN))
+
+
+def _running_test(now: datetime) -> Iterator[str]:
+    return _ids(ServerTest.objects.filter(verdict=ServerTest.Verdict.RUNNING))
+
+
+Rule = tuple[str, Callable[[datetime], Iterator[str]]]
+
+_RULES: list[Rule] = [
+    ("The database's own guards are in place.", lambda now: iter(missing_guards())),
+    ("Every audit chain is whole.", lambda now: chains.verify()),
+    ("Whatever was sent has its audit entry.", _dispatched_without_entry),
+    ("What was refused, held back or undecided was never sent.", _sent_though_refused),
+    ("No call was sent twice.", _sent_twice),
+    ("No call ended twice.", _ended_twice),
+    ("A call has ended if and only if the audit log says how.", _end_not_told),
+    ("An ended call has a time and holds no lease.", _end_incomplete),
+    ("A call succeeded only with an answer.", _success_without_answer),
+    ("A call that is out has a lease.", _dispatched_without_lease),
+    ("No lease is stuck.", _stuck),
+    ("Only approved definitions of the tool itself are served.", _pinned_unapproved),
+    ("Every active server runs as it was confirmed.", _active_unconfirmed),
+    ("Secrets are stored sealed only.", _unsealed),
+    ("No test waits for a dead worker.", _lost_test),
+    ("No connection of a dead process is shown.", _stale_connection),
+]
+_QUIET_RULES: list[Rule] = [
+    ("Nothing is left open.", _open_call),
+    ("No test is left running.", _running_test),
+]

@@ -65,6 +65,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['slug'],
+                'permissions': [('call_tool', 'Can call tools as an agent')],
             },
         ),
         migrations.CreateModel(

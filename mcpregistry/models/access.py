@@ -40,6 +40,7 @@ class Agent(models.Model):
 
     class Meta:
         ordering = ["slug"]
+        permissions = [("call_tool", "Can call tools as an agent")]
 
     def __str__(self) -> str:
         return self.slug

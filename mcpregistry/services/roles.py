@@ -11,6 +11,7 @@ ROLES = (VIEWER, OPERATOR, APPROVER, ADMIN)
 _OPERATOR = {
     *(f"{verb}_{model}" for verb in ("add", "change", "delete") for model in ("server", "endpoint", "workspace")),
     "change_tool",
+    "call_tool",
     "test_server",
     "add_credential",
     "change_credential",

@@ -1,0 +1,44 @@
+"""The audit log: who changed or called what, and the proof that it is complete."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from django.http import HttpRequest
+from ninja import Query
+
+from mcpregistry import queries
+from mcpregistry.api.paging import Cursor, Limit, page
+from mcpregistry.api.routes import Routes
+from mcpregistry.api.schemas.basics import Page, Text, When
+from mcpregistry.api.schemas.records import AuditOut, Verification, audit_out
+from mcpregistry.models import AuditEntry
+
+router = Routes(tags=["audit"])
+
+
+@router.get("/audit", response=Page[AuditOut])
+def list_audit(
+    request: HttpRequest,
+    *,
+    kind: Annotated[Text | None, Query(max_length=40, description="e.g. server.confirmed")] = None,
+    actor: Annotated[Text | None, Query(max_length=150, description="e.g. user:ann")] = None,
+    subject: Annotated[Text | None, Query(max_length=200, description="e.g. server:git")] = None,
+    since: Annotated[When | None, Query()] = None,
+    until: Annotated[When | None, Query()] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[AuditOut]:
+    exact = {"kind": kind, "actor": actor, "subject": subject, "at__gte": since, "at__lt": until}
+    rows = AuditEntry.objects.filter(**{k: v for k, v in exact.items() if v is not None})
+    return page(rows, order=("-id",), limit=limit, cursor=cursor, show=audit_out)
+
+
+@router.get("/audit/verification", response=Verification)
+def verify(request: HttpRequest) -> Verification:
+    """Reads the whole log; takes a few seconds per million entries."""
+    chains = queries.verify_audit()
+    broken = [f"{chain.writer} {chain.bad_seq}: {chain.problem}" for chain in chains if chain.problem]
+    return Verification(
+        intact=not broken, entries=sum(chain.entries for chain in chains), chains=len(chains), problems=broken
+    )

@@ -1,0 +1,162 @@
+"""Who is asking, and may they? People come with a session, programs with a bearer token.
+
+* A request with a bearer token is judged by that token alone, so no browser's cookie rides along.
+* A session is good only with the CSRF token that belongs to it.
+* Fails closed: when the database cannot say whether a token was revoked, the answer is 503.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, cast
+
+import structlog
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.db import DatabaseError
+from django.http import HttpRequest
+from django.utils import timezone
+from ninja.security.base import AuthBase
+from ninja.utils import check_csrf
+
+from mcpregistry.api.errors import TooManyRequests, database_away, unauthorized
+from mcpregistry.api.permissions import Rule
+from mcpregistry.api.throttle import Guesses, place
+from mcpregistry.db import db_call
+from mcpregistry.domain.errors import Denied
+from mcpregistry.models import Agent, Token
+from mcpregistry.services.access import find_token, token_hash
+
+log = structlog.get_logger(__name__)
+
+_TOUCH = timedelta(minutes=1)
+guesses = Guesses()
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Exactly one of the two is set."""
+
+    user: User | None = None
+    agent: Agent | None = None
+
+    @property
+    def actor(self) -> str:
+        """As the audit log names it."""
+        return f"agent:{self.agent.slug}" if self.agent else f"user:{self.user}"
+
+
+def principal(request: HttpRequest) -> Principal:
+    return cast(Principal, request.auth)  # type: ignore[attr-defined]
+
+
+def actor(request: HttpRequest) -> str:
+    return principal(request).actor
+
+
+def person(request: HttpRequest) -> User | None:
+    return principal(request).user
+
+
+class _Gate(AuthBase):
+    """One way in, bound to one operation's rule. None means: not this way, try the next."""
+
+    def __init__(self, rule: Rule, *, is_async: bool) -> None:
+        super().__init__()
+        self.rule = rule
+        self.is_async = is_async
+
+    def __call__(self, request: HttpRequest) -> Principal | Awaitable[Principal | None] | None:
+        return db_call(self._closed, request) if self.is_async else self._closed(request)
+
+    def _closed(self, request: HttpRequest) -> Principal | None:
+        try:
+            return self.admit(request)
+        except DatabaseError as error:
+            log.exception("api.cannot_authenticate", path=request.path)
+            raise database_away() from error
+
+    def admit(self, request: HttpRequest) -> Principal | None:
+        raise NotImplementedError
+
+
+class Bearer(_Gate):
+    openapi_type = "http"
+    openapi_scheme = "bearer"
+
+    def admit(self, request: HttpRequest) -> Principal | None:
+        if "Authorization" not in request.headers:
+            return None
+        found = bearer(request)
+        request.user = found.user or request.user  # the history of records names the person
+        return allowed(found, self.rule)
+
+
+class Session(_Gate):
+    openapi_type = "apiKey"
+    openapi_in = "cookie"
+    openapi_name = settings.SESSION_COOKIE_NAME
+
+    def admit(self, request: HttpRequest) -> Principal | None:
+        if not request.user.is_authenticated:
+            return None
+        if check_csrf(request) is not None:
+            raise Denied(
+                "The request does not come from a page of this site.",
+                remedy="Send the X-CSRFToken header and a matching Origin, or use a bearer token.",
+            )
+        return allowed(Principal(user=cast(User, request.user)), self.rule)
+
+
+class Nobody(AuthBase):
+    """The default for operations that bypassed the table: no credential is good enough."""
+
+    openapi_type = "http"
+    openapi_scheme = "bearer"
+    csrf = True  # tells the documentation page to send the CSRF token
+
+    def __call__(self, request: HttpRequest) -> None:
+        return None
+
+
+def bearer(request: HttpRequest) -> Principal:
+    """The principal of the request's bearer token. Raises Unauthorized or TooManyRequests."""
+    where, now = place(request.META.get("REMOTE_ADDR", "")), time.monotonic()
+    if wait := guesses.wait(where, now):
+        raise TooManyRequests(
+            "Too many different wrong tokens came from this address.",
+            remedy=f"Wait {round(wait)} seconds, then use a valid token.",
+            wait=wait,
+        )
+    scheme, _, raw = request.headers.get("Authorization", "").partition(" ")
+    token = find_token(raw.strip()) if scheme.lower() == "bearer" else None
+    if token is None:
+        guesses.failed(where, token_hash(raw), now)
+        raise unauthorized()
+    _touch(token)
+    return Principal(user=token.user, agent=token.agent)
+
+
+def _touch(token: Token) -> None:
+    """Note the use, once a minute: a write per request would cost more than the request."""
+    now = timezone.now()
+    if token.last_used_at is None or token.last_used_at < now - _TOUCH:
+        Token.objects.filter(pk=token.pk).update(last_used_at=now)
+
+
+def allowed(who: Principal, rule: Rule) -> Principal:
+    if who.agent is not None:
+        if not rule.agent:
+            raise Denied("The token of an agent may only call tools and list its own.", remedy="Use a person's token.")
+        return who
+    if who.user is None or not who.user.has_perm(f"mcpregistry.{rule.person}"):
+        raise Denied(f"This needs the permission '{rule.person}'.", remedy="Ask an admin for a role that has it.")
+    return who
+
+
+def gates(rule: Rule, *, is_async: bool) -> list[Any]:
+    """The ways into one operation, in the order in which they are tried."""
+    return [Bearer(rule, is_async=is_async), Session(rule, is_async=is_async)]

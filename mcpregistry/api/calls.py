@@ -1,0 +1,110 @@
+"""Call a tool over REST, through the same pipeline as over MCP: same grants, same rules, same record.
+
+What the tool or its server did wrong is an answer (HTTP 200, ``success`` false), as in MCP; what the
+caller did wrong is a 4xx. ``?strict=1`` turns the former into 502 and 504.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from django.http import HttpRequest
+from ninja import Query, Status
+
+from mcpregistry.api.answers import content_type, failure, plain_result
+from mcpregistry.api.auth import Principal, principal
+from mcpregistry.api.routes import Routes
+from mcpregistry.api.schemas.basics import Problem
+from mcpregistry.api.schemas.calls import CallAnswer, CallMeta, CallOrder, CallResultMeta
+from mcpregistry.api.tools import ToolName
+from mcpregistry.calls.call import CallOutcome, CallRequest
+from mcpregistry.calls.catalog import Entry
+from mcpregistry.calls.engine import current_engine
+from mcpregistry.domain.errors import ArgumentsInvalid, Denied
+from mcpregistry.domain.lifecycle import State
+
+router = Routes(tags=["calls"])
+
+# The pipeline's refusals, as the caller's fault or a reason to come again.
+_REFUSED = {
+    "NOT_FOUND": 404,
+    "DENIED": 403,
+    "ARGUMENTS_INVALID": 422,
+    "RATE_LIMITED": 429,
+    "BUSY": 503,
+    "NOT_RECORDED": 503,
+}
+
+
+@router.post("/tools/{name}/call", response={200: CallAnswer, 202: CallAnswer, 502: CallAnswer, 504: CallAnswer})
+async def call_tool(
+    request: HttpRequest,
+    name: ToolName,
+    payload: CallOrder,
+    strict: Annotated[bool, Query(description="Answer 502 or 504 when the tool or its server failed.")] = False,
+) -> Status[CallAnswer] | Status[Problem]:
+    """By exposed name at the endpoint, or server::tool. 202: it waits for a person's approval."""
+    who, engine = principal(request), current_engine()
+    catalogue = engine.catalogue(payload.endpoint, _agent(who, payload.agent))
+    entry = catalogue.find(name)
+    _check_names(entry, payload.mcp)
+    host = "" if who.agent else who.actor[:100]  # a person acted for the agent: the record says who
+    outcome = await engine.call(
+        CallRequest(catalogue, name, payload.params, "rest", host_name=host, request_id=payload.mcp.request_id)
+    )
+    if outcome.error_code in _REFUSED and outcome.result is None and outcome.state is not State.UNKNOWN:
+        problem = Problem(code=outcome.error_code, message=outcome.message, remedy=outcome.remedy)
+        return Status(_REFUSED[outcome.error_code], problem)
+    return Status(_status(outcome, strict=strict), _answer(outcome, entry, payload.mcp, name))
+
+
+def _agent(who: Principal, named: str | None) -> str:
+    if who.agent is None:
+        if named is None:
+            raise ArgumentsInvalid("For which agent?", remedy='Add "agent": "SLUG" to the body.')
+        return named
+    if named not in (None, who.agent.slug):
+        raise Denied("The token belongs to another agent.", remedy="Leave 'agent' out: the token says who you are.")
+    return who.agent.slug
+
+
+def _check_names(entry: Entry | None, meta: CallMeta) -> None:
+    """An unknown tool is refused by the pipeline, which also records it."""
+    if entry is None:
+        return
+    server, tool = entry.offer.server, entry.offer.tool
+    if meta.server_name not in (None, server.slug, server.title):
+        raise ArgumentsInvalid("'mcp.server_name' is not the server of that tool.", remedy=f"It is '{server.slug}'.")
+    if meta.tool_name not in (None, tool.name):
+        raise ArgumentsInvalid("'mcp.tool_name' is not the tool's own name.", remedy=f"It is '{tool.name}'.")
+
+
+def _status(outcome: CallOutcome, *, strict: bool) -> int:
+    if outcome.state is State.PENDING:
+        return 202
+    if outcome.state is State.SUCCEEDED or not strict:
+        return 200
+    return 504 if outcome.error_code == "TIMEOUT" else 502
+
+
+def _answer(outcome: CallOutcome, entry: Entry | None, meta: CallMeta, name: str) -> CallAnswer:
+    success = outcome.state is State.SUCCEEDED
+    details = CallResultMeta(
+        invocation_id=outcome.invocation_id,
+        state=outcome.state,
+        server_name=entry.offer.server.slug if entry else "",
+        tool_name=entry.offer.tool.name if entry else "",
+        request_id=meta.request_id,
+        response_time=outcome.duration_ms,
+        content_type=content_type(outcome.result),
+        content=outcome.result,
+        error_code=outcome.error_code,
+        remedy=outcome.remedy,
+    )
+    return CallAnswer(
+        tool_name=entry.name if entry else name,
+        success=success,
+        result=plain_result(outcome.result) if success and outcome.result is not None else None,
+        error=None if success else failure(outcome),
+        mcp=details,
+    )

@@ -1,0 +1,91 @@
+"""Endpoints, and what one agent sees on one of them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from django.db.models import Q
+from django.http import HttpRequest
+from ninja import Query, Status
+
+from mcpregistry.api import lookup
+from mcpregistry.api.auth import actor, principal
+from mcpregistry.api.paging import Cursor, Limit, page
+from mcpregistry.api.routes import Routes
+from mcpregistry.api.schemas.access import (
+    EndpointChange,
+    EndpointNew,
+    EndpointOut,
+    ListedTool,
+    Listing,
+    endpoint_out,
+)
+from mcpregistry.api.schemas.basics import Page, Slug, Text
+from mcpregistry.calls.catalog import Catalogue
+from mcpregistry.calls.engine import current_engine
+from mcpregistry.domain.errors import ArgumentsInvalid, NotFound
+from mcpregistry.models import Endpoint
+from mcpregistry.services import access, configuration
+
+router = Routes(tags=["endpoints"])
+
+
+@router.get("/endpoints", response=Page[EndpointOut])
+def list_endpoints(
+    request: HttpRequest,
+    *,
+    q: Annotated[Text | None, Query(max_length=200, description="Part of slug or name.")] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[EndpointOut]:
+    rows = Endpoint.objects.filter(Q(slug__icontains=q) | Q(name__icontains=q)) if q else Endpoint.objects.all()
+    return page(rows, order=("slug",), limit=limit, cursor=cursor, show=endpoint_out)
+
+
+@router.post("/endpoints", response={201: EndpointOut})
+def create_endpoint(request: HttpRequest, payload: EndpointNew) -> Status[EndpointOut]:
+    row = access.save_endpoint(endpoint=Endpoint(**payload.given()), actor=actor(request))
+    return Status(201, endpoint_out(row))
+
+
+@router.get("/endpoints/{slug}", response=EndpointOut)
+def get_endpoint(request: HttpRequest, slug: Slug) -> EndpointOut:
+    return endpoint_out(lookup.endpoint(slug))
+
+
+@router.patch("/endpoints/{slug}", response=EndpointOut)
+def change_endpoint(request: HttpRequest, slug: Slug, payload: EndpointChange) -> EndpointOut:
+    row = lookup.endpoint(slug)
+    for name, value in payload.given().items():
+        setattr(row, name, value)
+    return endpoint_out(access.save_endpoint(endpoint=row, actor=actor(request)))
+
+
+@router.delete("/endpoints/{slug}", response={204: None})
+def delete_endpoint(request: HttpRequest, slug: Slug) -> Status[None]:
+    configuration.delete_endpoint(endpoint=lookup.endpoint(slug), actor=actor(request))
+    return Status(204, None)
+
+
+@router.get("/endpoints/{slug}/tools", response=Listing)
+def list_endpoint_tools(request: HttpRequest, slug: Slug, agent: Slug | None = None) -> Listing:
+    """What hosts of the agent are shown there. An agent's token sees its own list; a person names the agent."""
+    who = principal(request).agent
+    if who is None and agent is None:
+        raise ArgumentsInvalid("Whose list?", remedy="Add ?agent=SLUG.")
+    if who is not None and agent not in (None, who.slug):
+        raise NotFound("There is no such agent.", remedy="Leave 'agent' out: the token says who you are.")
+    return _listing(current_engine().catalogue(slug, who.slug if who else str(agent)))
+
+
+def _listing(catalogue: Catalogue) -> Listing:
+    tools = [
+        ListedTool(
+            name=name,
+            server=entry.offer.server.slug,
+            original_name=entry.offer.tool.name,
+            definition=dict(entry.listing),
+        )
+        for name, entry in catalogue.entries.items()
+    ]
+    return Listing(endpoint=catalogue.endpoint.slug, agent=catalogue.agent.slug, tools=tools)

@@ -1,0 +1,122 @@
+"""One shape for every refusal: ``{code, message, remedy}`` with the status that fits.
+
+Sentences come only from ``SlipsnisseError`` or from here. The text of any other exception may hold
+a secret, so it is logged and the caller learns nothing but that it happened.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import structlog
+from django.db import InterfaceError, OperationalError
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from ninja import NinjaAPI
+from ninja.errors import AuthenticationError, HttpError, ValidationError
+
+from mcpregistry.domain import errors
+
+log = structlog.get_logger(__name__)
+
+
+class BadRequest(errors.SlipsnisseError):
+    code = "BAD_REQUEST"
+
+
+class Unauthorized(errors.SlipsnisseError):
+    code = "UNAUTHORIZED"
+
+
+class TooManyRequests(errors.SlipsnisseError):
+    """``wait``: seconds until another attempt is looked at."""
+
+    code = "TOO_MANY_REQUESTS"
+
+    def __init__(self, message: str, *, remedy: str, wait: float) -> None:
+        super().__init__(message, remedy=remedy)
+        self.wait = wait
+
+
+class Unavailable(errors.SlipsnisseError):
+    code = "UNAVAILABLE"
+
+
+# The nearest class in an error's family decides.
+STATUS: dict[type[BaseException], int] = {
+    BadRequest: 400,
+    Unauthorized: 401,
+    errors.Denied: 403,
+    errors.NotFound: 404,
+    errors.Conflict: 409,
+    errors.ConfigInvalid: 422,
+    errors.ArgumentsInvalid: 422,
+    TooManyRequests: 429,
+    errors.DownstreamError: 502,
+    errors.TimedOut: 504,
+    errors.Busy: 503,
+    Unavailable: 503,
+    errors.SlipsnisseError: 500,
+}
+
+
+def status_of(error: errors.SlipsnisseError) -> int:
+    return next(STATUS[family] for family in type(error).__mro__ if family in STATUS)
+
+
+def refusal(error: errors.SlipsnisseError) -> HttpResponse:
+    status = status_of(error)
+    body = {"code": error.code, "message": error.message, "remedy": error.remedy}
+    headers = {}
+    if status == 401:
+        headers["WWW-Authenticate"] = 'Bearer realm="Slipsnisse"'
+    if status in (429, 503):
+        headers["Retry-After"] = str(max(1, round(getattr(error, "wait", 1))))
+    return JsonResponse(body, status=status, headers=headers)
+
+
+def add_handlers(api: NinjaAPI) -> None:
+    api.add_exception_handler(errors.SlipsnisseError, lambda _, error: refusal(error))  # type: ignore[arg-type]
+    api.add_exception_handler(AuthenticationError, lambda *_: refusal(unauthorized()))
+    api.add_exception_handler(ValidationError, lambda _, error: refusal(_invalid(error)))  # type: ignore[arg-type]
+    api.add_exception_handler(HttpError, lambda *_: refusal(_unreadable()))
+    api.add_exception_handler(Http404, lambda *_: refusal(errors.NotFound("There is no such address.")))
+    api.add_exception_handler(OperationalError, _database_away)
+    api.add_exception_handler(InterfaceError, _database_away)
+    api.add_exception_handler(Exception, _unexpected)
+
+
+def unauthorized() -> Unauthorized:
+    return Unauthorized(
+        "This needs somebody who is known here.",
+        remedy="Log in, or send a valid token as 'Authorization: Bearer …'.",
+    )
+
+
+def database_away() -> Unavailable:
+    return Unavailable("The database does not answer.", remedy="Try again in a moment; the log has the details.")
+
+
+def _unreadable() -> BadRequest:
+    return BadRequest("The body could not be read.", remedy="Send one JSON value in UTF-8, below 2.5 MB.")
+
+
+def _invalid(error: ValidationError) -> errors.ArgumentsInvalid:
+    """Names what is wrong, never the value: it may be the very secret that was misplaced."""
+    problems = "; ".join(f"{_place(item)}: {item.get('msg', 'invalid')}" for item in error.errors[:20])
+    return errors.ArgumentsInvalid(
+        f"The request does not fit: {problems}.", remedy="Correct these parts; /api/v1/docs has their form."
+    )
+
+
+def _place(item: dict[str, Any]) -> str:
+    return ".".join(str(part)[:100] for part in item.get("loc", ()) if part != "payload")
+
+
+def _database_away(request: HttpRequest, error: Exception | type[Exception]) -> HttpResponse:
+    log.error("api.database_away", path=request.path, exc_info=error)
+    return refusal(database_away())
+
+
+def _unexpected(request: HttpRequest, error: Exception | type[Exception]) -> HttpResponse:
+    log.error("api.failed", path=request.path, exc_info=error)
+    return refusal(errors.SlipsnisseError("This failed unexpectedly.", remedy="The site's log has the details."))

@@ -1,0 +1,54 @@
+"""The record of calls, newest first."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from django.db.models import Q
+from django.http import HttpRequest
+from ninja import Path, Query
+
+from mcpregistry.api import lookup
+from mcpregistry.api.paging import Cursor, Limit, page
+from mcpregistry.api.routes import Routes
+from mcpregistry.api.schemas.basics import Page, Slug, Text, When
+from mcpregistry.api.schemas.records import InvocationDetail, InvocationOut, invocation_detail, invocation_out
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.models import Invocation
+
+router = Routes(tags=["invocations"])
+
+_PAYLOADS = ("arguments", "result")
+
+
+@router.get("/invocations", response=Page[InvocationOut])
+def list_invocations(
+    request: HttpRequest,
+    *,
+    state: State | None = None,
+    agent: Slug | None = None,
+    endpoint: Slug | None = None,
+    server: Slug | None = None,
+    tool: Annotated[Text | None, Query(max_length=500, description="The server's own or the exposed name.")] = None,
+    origin: Literal["stdio", "http", "rest", "run"] | None = None,
+    request_id: Annotated[Text | None, Query(max_length=100)] = None,
+    since: Annotated[When | None, Query(description="Received at this time or later.")] = None,
+    until: Annotated[When | None, Query(description="Received before this time.")] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[InvocationOut]:
+    exact = {
+        "state": state, "agent_slug": agent, "endpoint_slug": endpoint, "server_slug": server, "origin": origin,
+        "request_id": request_id, "received_at__gte": since, "received_at__lt": until,
+    }  # fmt: skip
+    rows = Invocation.objects.defer(*_PAYLOADS).filter(**{k: v for k, v in exact.items() if v is not None})
+    if tool is not None:
+        rows = rows.filter(Q(tool_name=tool) | Q(exposed_name=tool))
+    return page(rows, order=("-received_at", "-id"), limit=limit, cursor=cursor, show=invocation_out)
+
+
+@router.get("/invocations/{invocation_id}", response=InvocationDetail)
+def get_invocation(
+    request: HttpRequest, invocation_id: Annotated[Text, Path(min_length=1, max_length=32)]
+) -> InvocationDetail:
+    return invocation_detail(lookup.one(Invocation.objects.all(), "call", pk=invocation_id))

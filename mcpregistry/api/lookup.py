@@ -1,0 +1,54 @@
+"""Find the record that a path or body names, or say that there is none.
+
+Only named columns are ever compared; nothing that a caller sends becomes a field of a query.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+
+from django.db.models import Model, QuerySet
+from ninja import Path
+
+from mcpregistry.domain.errors import NotFound
+from mcpregistry.domain.naming import exposed_names
+from mcpregistry.models import Agent, Endpoint, Server, Tool
+
+M = TypeVar("M", bound=Model)
+
+Id = Annotated[int, Path(ge=1, lt=2**63)]
+
+_TOOLS = Tool.objects.select_related("server", "pinned", "latest")
+
+
+def one(rows: QuerySet[M], what: str, **exact: Any) -> M:
+    """The one row, or NotFound. ``exact``: column names written in our code, values from the caller."""
+    found = rows.filter(**exact).first()
+    if found is None:
+        raise NotFound(f"There is no such {what}.", remedy="The list next to it shows what there is.")
+    return found
+
+
+def server(slug: str) -> Server:
+    return one(Server.objects.all(), "server", slug=slug)
+
+
+def agent(slug: str) -> Agent:
+    return one(Agent.objects.all(), "agent", slug=slug)
+
+
+def endpoint(slug: str) -> Endpoint:
+    return one(Endpoint.objects.all(), "endpoint", slug=slug)
+
+
+def tool(name: str) -> Tool:
+    """By ``server::tool`` (a server's slug holds no colon), else by exposed name through the exact map."""
+    slug, separator, own = name.partition("::")
+    if not separator:
+        slug, own = next((pair for pair, exposed in tool_names().items() if exposed == name), ("", ""))
+    return one(_TOOLS.all(), "tool", server__slug=slug, name=own)
+
+
+def tool_names() -> dict[tuple[str, str], str]:
+    """Exposed names of all tools in the default style, by (server slug, tool name)."""
+    return exposed_names(Tool.objects.order_by().values_list("server__slug", "name"), "double")

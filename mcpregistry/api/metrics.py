@@ -1,0 +1,121 @@
+"""``GET /metrics`` for Prometheus, read from the database: right however many processes there are.
+
+Calls are gauges over the last five minutes, not counters: retention removes old records, and a
+counter that shrinks would look like a restart. The window also keeps a scrape cheap.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from ipaddress import ip_address
+
+from django.db import DatabaseError
+from django.db.models import Count
+from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
+from django.views.decorators.http import require_safe
+from prometheus_client.core import GaugeHistogramMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from mcpregistry.api.auth import allowed, bearer
+from mcpregistry.api.errors import database_away, refusal, unauthorized
+from mcpregistry.api.permissions import Rule
+from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.models import Configuration, Connection, Invocation, Server, ServerTest, Tool
+
+WINDOW = timedelta(minutes=5)
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)  # seconds
+RULE = Rule("view_server")
+
+
+@require_safe
+def metrics(request: HttpRequest) -> HttpResponse:
+    """For this machine itself, or for a bearer token whose owner may see servers."""
+    try:
+        if not _from_this_machine(request):
+            if "Authorization" not in request.headers:
+                raise unauthorized()
+            allowed(bearer(request), RULE)
+        return HttpResponse(_exposition(), content_type=CONTENT_TYPE_PLAIN_0_0_4)
+    except DatabaseError:
+        return refusal(database_away())
+    except SlipsnisseError as error:
+        return refusal(error)
+
+
+def _from_this_machine(request: HttpRequest) -> bool:
+    """Directly, that is: what a proxy passes on comes from elsewhere, though its socket is local."""
+    if request.headers.get("X-Forwarded-For") or request.headers.get("Forwarded"):
+        return False
+    try:
+        return ip_address(request.META.get("REMOTE_ADDR", "")).is_loopback
+    except ValueError:
+        return False
+
+
+def _exposition() -> bytes:
+    registry = CollectorRegistry()
+    registry.register(DatabaseCollector())
+    return generate_latest(registry)
+
+
+class DatabaseCollector(Collector):
+    def describe(self) -> Iterable[Metric]:
+        return ()  # so that registering does not query
+
+    def collect(self) -> Iterator[Metric]:
+        since = timezone.now() - WINDOW
+        yield _calls(since)
+        yield _durations(since)
+        yield from _servers()
+        yield from _queues()
+
+
+def _calls(since: datetime) -> Metric:
+    family = GaugeMetricFamily("slipsnisse_calls", "Calls received in the last 5 minutes.", labels=["server", "state"])
+    rows = Invocation.objects.filter(received_at__gte=since).order_by()
+    for server, state, count in rows.values_list("server_slug", "state").annotate(Count("id")):
+        family.add_metric([server, state], count)
+    return family
+
+
+def _durations(since: datetime) -> Metric:
+    """Of calls that were sent and ended, from receiving to the end."""
+    rows = Invocation.objects.filter(received_at__gte=since, dispatched_at__isnull=False, duration_ms__isnull=False)
+    seconds = [ms / 1000 for ms in rows.order_by().values_list("duration_ms", flat=True).iterator()]
+    counts = Counter(next((limit for limit in BUCKETS if value <= limit), None) for value in seconds)
+    total, buckets = 0, []
+    for limit in BUCKETS:
+        total += counts[limit]
+        buckets.append((str(limit), total))
+    return GaugeHistogramMetricFamily(
+        "slipsnisse_call_duration_seconds",
+        "Durations of calls of the last 5 minutes.",
+        buckets=[*buckets, ("+Inf", len(seconds))],
+        gsum_value=sum(seconds),
+    )
+
+
+def _servers() -> Iterator[Metric]:
+    up = GaugeMetricFamily("slipsnisse_server_up", "1: active and not failing its checks.", labels=["server"])
+    for slug, lifecycle, since in Server.objects.values_list("slug", "lifecycle", "unavailable_since"):
+        up.add_metric([slug], int(lifecycle == "active" and since is None))
+    yield up
+    open_ = GaugeMetricFamily("slipsnisse_connections", "Connections of all processes.", labels=["state"])
+    for state, count in Connection.objects.order_by().values_list("state").annotate(Count("id")):
+        open_.add_metric([state], count)
+    yield open_
+
+
+def _queues() -> Iterator[Metric]:
+    waiting = Tool.objects.waiting().count()
+    yield GaugeMetricFamily("slipsnisse_definitions_waiting", "Tools that wait for a decision.", value=waiting)
+    held = Invocation.objects.filter(state="pending").count()
+    yield GaugeMetricFamily("slipsnisse_calls_held", "Calls that wait for a person.", value=held)
+    queued = ServerTest.objects.filter(verdict__in=("queued", "running")).count()
+    yield GaugeMetricFamily("slipsnisse_tests_open", "Server tests queued or running.", value=queued)
+    revision = Configuration.load().revision
+    yield GaugeMetricFamily("slipsnisse_configuration_revision", "Rises with every change.", value=revision)

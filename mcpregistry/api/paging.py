@@ -1,0 +1,79 @@
+"""Pages by key, not by offset: rows that arrive meanwhile neither repeat nor skip one.
+
+A cursor is opaque to callers. It holds only the last row's sort values, so a forged one can do no
+more than start somewhere else; which rows may be seen is decided by the queryset.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from functools import reduce
+from operator import or_
+from typing import Annotated, Any, TypeVar
+
+from django.core.exceptions import ValidationError
+from django.db.models import Model, Q, QuerySet
+from ninja import Query
+
+from mcpregistry.api.errors import BadRequest
+from mcpregistry.api.schemas.basics import Page, Text
+
+M = TypeVar("M", bound=Model)
+
+Limit = Annotated[int, Query(ge=1, le=200, description="Rows per page.")]
+Cursor = Annotated[Text | None, Query(max_length=2000, description="The 'next' of the page before.")]
+
+
+def page(
+    rows: QuerySet[M], *, order: tuple[str, ...], limit: int, cursor: str | None, show: Callable[[M], object]
+) -> Page[Any]:
+    """One page of ``rows`` ordered by ``order`` (fields, together unique; all ``-`` or none)."""
+    fields = [name.lstrip("-") for name in order]
+    if cursor:
+        rows = rows.filter(_beyond(fields, _values(rows.model, fields, cursor), descending=order[0].startswith("-")))
+    found = list(rows.order_by(*order)[: limit + 1])
+    last = found[limit - 1] if len(found) > limit else None
+    items = [show(row) for row in found[:limit]]
+    return Page[Any](items=items, next=_cursor(last, fields) if last else None)
+
+
+def _beyond(fields: list[str], values: list[Any], *, descending: bool) -> Q:
+    """Rows after the given one: greater in the first field, or equal there and greater in the next."""
+    side = "lt" if descending else "gt"
+    steps = [
+        Q(**dict(zip(fields[:i], values[:i], strict=True))) & Q(**{f"{name}__{side}": values[i]})
+        for i, name in enumerate(fields)
+    ]
+    return reduce(or_, steps)
+
+
+def _cursor(row: Model, fields: list[str]) -> str:
+    values = [_plain(reduce(getattr, name.split("__"), row)) for name in fields]
+    return base64.urlsafe_b64encode(json.dumps(values).encode()).decode().rstrip("=")
+
+
+def _plain(value: Any) -> str | int:
+    return value if isinstance(value, str | int) else value.isoformat()
+
+
+def _values(model: type[Model], fields: list[str], cursor: str) -> list[Any]:
+    try:
+        raw = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+        return [_typed(model, name, value) for name, value in zip(fields, raw, strict=True)]
+    except (ValueError, TypeError, AttributeError, OverflowError, ValidationError, RecursionError) as error:
+        raise BadRequest("The cursor is not one of this list.", remedy="Start again without a cursor.") from error
+
+
+def _typed(model: type[Model], name: str, value: Any) -> Any:
+    """The value as the column has it. Raises ValueError or ValidationError for anything else."""
+    *path, last = name.split("__")
+    for step in path:
+        model = model._meta.get_field(step).related_model  # type: ignore[assignment]
+    typed = model._meta.get_field(last).to_python(value)  # type: ignore[union-attr]
+    if typed is None or isinstance(value, bool | list | dict) or (isinstance(typed, str) and "\x00" in typed):
+        raise ValueError(name)
+    if isinstance(typed, int) and abs(typed) >= 2**63:
+        raise ValueError(name)
+    return typed

@@ -1,0 +1,72 @@
+"""The one table of who may do what over REST. An operation that is not in it cannot be served.
+
+A person needs a Django permission; the four roles (``services/roles.py``) are made of these. The
+token of an agent may call tools and read its own list, nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """``person``: the permission a person needs (app ``mcpregistry``). ``agent``: may an agent's token?"""
+
+    person: str
+    agent: bool = False
+
+
+TABLE: dict[str, Rule] = {
+    "GET /servers": Rule("view_server"),
+    "POST /servers": Rule("add_server"),
+    "GET /servers/{slug}": Rule("view_server"),
+    "PATCH /servers/{slug}": Rule("change_server"),
+    "DELETE /servers/{slug}": Rule("delete_server"),
+    "GET /servers/{slug}/launch": Rule("confirm_server"),
+    "POST /servers/{slug}/confirm": Rule("confirm_server"),
+    "POST /servers/{slug}/enable": Rule("change_server"),
+    "POST /servers/{slug}/disable": Rule("change_server"),
+    "POST /servers/{slug}/refresh": Rule("test_server"),
+    "POST /servers/{slug}/reconnect": Rule("test_server"),
+    "GET /servers/{slug}/tests": Rule("view_servertest"),
+    "POST /servers/{slug}/tests": Rule("test_server"),
+    "GET /servers/{slug}/tests/{test_id}": Rule("view_servertest"),
+    "GET /servers/{slug}/events": Rule("view_serverevent"),
+    "GET /servers/{slug}/status": Rule("view_server"),
+    "GET /tools": Rule("view_tool"),
+    "GET /tools/{name}": Rule("view_tool"),
+    "PATCH /tools/{name}": Rule("change_tool"),
+    "GET /tools/{name}/definitions": Rule("view_definition"),
+    "POST /tools/{name}/call": Rule("call_tool", agent=True),
+    "GET /definitions": Rule("view_definition"),
+    "GET /definitions/{definition_id}": Rule("view_definition"),
+    "POST /definitions/{definition_id}/approve": Rule("approve_definition"),
+    "POST /definitions/{definition_id}/reject": Rule("approve_definition"),
+    "GET /endpoints": Rule("view_endpoint"),
+    "POST /endpoints": Rule("add_endpoint"),
+    "GET /endpoints/{slug}": Rule("view_endpoint"),
+    "PATCH /endpoints/{slug}": Rule("change_endpoint"),
+    "DELETE /endpoints/{slug}": Rule("delete_endpoint"),
+    "GET /endpoints/{slug}/tools": Rule("view_endpoint", agent=True),
+    "GET /agents": Rule("view_agent"),
+    "POST /agents": Rule("add_agent"),
+    "GET /agents/{slug}": Rule("view_agent"),
+    "PATCH /agents/{slug}": Rule("change_agent"),
+    "DELETE /agents/{slug}": Rule("delete_agent"),
+    "GET /agents/{slug}/tokens": Rule("view_token"),
+    "POST /agents/{slug}/tokens": Rule("add_token"),
+    "DELETE /agents/{slug}/tokens/{token_id}": Rule("delete_token"),
+    "GET /grants": Rule("view_grant"),
+    "POST /grants": Rule("add_grant"),
+    "GET /grants/{grant_id}": Rule("view_grant"),
+    "DELETE /grants/{grant_id}": Rule("delete_grant"),
+    "GET /invocations": Rule("view_invocation"),
+    "GET /invocations/{invocation_id}": Rule("view_invocation"),
+    "GET /audit": Rule("view_auditentry"),
+    "GET /audit/verification": Rule("view_auditentry"),
+    "GET /config/export": Rule("change_server"),
+    "POST /config/import": Rule("add_server"),
+    "GET /status": Rule("view_server"),
+    "GET /status/servers": Rule("view_server"),
+}

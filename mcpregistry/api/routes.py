@@ -1,0 +1,63 @@
+"""The router that every file of this room uses: it hangs the permission table on each operation.
+
+Paths are written out in full (``/servers/{slug}``), so that they can be found by searching and are
+the very keys of the table.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.http import HttpRequest
+from ninja import Router
+from ninja.parser import Parser
+from ninja.renderers import JSONRenderer
+
+from mcpregistry.api.auth import gates
+from mcpregistry.api.permissions import TABLE, Rule
+from mcpregistry.api.schemas.basics import Problem
+
+# What any operation may answer besides its own; 400 and 422 come from reading the request.
+_ALWAYS = (400, 401, 403, 422, 429, 500, 503)
+
+
+class Routes(Router):
+    def add_api_operation(  # type: ignore[override]  # the same call, with our options filled in
+        self, path: str, methods: list[str], view_func: Callable[..., Any], **options: Any
+    ) -> None:
+        is_async = inspect.iscoroutinefunction(view_func)
+        own = options["response"] if isinstance(options["response"], dict) else {200: options["response"]}
+        options["auth"] = gates(_rule(path, methods), is_async=is_async)
+        options["response"] = dict.fromkeys((*_ALWAYS, *_missing(path)), Problem) | own
+        options["operation_id"] = view_func.__name__
+        super().add_api_operation(path, methods, view_func, **options)
+
+
+def _rule(path: str, methods: list[str]) -> Rule:
+    key = f"{' '.join(methods)} {path}"
+    if key not in TABLE:
+        raise ImproperlyConfigured(f"{key} is not in the permission table (mcpregistry/api/permissions.py).")
+    return TABLE[key]
+
+
+def _missing(path: str) -> tuple[int, ...]:
+    return (404,) if "{" in path else ()
+
+
+class StrictParser(Parser):
+    """JSON as RFC 8259 has it: NaN and infinities are no numbers, and have no place in a database."""
+
+    def parse_body(self, request: HttpRequest) -> Any:
+        return json.loads(request.body, parse_constant=_no_number)
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
+
+
+class StrictRenderer(JSONRenderer):
+    json_dumps_params = {"allow_nan": False}

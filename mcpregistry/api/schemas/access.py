@@ -1,0 +1,152 @@
+"""Endpoints, agents, tokens and grants."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from ninja import Schema
+from pydantic import Field
+
+from mcpregistry.api.schemas.basics import Input, Object, Slug, Text, When
+from mcpregistry.models import Agent, Endpoint, Grant, Token
+
+Name = Annotated[Text, Field(max_length=200)]
+Long = Annotated[Text, Field(max_length=20_000)]
+Capabilities = Annotated[list[Annotated[Text, Field(min_length=1, max_length=600)]], Field(max_length=1000)]
+
+
+class EndpointChange(Input):
+    slug: Slug | None = None
+    name: Name | None = None
+    instructions: Long | None = None
+    enabled: bool | None = None
+    scope: Literal["granted", "listed"] | None = None
+    naming_style: Literal["double", "single", "mcp_single", "mcp_double", "plain"] | None = None
+    description_style: Literal["none", "bracket", "mcp_bracket"] | None = None
+    hide_unavailable: bool | None = None
+
+
+class EndpointNew(EndpointChange):
+    slug: Slug  # type: ignore[assignment]
+
+
+class EndpointOut(Schema):
+    slug: str
+    name: str
+    instructions: str
+    enabled: bool
+    scope: str
+    naming_style: str
+    description_style: str
+    hide_unavailable: bool
+    created_at: datetime
+
+
+class ListedTool(Schema):
+    """``definition`` is exactly what a host is told about the tool."""
+
+    name: str
+    server: str
+    original_name: str
+    definition: dict[str, Any]
+
+
+class Listing(Schema):
+    endpoint: str
+    agent: str
+    tools: list[ListedTool]
+
+
+class AgentChange(Input):
+    nullable = frozenset({"calls_per_minute"})
+
+    slug: Slug | None = None
+    name: Name | None = None
+    description: Long | None = None
+    enabled: bool | None = None
+    capabilities: Capabilities | None = None
+    calls_per_minute: Annotated[int, Field(ge=0, le=1_000_000, description="Null: no limit.")] | None = None
+
+
+class AgentNew(AgentChange):
+    slug: Slug  # type: ignore[assignment]
+
+
+class AgentOut(Schema):
+    slug: str
+    name: str
+    description: str
+    enabled: bool
+    capabilities: list[str]
+    calls_per_minute: int | None
+    created_at: datetime
+
+
+class TokenNew(Input):
+    name: Annotated[Text, Field(min_length=1, max_length=200, description="What it is for.")]
+    expires_at: When | None = None
+
+
+class TokenOut(Schema):
+    id: int
+    name: str
+    prefix: str
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None
+
+
+class TokenIssued(TokenOut):
+    token: str = Field(description="Shown this once; only its hash is kept.")
+
+
+class GrantNew(Input):
+    """Exactly one of agent and endpoint, exactly one of server and tool."""
+
+    agent: Slug | None = None
+    endpoint: Slug | None = None
+    server: Slug | None = None
+    tool: Annotated[Text, Field(min_length=1, max_length=600, description="server::tool, or its exposed name.")] | (
+        None
+    ) = None
+    argument_pins: Object = {}
+    expires_at: When | None = None
+    note: Annotated[Text, Field(max_length=500)] = ""
+
+
+class GrantOut(Schema):
+    id: int
+    agent: str | None
+    endpoint: str | None
+    server: str | None
+    tool: str | None
+    argument_pins: dict[str, Any]
+    expires_at: datetime | None
+    note: str
+    created_at: datetime
+
+
+def endpoint_out(row: Endpoint) -> EndpointOut:
+    return EndpointOut(**{name: getattr(row, name) for name in EndpointOut.model_fields})
+
+
+def agent_out(row: Agent) -> AgentOut:
+    return AgentOut(**{name: getattr(row, name) for name in AgentOut.model_fields})
+
+
+def token_out(row: Token) -> TokenOut:
+    return TokenOut(**{name: getattr(row, name) for name in TokenOut.model_fields})
+
+
+def token_issued(row: Token, raw: str) -> TokenIssued:
+    return TokenIssued(**token_out(row).model_dump(), token=raw)
+
+
+def grant_out(row: Grant) -> GrantOut:
+    return GrantOut(
+        id=row.id, agent=row.agent.slug if row.agent else None, endpoint=row.endpoint.slug if row.endpoint else None,
+        server=row.server.slug if row.server else None, tool=str(row.tool) if row.tool else None,
+        argument_pins=row.argument_pins, expires_at=row.expires_at, note=row.note, created_at=row.created_at,
+    )  # fmt: skip

@@ -1,0 +1,91 @@
+"""Shapes that every aggregate shares: the problem, the page, and text that any database can hold."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
+
+from ninja import Schema
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+
+T = TypeVar("T")
+
+LONG_TEXT = 20_000  # characters of a long text in one answer
+WHOLE_VALUE = 1_000_000  # characters of a JSON value in one answer
+
+
+def _storable(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("holds half a character (a lone surrogate)") from None
+    if "\x00" in text:
+        raise ValueError("holds a NUL character")
+    return text
+
+
+def _storable_value(value: dict[str, Any]) -> dict[str, Any]:
+    try:
+        _storable(json.dumps(value, ensure_ascii=False, allow_nan=False).replace("\\u0000", "\x00"))
+    except RecursionError:
+        raise ValueError("is nested too deeply") from None
+    return value
+
+
+def _only_text(value: object) -> object:
+    if not isinstance(value, str | datetime):
+        raise ValueError("must be a text such as 2026-11-21T12:00:00Z")
+    return value
+
+
+Text = Annotated[str, AfterValidator(_storable)]
+Slug = Annotated[
+    str,
+    # The first alternative of the model's rule, without look-ahead: JSON Schema engines disagree on that.
+    StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9.-]|_[A-Za-z0-9.-])*_?$", max_length=63),
+]
+Object = Annotated[dict[str, Any], AfterValidator(_storable_value)]
+When = Annotated[
+    AwareDatetime,
+    BeforeValidator(_only_text, json_schema_input_type=AwareDatetime),
+    Field(strict=False, description="RFC 3339 with an offset, e.g. 2026-11-21T12:00:00Z."),
+]
+
+
+class Input(BaseModel):
+    """A request body: exact types, no unknown keys."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    nullable: ClassVar[frozenset[str]] = frozenset()
+
+    def given(self) -> dict[str, Any]:
+        """The keys that were sent; null counts as left out, unless it means something for that key."""
+        sent = {name: getattr(self, name) for name in self.model_fields_set}
+        return {name: value for name, value in sent.items() if value is not None or name in self.nullable}
+
+
+class Problem(Schema):
+    code: str = Field(description="Stable and machine-readable.")
+    message: str
+    remedy: str
+
+
+class Page(Schema, Generic[T]):
+    items: list[T]
+    next: str | None = Field(description="Send as 'cursor' for the next page; null on the last.")
+
+
+class Accepted(Schema):
+    """The work was handed to a background process."""
+
+    message: str
+
+
+def capped(text: str, limit: int = LONG_TEXT) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def decoded(text: str) -> Any:
+    """A stored JSON text as a value; null when it was erased or is too long for one answer."""
+    return json.loads(text) if text and len(text) <= WHOLE_VALUE else None

@@ -1,0 +1,48 @@
+"""One tool call over REST: what goes in and what comes out."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from ninja import Schema
+from pydantic import Field
+
+from mcpregistry.api.schemas.basics import Input, Slug, Text
+
+
+class CallMeta(Input):
+    """Optional. Names, when given, must be those of the tool: a check against a mix-up."""
+
+    server_name: Annotated[Text, Field(max_length=63)] | None = None
+    tool_name: Annotated[Text, Field(max_length=500)] | None = None
+    request_id: Annotated[Text, Field(max_length=100, description="To find the call again by.")] = ""
+
+
+class CallOrder(Input):
+    params: dict[str, Any] = Field(default={}, description="The tool's arguments.")
+    endpoint: Slug = "default"
+    agent: Slug | None = Field(default=None, description="Only for people: the agent they act for.")
+    mcp: CallMeta = CallMeta()
+
+
+class CallResultMeta(Schema):
+    invocation_id: str
+    state: str
+    server_name: str
+    tool_name: str
+    request_id: str
+    response_time: float = Field(description="Milliseconds.")
+    content_type: Literal["text", "json", "binary", "none"]
+    content: Any = Field(description="The tool's result as MCP has it, untouched.")
+    error_code: str
+    remedy: str
+
+
+class CallAnswer(Schema):
+    """``success`` false with HTTP 200: the tool or its server failed; ``?strict=1`` answers 502 or 504 instead."""
+
+    tool_name: str
+    success: bool
+    result: Any
+    error: str | None
+    mcp: CallResultMeta

@@ -1,0 +1,92 @@
+"""Calls and the audit log: what happened, read only."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from ninja import Schema
+from pydantic import Field
+
+from mcpregistry.api.schemas.basics import capped, decoded
+from mcpregistry.models import AuditEntry, Invocation
+
+_SAME = (
+    "id", "state", "exposed_name", "origin", "outcome", "error_code", "host_name", "request_id", "result_bytes",
+    "received_at", "dispatched_at", "finished_at", "duration_ms",
+)  # fmt: skip
+
+
+class InvocationOut(Schema):
+    id: str
+    state: str
+    agent: str
+    endpoint: str
+    server: str
+    tool: str
+    exposed_name: str
+    origin: str
+    outcome: str = Field(description="allow, ask or deny; empty when it did not come to that.")
+    reason: str
+    error_code: str
+    host_name: str
+    request_id: str
+    result_bytes: int
+    received_at: datetime
+    dispatched_at: datetime | None
+    finished_at: datetime | None
+    duration_ms: float | None
+
+
+class InvocationDetail(InvocationOut):
+    """Arguments and result are null once retention has erased them, or when they are too long to show."""
+
+    server_revision: int
+    definition_hash: str
+    binding: str
+    arguments: Any
+    result: Any
+
+
+class AuditOut(Schema):
+    id: int
+    at: datetime
+    kind: str
+    actor: str
+    subject: str
+    writer: str
+    seq: int
+    hash: str
+    facts: dict[str, Any] | None
+
+
+class Verification(Schema):
+    """Every chain was walked from its first entry; ``problems`` names the first break of each."""
+
+    intact: bool
+    entries: int
+    chains: int
+    problems: list[str]
+
+
+def invocation_out(row: Invocation) -> InvocationOut:
+    return InvocationOut(**_facts(row))
+
+
+def invocation_detail(row: Invocation) -> InvocationDetail:
+    return InvocationDetail(
+        **_facts(row), server_revision=row.server_revision, definition_hash=row.definition_hash,
+        binding=row.binding, arguments=decoded(row.arguments), result=decoded(row.result),
+    )  # fmt: skip
+
+
+def audit_out(row: AuditEntry) -> AuditOut:
+    return AuditOut(
+        id=row.id, at=row.at, kind=row.kind, actor=row.actor, subject=row.subject, writer=row.writer, seq=row.seq,
+        hash=row.hash, facts=decoded(row.body),
+    )  # fmt: skip
+
+
+def _facts(row: Invocation) -> dict[str, Any]:
+    names = {"agent": row.agent_slug, "endpoint": row.endpoint_slug, "server": row.server_slug, "tool": row.tool_name}
+    return {name: getattr(row, name) for name in _SAME} | names | {"reason": capped(row.reason)}

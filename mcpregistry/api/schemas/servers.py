@@ -1,0 +1,185 @@
+"""Servers, their tests, events and status. Values of env and headers go in, only their names come out."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from ninja import Schema
+from pydantic import Field
+
+from mcpregistry.api.schemas.basics import Input, Object, Slug, Text, capped
+from mcpregistry.models import Connection, Server, ServerEvent, ServerTest
+
+TransportName = Literal["stdio", "http", "sse", "websocket"]
+LifecycleName = Literal["draft", "active", "disabled"]
+Pairs = dict[Annotated[Text, Field(max_length=200)], Annotated[Text, Field(max_length=20_000)]]
+Seconds = Annotated[float, Field(ge=0.1, le=600, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1, le=1000)]
+
+
+class ServerChange(Input):
+    """Every key may be left out; env and headers are replaced as a whole when given."""
+
+    slug: Slug | None = None
+    name: Annotated[Text, Field(max_length=200)] | None = None
+    description: Annotated[Text, Field(max_length=10_000)] | None = None
+    transport: TransportName | None = None
+    command: Annotated[list[Annotated[Text, Field(max_length=10_000)]], Field(max_length=200)] | None = None
+    cwd: Annotated[Text, Field(max_length=1000)] | None = None
+    env: Annotated[Pairs, Field(max_length=200)] | None = None
+    url: Annotated[Text, Field(max_length=2000)] | None = None
+    headers: Annotated[Pairs, Field(max_length=100)] | None = None
+    allowed_networks: Annotated[list[Annotated[Text, Field(max_length=50)]], Field(max_length=50)] | None = None
+    connect_mode: Literal["lazy", "eager", "manual"] | None = None
+    resend: Literal["never", "safe", "always"] | None = None
+    protocol_mode: Literal["auto", "legacy", "modern"] | None = None
+    connect_timeout: Seconds | None = None
+    request_timeout: Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)] | None = None
+    idle_timeout: Annotated[float, Field(ge=1, le=31_536_000, allow_inf_nan=False)] | None = None
+    max_message_bytes: Annotated[int, Field(ge=1024, le=2**30)] | None = None
+    max_concurrency: Count | None = None
+    check_interval: Annotated[int, Field(ge=10, le=31_536_000)] | None = None
+
+
+class ServerNew(ServerChange):
+    slug: Slug  # type: ignore[assignment]
+
+
+class Confirmation(Input):
+    launch_hash: Annotated[Text, Field(min_length=64, max_length=64, description="As 'launch' showed it.")]
+
+
+class TestOrder(Input):
+    """By id alone: what is tested is the stored, confirmed server."""
+
+    call_tool: Annotated[Text, Field(max_length=200, description="A harmless tool to call, or nothing.")] = ""
+    call_arguments: Object = {}
+
+
+class ServerOut(Schema):
+    slug: str
+    name: str
+    description: str
+    transport: TransportName
+    command: list[str]
+    cwd: str
+    env_names: list[str]
+    url: str
+    header_names: list[str]
+    allowed_networks: list[str]
+    connect_mode: str
+    resend: str
+    protocol_mode: str
+    connect_timeout: float
+    request_timeout: float
+    idle_timeout: float
+    max_message_bytes: int
+    max_concurrency: int
+    check_interval: int
+    lifecycle: LifecycleName
+    launch_confirmed: bool
+    confirmed_at: datetime | None
+    revision: int
+    source: str
+    created_at: datetime
+    updated_at: datetime
+
+
+class LaunchOut(Schema):
+    """What a person confirms. The hash covers the secret values too, so only those who may confirm see it."""
+
+    facts: dict[str, Any]
+    launch_hash: str
+    confirmed: bool
+
+
+class ConnectionOut(Schema):
+    process: str
+    state: str
+    protocol_era: str
+    pid: int | None
+    since: datetime
+    seen_at: datetime
+    last_error: str
+
+
+class StatusOut(Schema):
+    """Counters are of all recorded calls; ``last_error`` stays until another failure replaces it."""
+
+    server_name: str
+    transport: TransportName
+    lifecycle: LifecycleName
+    connected: bool
+    available: bool
+    tools_discovered: int
+    total_calls: int
+    success_calls: int
+    failed_calls: int
+    last_error: str
+    last_error_code: str
+    last_error_time: datetime | None
+    last_ok_time: datetime | None
+    processes: list[ConnectionOut]
+
+
+class EventOut(Schema):
+    id: int
+    at: datetime
+    kind: str
+    message: str
+    process: str
+
+
+class ServerTestOut(Schema):
+    id: int
+    server: str
+    verdict: Literal["queued", "running", "passed", "failed"]
+    requested_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    call_tool: str
+    server_revision: int
+    protocol_era: str
+    timings: dict[str, Any]
+    tool_count: int | None
+    error_code: str
+    error: str
+    stderr_tail: str
+
+
+_SAME = (
+    "slug", "name", "description", "transport", "command", "cwd", "url", "allowed_networks", "connect_mode", "resend",
+    "protocol_mode", "connect_timeout", "request_timeout", "idle_timeout", "max_message_bytes", "max_concurrency",
+    "check_interval", "lifecycle", "launch_confirmed", "confirmed_at", "revision", "source", "created_at", "updated_at",
+)  # fmt: skip
+
+
+def server_out(server: Server) -> ServerOut:
+    same = {name: getattr(server, name) for name in _SAME}
+    return ServerOut(**same, env_names=sorted(server.env), header_names=sorted(server.headers))
+
+
+def launch_out(server: Server) -> LaunchOut:
+    return LaunchOut(facts=server.launch_facts(), launch_hash=server.launch_hash(), confirmed=server.launch_confirmed)
+
+
+def connection_out(row: Connection) -> ConnectionOut:
+    return ConnectionOut(
+        process=row.process, state=row.state, protocol_era=row.protocol_era, pid=row.pid,
+        since=row.since, seen_at=row.seen_at, last_error=capped(row.last_error),
+    )  # fmt: skip
+
+
+def event_out(event: ServerEvent) -> EventOut:
+    return EventOut(id=event.id, at=event.at, kind=event.kind, message=capped(event.message), process=event.process)
+
+
+def test_out(test: ServerTest) -> ServerTestOut:
+    return ServerTestOut(
+        id=test.id, server=test.server.slug, verdict=test.verdict, requested_at=test.requested_at,
+        started_at=test.started_at, finished_at=test.finished_at, call_tool=test.call_tool,
+        server_revision=test.server_revision, protocol_era=test.protocol_era, timings=test.timings,
+        tool_count=test.tool_count, error_code=test.error_code, error=capped(test.error),
+        stderr_tail=capped(test.stderr_tail, 64 * 1024),
+    )  # fmt: skip

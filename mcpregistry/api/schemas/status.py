@@ -1,0 +1,18 @@
+"""The site as a whole."""
+
+from __future__ import annotations
+
+from ninja import Schema
+from pydantic import Field
+
+
+class SiteStatus(Schema):
+    configuration_revision: int
+    servers_active: int
+    servers_draft: int
+    servers_disabled: int
+    servers_unavailable: int = Field(description="Active, but failed several times in a row.")
+    definitions_waiting: int = Field(description="New or changed tools that nobody has decided on.")
+    calls_open: int = Field(description="Held, ready or sent, and not ended.")
+    tests_queued: int
+    processes: list[str] = Field(description="Processes that hold connections to servers.")

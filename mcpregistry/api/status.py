@@ -1,0 +1,91 @@
+"""How the site and its servers are doing, for programs that watch."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from django.db.models import Count, Q
+from django.http import HttpRequest
+
+from mcpregistry.api import lookup
+from mcpregistry.api.paging import Cursor, Limit, page
+from mcpregistry.api.routes import Routes
+from mcpregistry.api.schemas.basics import Page, Slug, capped
+from mcpregistry.api.schemas.servers import StatusOut, connection_out
+from mcpregistry.api.schemas.status import SiteStatus
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.models import Configuration, Connection, Invocation, Server, ServerTest, Tool
+
+router = Routes(tags=["status"])
+
+_FAILED = (State.TOOL_ERROR, State.NOT_SENT, State.UNKNOWN)
+_OPEN = (State.PENDING, State.READY, State.DISPATCHED)
+
+
+@router.get("/status", response=SiteStatus)
+def get_status(request: HttpRequest) -> SiteStatus:
+    by_lifecycle = dict(Server.objects.order_by().values_list("lifecycle").annotate(Count("id")))
+    return SiteStatus(
+        configuration_revision=Configuration.load().revision,
+        servers_active=by_lifecycle.get("active", 0),
+        servers_draft=by_lifecycle.get("draft", 0),
+        servers_disabled=by_lifecycle.get("disabled", 0),
+        servers_unavailable=Server.objects.active().filter(unavailable_since__isnull=False).count(),
+        definitions_waiting=Tool.objects.waiting().count(),
+        calls_open=Invocation.objects.filter(state__in=_OPEN).count(),
+        tests_queued=ServerTest.objects.filter(verdict=ServerTest.Verdict.QUEUED).count(),
+        processes=sorted(Connection.objects.order_by().values_list("process", flat=True).distinct()),
+    )
+
+
+@router.get("/status/servers", response=Page[StatusOut])
+def list_server_status(request: HttpRequest, limit: Limit = 50, cursor: Cursor = None) -> Page[StatusOut]:
+    """Every server, also disabled ones and drafts."""
+    found = page(Server.objects.all(), order=("slug",), limit=limit, cursor=cursor, show=lambda server: server)
+    return Page[StatusOut](items=_statuses(found.items), next=found.next)
+
+
+@router.get("/servers/{slug}/status", response=StatusOut)
+def get_server_status(request: HttpRequest, slug: Slug) -> StatusOut:
+    return _statuses([lookup.server(slug)])[0]
+
+
+def _statuses(servers: list[Server]) -> list[StatusOut]:
+    """In three queries, however many servers."""
+    connections = defaultdict(list)
+    for connection in Connection.objects.filter(server__in=servers).order_by("process"):
+        connections[connection.server_id].append(connection)
+    tools = dict(
+        Tool.objects.filter(server__in=servers, present=True).order_by().values_list("server").annotate(Count("id"))
+    )
+    calls = _calls(server.slug for server in servers)
+    return [_status(s, connections[s.id], tools.get(s.id, 0), *calls.get(s.slug, (0, 0))) for s in servers]
+
+
+def _calls(slugs: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """(succeeded, failed) by server."""
+    rows = Invocation.objects.filter(server_slug__in=list(slugs)).order_by().values("server_slug")
+    counted = rows.annotate(
+        good=Count("id", filter=Q(state=State.SUCCEEDED)), bad=Count("id", filter=Q(state__in=_FAILED))
+    )
+    return {row["server_slug"]: (row["good"], row["bad"]) for row in counted}
+
+
+def _status(server: Server, connections: list[Connection], tools: int, good: int, bad: int) -> StatusOut:
+    return StatusOut(
+        server_name=server.slug,
+        transport=server.transport,
+        lifecycle=server.lifecycle,
+        connected=any(connection.state == "connected" for connection in connections),
+        available=server.lifecycle == "active" and server.unavailable_since is None,
+        tools_discovered=tools,
+        total_calls=good + bad,
+        success_calls=good,
+        failed_calls=bad,
+        last_error=capped(server.last_error),
+        last_error_code=server.last_error_code,
+        last_error_time=server.last_error_at,
+        last_ok_time=server.last_ok_at,
+        processes=[connection_out(connection) for connection in connections],
+    )

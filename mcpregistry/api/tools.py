@@ -1,0 +1,88 @@
+"""Tools: find them, switch them on and off, vouch that one may be called twice."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from django.db.models import Q
+from django.http import HttpRequest
+from ninja import Path, Query
+
+from mcpregistry import queries
+from mcpregistry.api import lookup
+from mcpregistry.api.auth import actor
+from mcpregistry.api.paging import Cursor, Limit, page
+from mcpregistry.api.routes import Routes
+from mcpregistry.api.schemas.basics import Page, Slug, Text
+from mcpregistry.api.schemas.tools import (
+    DefinitionOut,
+    ToolChange,
+    ToolDetail,
+    ToolOut,
+    ToolStatus,
+    definition_out,
+    tool_detail,
+    tool_out,
+)
+from mcpregistry.models import Connection, Definition, Tool
+from mcpregistry.services import definitions
+
+router = Routes(tags=["tools"])
+
+ToolName = Annotated[Text, Path(max_length=600, description="server::tool, or the exposed name server__tool.")]
+
+
+@router.get("/tools", response=Page[ToolOut])
+def list_tools(
+    request: HttpRequest,
+    *,
+    q: Annotated[Text | None, Query(max_length=200, description="Part of the tool's or server's name.")] = None,
+    server: Slug | None = None,
+    status: ToolStatus | None = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[ToolOut]:
+    rows = Tool.objects.select_related("server", "pinned", "latest")
+    if q:
+        rows = rows.filter(Q(name__icontains=q) | Q(server__slug__icontains=q))
+    if server:
+        rows = rows.filter(server__slug=server)
+    if status:
+        rows = queries.with_status(rows, status)
+    names = lookup.tool_names()
+    return page(
+        rows,
+        order=("server__slug", "name"),
+        limit=limit,
+        cursor=cursor,
+        show=lambda tool: tool_out(tool, names[tool.server.slug, tool.name]),
+    )
+
+
+@router.get("/tools/{name}", response=ToolDetail)
+def get_tool(request: HttpRequest, name: ToolName) -> ToolDetail:
+    return _detail(lookup.tool(name))
+
+
+@router.patch("/tools/{name}", response=ToolDetail)
+def change_tool(request: HttpRequest, name: ToolName, payload: ToolChange) -> ToolDetail:
+    tool = lookup.tool(name)
+    for field, value in payload.given().items():
+        setattr(tool, field, value)
+    return _detail(definitions.save_tool(tool=tool, actor=actor(request)))
+
+
+@router.get("/tools/{name}/definitions", response=Page[DefinitionOut])
+def list_tool_definitions(
+    request: HttpRequest, name: ToolName, limit: Limit = 50, cursor: Cursor = None
+) -> Page[DefinitionOut]:
+    """Every version that was ever seen, newest first."""
+    tool = lookup.tool(name)
+    rows = Definition.objects.filter(tool=tool)
+    return page(rows, order=("-id",), limit=limit, cursor=cursor, show=lambda row: definition_out(row, tool))
+
+
+def _detail(tool: Tool) -> ToolDetail:
+    name = lookup.tool_names()[tool.server.slug, tool.name]
+    connected = Connection.objects.filter(server=tool.server, state="connected").exists()
+    return tool_detail(tool, name, connected=connected)

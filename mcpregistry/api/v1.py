@@ -1,0 +1,39 @@
+"""The API's first version, put together. Its permissions are one table: ``permissions.py``."""
+
+from __future__ import annotations
+
+from ninja import NinjaAPI
+
+from mcpregistry.api import (
+    agents,
+    audit,
+    calls,
+    definitions,
+    endpoints,
+    grants,
+    invocations,
+    servers,
+    status,
+    tools,
+)
+from mcpregistry.api.auth import Nobody
+from mcpregistry.api.errors import add_handlers
+from mcpregistry.api.routes import StrictParser, StrictRenderer
+
+_ROOMS = (servers, status, tools, calls, definitions, endpoints, agents, grants, invocations, audit)
+
+api = NinjaAPI(
+    title="Slipsnisse",
+    version="1",
+    description=(
+        "Errors are always `{code, message, remedy}`. Lists come in pages: send `next` back as `cursor`. "
+        "People use their session (with its CSRF token), programs a bearer token."
+    ),
+    urls_namespace="api",
+    auth=Nobody(),
+    parser=StrictParser(),
+    renderer=StrictRenderer(),
+)
+add_handlers(api)
+for room in _ROOMS:
+    api.add_router("", room.router)

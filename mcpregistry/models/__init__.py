@@ -2,6 +2,7 @@
 
 from mcpregistry.models.access import Agent, Configuration, Endpoint, Grant, Token, Workspace
 from mcpregistry.models.audit import AuditEntry
+from mcpregistry.models.imported import ImportedFile
 from mcpregistry.models.invocation import Invocation
 from mcpregistry.models.server import Connection, Credential, Server, ServerEvent, ServerTest
 from mcpregistry.models.tool import Definition, Tool
@@ -15,6 +16,7 @@ __all__ = [
     "Definition",
     "Endpoint",
     "Grant",
+    "ImportedFile",
     "Invocation",
     "Server",
     "ServerEvent",

@@ -141,9 +141,8 @@ class Server(models.Model):
     server_instructions = models.TextField(blank=True, editable=False)
     refreshed_at = models.DateTimeField("tools read at", null=True, blank=True, editable=False)
 
-    extra = models.JSONField(
-        default=dict, blank=True, editable=False, help_text="Unknown keys of imported files, per format."
-    )
+    sealed_extra = models.TextField(blank=True, editable=False)
+    extra = Sealed("sealed_extra", dict)  # what imported files say that has no field here; may hold secrets
     source = models.CharField(
         max_length=40, blank=True, editable=False, help_text="How it came here: admin, api, a file format."
     )

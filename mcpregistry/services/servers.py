@@ -23,7 +23,7 @@ _REVISED = (
     "connect_timeout", "request_timeout", "idle_timeout", "max_message_bytes", "max_concurrency", "env", "headers",
 )  # fmt: skip
 
-_SCHEMES = {
+SCHEMES = {
     Transport.HTTP: ("http", "https"),
     Transport.SSE: ("http", "https"),
     Transport.WEBSOCKET: ("ws", "wss"),
@@ -40,7 +40,7 @@ def check_server(server: Server) -> None:
         return
     if server.command:
         raise ConfigInvalid("A remote server has no command.", remedy="Empty the command or choose stdio.")
-    check_url(server.url, _SCHEMES[Transport(server.transport)])
+    check_url(server.url, SCHEMES[Transport(server.transport)])
     check_pairs(server.headers, "Headers")
     check_networks(server.allowed_networks)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from controlplane import embedded, env, keys
 from controlplane.databases import settings_for
+from controlplane.unfold import UNFOLD  # noqa: F401  (the look of the admin)
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 VAR_DIR = BASE_DIR / (env.text("SLIPSNISSE_VAR") or "var")  # an absolute path replaces BASE_DIR

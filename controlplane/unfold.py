@@ -1,0 +1,124 @@
+"""How the admin looks: titles, colours, the environment chip, the navigation and its badge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.conf import settings
+from django.http import HttpRequest
+from django.templatetags.static import static
+from django.urls import reverse_lazy
+
+
+def environment(request: HttpRequest) -> list[str]:
+    """The chip in the corner: what kind of site this is."""
+    if settings.DEBUG:
+        return ["Debug", "danger"]
+    embedded = settings.DATABASES["default"]["ENGINE"].endswith("sqlite3")
+    return ["Embedded", "info"] if embedded else ["Production", "success"]
+
+
+def waiting(request: HttpRequest) -> str:
+    """How many definitions wait for a decision; nothing when none does."""
+    from mcpregistry.queries import waiting_count
+
+    count = waiting_count() if request.user.has_perm("mcpregistry.view_tool") else 0
+    return str(count) if count else ""
+
+
+def _may_see(permission: str) -> Callable[[HttpRequest], bool]:
+    return lambda request: request.user.has_perm(permission)
+
+
+def _item(title: str, icon: str, model: str, **more: Any) -> dict[str, Any]:
+    app, _, name = model.rpartition("_")
+    return {
+        "title": title,
+        "icon": icon,
+        "link": reverse_lazy(f"admin:{model}_changelist"),
+        "permission": _may_see(f"{app}.view_{name}"),
+    } | more
+
+
+UNFOLD: dict[str, Any] = {
+    "SITE_TITLE": "Slipsnisse",
+    "SITE_HEADER": "Slipsnisse",
+    "SITE_SUBHEADER": "MCP control plane",
+    "SITE_URL": None,
+    "SITE_SYMBOL": "hub",
+    "SITE_FAVICONS": [
+        {"rel": "icon", "type": "image/svg+xml", "href": lambda _: static("mcpregistry/favicon.svg")},
+    ],
+    "SHOW_HISTORY": True,
+    "SHOW_VIEW_ON_SITE": False,
+    "ENVIRONMENT": "controlplane.unfold.environment",
+    "DASHBOARD_CALLBACK": "controlplane.dashboard.dashboard",
+    "STYLES": [lambda _: static("mcpregistry/admin.css")],
+    "COLORS": {
+        "primary": {
+            "50": "oklch(98.4% .014 180.7)",
+            "100": "oklch(95.3% .051 180.8)",
+            "200": "oklch(91% .096 180.4)",
+            "300": "oklch(85.5% .138 181.1)",
+            "400": "oklch(77.7% .152 181.9)",
+            "500": "oklch(60% .118 184.7)",
+            "600": "oklch(51.1% .096 186.4)",
+            "700": "oklch(43.7% .078 188.2)",
+            "800": "oklch(38.6% .063 188.4)",
+            "900": "oklch(32% .05 190)",
+            "950": "oklch(27.7% .046 192.5)",
+        }
+    },
+    "SIDEBAR": {
+        "show_search": True,
+        "command_search": False,
+        "show_all_applications": False,
+        "navigation": [
+            {
+                "items": [
+                    {"title": "Overview", "icon": "dashboard", "link": reverse_lazy("admin:index")},
+                    _item("Servers", "dns", "mcpregistry_server"),
+                    _item(
+                        "Tools & definitions",
+                        "build",
+                        "mcpregistry_tool",
+                        badge="controlplane.unfold.waiting",
+                        badge_variant="warning",
+                    ),
+                ],
+            },
+            {
+                "title": "Access",
+                "separator": True,
+                "items": [
+                    _item("Agents", "smart_toy", "mcpregistry_agent"),
+                    _item("Tokens", "key", "mcpregistry_token"),
+                    _item("Endpoints", "lan", "mcpregistry_endpoint"),
+                    _item("Grants", "rule", "mcpregistry_grant"),
+                ],
+            },
+            {
+                "title": "Record",
+                "separator": True,
+                "items": [
+                    _item("Calls", "call_made", "mcpregistry_invocation"),
+                    _item("Audit log", "history", "mcpregistry_auditentry"),
+                    _item("Server events", "event_note", "mcpregistry_serverevent"),
+                    _item("Server tests", "network_check", "mcpregistry_servertest"),
+                ],
+            },
+            {
+                "title": "Site",
+                "separator": True,
+                "items": [
+                    _item("Users", "person", "auth_user"),
+                    _item("Groups", "group", "auth_group"),
+                    _item("Workspaces", "folder_open", "mcpregistry_workspace"),
+                    _item("Credentials", "lock", "mcpregistry_credential"),
+                    _item("Configuration", "settings", "mcpregistry_configuration"),
+                ],
+            },
+        ],
+    },
+}

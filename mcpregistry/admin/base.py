@@ -1,0 +1,224 @@
+"""What all our admin pages share: the services change records, refusals become messages, histories.
+
+* A record is saved and deleted by a verb of ``mcpregistry.services``, so every face has the same rules
+  and the same audit. What a service refuses is shown to the person, never a server error.
+* Buttons of one record (``verbs``) are POST forms with a permission each: nothing changes by a GET.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.core.paginator import Paginator
+from django.db import models
+from django.forms import ModelForm
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.functional import cached_property
+from unfold.admin import ModelAdmin
+
+from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.reveal import reveal
+
+# History columns that hold sealed secrets: that they changed is told, what they held is not.
+_SEALED = {"sealed_env": "env", "sealed_headers": "headers", "sealed_value": "value"}
+_VERSIONS_SHOWN = 100
+
+
+def actor(request: HttpRequest) -> str:
+    """The person as the audit log names them; the prefix keeps an agent's slug from looking like one."""
+    return f"user:{request.user.get_username()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One button on a record's page. ``run`` returns what to tell the person afterwards.
+
+    A verb with a ``page`` (the name of an admin URL that takes the record's id) opens that page instead.
+    """
+
+    name: str
+    label: str
+    permission: str
+    icon: str
+    hint: str
+    run: Callable[[HttpRequest, Any], str] | None = None
+    page: str = ""
+    applies: Callable[[Any], bool] = lambda _: True
+    style: str = "plain"
+
+    def allowed(self, request: HttpRequest) -> bool:
+        return bool(request.user.has_perm(f"mcpregistry.{self.permission}"))
+
+
+class CappedPaginator(Paginator):
+    """Counts at most 10,000 rows: nobody pages further, and counting millions is slow."""
+
+    most = 10_000
+
+    @cached_property
+    def count(self) -> int:
+        return self.object_list[: self.most].count()  # type: ignore[union-attr]
+
+
+class RecordAdmin(ModelAdmin):
+    """A record that people edit, through the services."""
+
+    verbs: tuple[Verb, ...] = ()
+    change_form_outer_before_template = "admin/mcpregistry/record.html"
+    list_per_page = 50
+    list_filter_sheet = True
+    show_full_result_count = False
+
+    def save(self, request: HttpRequest, row: Any, form: ModelForm) -> None:
+        """Call the service that saves this kind of record."""
+        raise NotImplementedError
+
+    def remove(self, request: HttpRequest, row: Any) -> None:
+        """Call the service that deletes this kind of record."""
+        raise NotImplementedError
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: Any) -> None:
+        self.save(request, obj, form)
+
+    def delete_model(self, request: HttpRequest, obj: Any) -> None:
+        self.remove(request, obj)
+
+    def delete_queryset(self, request: HttpRequest, queryset: models.QuerySet[Any]) -> None:
+        for row in queryset:
+            self.remove(request, row)
+
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        row = self.get_object(request, object_id) if object_id else None
+        extra = {"verbs": self.verbs_for(request, row)} | (self.overview(request, row) if row else {})
+        try:
+            return super().changeform_view(request, object_id, form_url, extra | (extra_context or {}))
+        except SlipsnisseError as error:
+            return self._refused(request, error, request.path)
+
+    def delete_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        try:
+            return super().delete_view(request, object_id, extra_context)
+        except SlipsnisseError as error:
+            return self._refused(request, error, request.path)
+
+    def overview(self, request: HttpRequest, row: Any) -> dict[str, Any]:
+        """What the record's page shows besides the form."""
+        return {}
+
+    def _refused(self, request: HttpRequest, error: SlipsnisseError, where: str) -> HttpResponseRedirect:
+        self.message_user(request, reveal(str(error), 1_000), messages.ERROR)
+        return HttpResponseRedirect(where)
+
+    # Verbs
+
+    def verbs_for(self, request: HttpRequest, row: Any) -> list[tuple[Verb, str]]:
+        """The buttons that this person may press on this record now, with their addresses."""
+        if row is None:
+            return []
+        fitting = [verb for verb in self.verbs if verb.allowed(request) and verb.applies(row)]
+        return [(verb, self._verb_url(verb, row)) for verb in fitting]
+
+    def _verb_url(self, verb: Verb, row: Any) -> str:
+        if verb.page:
+            return reverse(f"admin:{verb.page}", args=[row.pk])
+        return reverse(f"admin:{self._name('verb')}", args=[row.pk, verb.name])
+
+    def _name(self, what: str) -> str:
+        return f"{self.opts.app_label}_{self.opts.model_name}_{what}"
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.verb_view)
+        return [path("<path:object_id>/do/<slug:name>/", view, name=self._name("verb")), *super().get_urls()]
+
+    def verb_view(self, request: HttpRequest, object_id: str, name: str) -> HttpResponse:
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        verb = next((verb for verb in self.verbs if verb.name == name and verb.run), None)
+        row = self.get_object(request, object_id)
+        if verb is None or verb.run is None or row is None:
+            raise Http404
+        if not verb.allowed(request) or not self.has_view_permission(request, row):
+            raise PermissionDenied
+        back = reverse(f"admin:{self._name('change')}", args=[row.pk])
+        try:
+            told = verb.run(request, row)
+        except SlipsnisseError as error:
+            return self._refused(request, error, back)
+        self.message_user(request, told, messages.SUCCESS)
+        return HttpResponseRedirect(back)
+
+    # History
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Who changed which field when. Older versions cannot be put back: that would pass by the services."""
+        row = self.get_object(request, object_id)
+        if row is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
+        if not self.has_view_or_change_permission(request, row):
+            raise PermissionDenied
+        context = self.admin_site.each_context(request) | {
+            "title": f"History of {reveal(str(row), 200)}",
+            "opts": self.opts,
+            "object": row,
+            "versions": versions(row),
+        }
+        return TemplateResponse(request, "admin/mcpregistry/history.html", context)
+
+
+class ReadOnlyAdmin(RecordAdmin):
+    """An operational row: looked at, never edited by hand."""
+
+    paginator = CappedPaginator
+
+    def has_add_permission(self, request: HttpRequest, *_: Any) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+
+def versions(row: Any) -> list[dict[str, Any]]:
+    """The newest versions of a record with the fields that each changed; secrets by name only."""
+    history = getattr(row, "history", None)
+    if history is None:
+        return []
+    found = list(history.select_related("history_user")[: _VERSIONS_SHOWN + 1])
+    pairs = zip(found, [*found[1:], None], strict=True)
+    return [
+        {"at": new.history_date, "by": new.history_user, "what": new.get_history_type_display(), "changes": changes}
+        for new, old in list(pairs)[:_VERSIONS_SHOWN]
+        if (changes := _changes(old, new)) is not None
+    ]
+
+
+def _changes(old: Any, new: Any) -> list[tuple[str, str, str]] | None:
+    """(field, before, after) of two versions; None when nothing that a person sets has changed."""
+    if old is None:
+        return []
+    delta = new.diff_against(old, foreign_keys_are_objs=True)
+    shown = [
+        (_SEALED[change.field], "•••", "•••")
+        if change.field in _SEALED
+        else (change.field, str(change.old), str(change.new))
+        for change in delta.changes
+    ]
+    return shown or None

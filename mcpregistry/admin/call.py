@@ -1,0 +1,110 @@
+"""Calls: what was asked, decided, sent and answered. Looked at, never edited."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils import timezone
+from unfold.decorators import display
+
+from mcpregistry import queries
+from mcpregistry.admin.base import ReadOnlyAdmin
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.reveal import reveal
+from mcpregistry.models import Agent, Invocation, Server
+from mcpregistry.templatetags.slipsnisse import milliseconds
+
+CALL_COLOURS = {
+    State.SUCCEEDED.value: "success",
+    State.TOOL_ERROR.value: "danger",
+    State.NOT_SENT.value: "danger",
+    State.UNKNOWN.value: "danger",
+    State.DENIED.value: "warning",
+    State.REJECTED.value: "warning",
+    State.EXPIRED.value: "warning",
+    State.PENDING.value: "info",
+    State.DISPATCHED.value: "info",
+}
+_PERIODS = {
+    "hour": ("Last hour", timedelta(hours=1)),
+    "day": ("Last 24 hours", timedelta(days=1)),
+    "week": ("Last 7 days", timedelta(days=7)),
+    "month": ("Last 30 days", timedelta(days=30)),
+}
+_SHORT = 4_000
+
+
+class PeriodFilter(admin.SimpleListFilter):
+    title = "time"
+    parameter_name = "period"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(key, label) for key, (label, _) in _PERIODS.items()]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        _, length = _PERIODS.get(self.value() or "", ("", None))
+        return queryset.filter(received_at__gte=timezone.now() - length) if length else queryset
+
+
+class CallServerFilter(admin.SimpleListFilter):
+    """Choices come from the servers there are: reading them from the calls would scan all of them."""
+
+    title = "server"
+    parameter_name = "server"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(slug, slug) for slug in Server.objects.order_by("slug").values_list("slug", flat=True)]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(server_slug=self.value()) if self.value() else queryset
+
+
+class CallAgentFilter(admin.SimpleListFilter):
+    title = "agent"
+    parameter_name = "agent"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(slug, slug) for slug in Agent.objects.order_by("slug").values_list("slug", flat=True)]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(agent_slug=self.value()) if self.value() else queryset
+
+
+@admin.register(Invocation)
+class InvocationAdmin(ReadOnlyAdmin):
+    list_display = ("shown_name", "shown_state", "agent_slug", "server_slug", "duration", "error_code", "received_at")
+    list_filter = ("state", PeriodFilter, CallServerFilter, CallAgentFilter, "origin")
+    search_fields = ("=id", "exposed_name", "tool_name", "error_code", "=request_id")
+    search_help_text = "Call id, tool or error code"
+    sortable_by = ("received_at",)
+    fields = ("origin", "host_name", "request_id", "server_revision", "definition_hash", "binding", "writer")
+    change_form_outer_before_template = "admin/mcpregistry/call.html"
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Invocation]:
+        return super().get_queryset(request).defer("arguments", "result")
+
+    @display(description="called")
+    def shown_name(self, call: Invocation) -> str:
+        return reveal(call.exposed_name, 80)
+
+    @display(description="state", label=CALL_COLOURS)
+    def shown_state(self, call: Invocation) -> str:
+        return call.state.replace("_", " ") if call.state not in CALL_COLOURS else call.state
+
+    @display(description="took")
+    def duration(self, call: Invocation) -> str:
+        return milliseconds(call.duration_ms)
+
+    def overview(self, request: HttpRequest, row: Invocation) -> dict[str, Any]:
+        whole = request.GET.get("all") == "1"
+        return {
+            "call": row,
+            "state_colour": CALL_COLOURS.get(row.state, ""),
+            "limit": max(len(row.arguments), len(row.result)) * 8 + 1 if whole else _SHORT,
+            "whole": whole,
+            "entries": queries.audit_of_call(row)[:100],
+        }

@@ -1,0 +1,84 @@
+"""Named credentials and the site's own settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from unfold.decorators import display
+
+from mcpregistry.admin.base import RecordAdmin, actor
+from mcpregistry.admin.fields import SecretField
+from mcpregistry.models import Configuration, Credential
+from mcpregistry.services import configuration
+
+
+class CredentialForm(forms.ModelForm):
+    value = SecretField(
+        max_length=20_000,
+        help_text="Written once and never shown again. Left empty, the stored value stays.",
+    )
+
+    class Meta:
+        model = Credential
+        fields = "__all__"
+        help_texts = {
+            "name": "Servers refer to it as ${cred:NAME} in their environment or headers.",
+            "description": "What it opens and where to get a new one.",
+        }
+
+    def clean_value(self) -> str | None:
+        value = self.cleaned_data["value"]
+        if value is None and self.instance.needs_value:
+            raise forms.ValidationError("This credential has no value yet. Enter it.")
+        return value
+
+
+@admin.register(Credential)
+class CredentialAdmin(RecordAdmin):
+    form = CredentialForm
+    list_display = ("name", "description", "shown_state", "updated_at")
+    search_fields = ("name", "description")
+    fields = ("name", "description", "value")
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Whoever may only look sees whether there is a value, not a field for one."""
+        may_write = self.has_change_permission(request, obj) if obj else self.has_add_permission(request)
+        return self.fields if may_write else ("name", "description", "shown_state")
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return ("shown_state",)
+
+    def save(self, request: HttpRequest, row: Credential, form: forms.ModelForm) -> None:
+        configuration.save_credential(credential=row, actor=actor(request), value=form.cleaned_data.get("value"))
+
+    def remove(self, request: HttpRequest, row: Credential) -> None:
+        configuration.delete_credential(credential=row, actor=actor(request))
+
+    @display(description="value", label={"stored": "success", "missing": "danger"})
+    def shown_state(self, credential: Credential) -> str:
+        return "missing" if credential.needs_value else "stored"
+
+
+@admin.register(Configuration)
+class ConfigurationAdmin(RecordAdmin):
+    """One row: its list is its page."""
+
+    fields = ("keep_payloads_days", "keep_calls_days", "revision")
+    readonly_fields = ("revision",)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        row = Configuration.load()
+        return HttpResponseRedirect(reverse("admin:mcpregistry_configuration_change", args=[row.pk]))
+
+    def save(self, request: HttpRequest, row: Configuration, form: forms.ModelForm) -> None:
+        configuration.save_configuration(configuration=row, actor=actor(request))

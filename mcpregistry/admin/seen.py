@@ -1,0 +1,93 @@
+"""What was seen of servers: live connections, tests and events. Written by processes, read by people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+from unfold.decorators import display
+
+from mcpregistry.admin.base import ReadOnlyAdmin
+from mcpregistry.admin.tool import ServerFilter
+from mcpregistry.domain.reveal import reveal
+from mcpregistry.models import Connection, ServerEvent, ServerTest
+from mcpregistry.templatetags.slipsnisse import milliseconds
+
+CONNECTION_COLOURS = {"connected": "success", "connecting": "info", "reconnecting": "warning", "error": "danger"}
+VERDICT_COLOURS = {"passed": "success", "failed": "danger", "running": "info", "queued": "info"}
+
+
+@admin.register(Connection)
+class ConnectionAdmin(ReadOnlyAdmin):
+    list_display = ("server", "process", "shown_state", "since", "seen_at", "protocol_era", "pid")
+    list_filter = ("state", ServerFilter)
+    list_select_related = ("server",)
+    search_fields = ("server__slug", "process")
+    fields = ("server", "process", "shown_state", "protocol_era", "pid", "since", "seen_at", "error", "stderr")
+
+    @display(description="state", label=CONNECTION_COLOURS)
+    def shown_state(self, connection: Connection) -> str:
+        return connection.state
+
+    @display(description="last error")
+    def error(self, connection: Connection) -> str:
+        return reveal(connection.last_error)
+
+    @display(description="stderr")
+    def stderr(self, connection: Connection) -> str:
+        return reveal(connection.stderr_tail, 64 * 1024)
+
+
+@admin.register(ServerTest)
+class ServerTestAdmin(ReadOnlyAdmin):
+    list_display = ("server", "shown_verdict", "requested_at", "took", "tool_count", "error_code", "requested_by")
+    list_filter = ("verdict", ServerFilter)
+    list_select_related = ("server", "requested_by")
+    search_fields = ("server__slug", "error_code", "error")
+    fields = (
+        "server", "shown_verdict", "requested_by", "requested_at", "started_at", "finished_at", "took", "steps",
+        "protocol_era", "tool_count", "call_tool", "error_code", "shown_error", "stderr",
+    )  # fmt: skip
+
+    @display(description="verdict", label=VERDICT_COLOURS)
+    def shown_verdict(self, test: ServerTest) -> str:
+        return test.verdict
+
+    @display(description="took")
+    def took(self, test: ServerTest) -> str:
+        if not (test.started_at and test.finished_at):
+            return milliseconds(None)
+        return milliseconds((test.finished_at - test.started_at).total_seconds() * 1000)
+
+    @display(description="steps")
+    def steps(self, test: ServerTest) -> str:
+        return ", ".join(f"{step} {milliseconds(took)}" for step, took in test.timings.items())
+
+    @display(description="error")
+    def shown_error(self, test: ServerTest) -> str:
+        return reveal(test.error)
+
+    @display(description="stderr")
+    def stderr(self, test: ServerTest) -> str:
+        return reveal(test.stderr_tail, 64 * 1024)
+
+
+@admin.register(ServerEvent)
+class ServerEventAdmin(ReadOnlyAdmin):
+    list_display = ("at", "server", "kind", "shown_message", "process")
+    list_filter = (ServerFilter,)
+    list_select_related = ("server",)
+    search_fields = ("server__slug", "kind", "message")
+    fields = ("server", "at", "kind", "whole_message", "process")
+
+    @display(description="message")
+    def shown_message(self, event: ServerEvent) -> str:
+        return reveal(event.message, 120)
+
+    @display(description="message")
+    def whole_message(self, event: ServerEvent) -> str:
+        return reveal(event.message)
+
+    def get_list_display_links(self, request: HttpRequest, list_display: Any) -> Any:
+        return ("at",)

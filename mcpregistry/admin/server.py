@@ -1,0 +1,257 @@
+"""Servers: their settings, how they are, and the buttons that people press on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.contrib import admin, messages
+from django.db.models import Count, Q, QuerySet
+from django.forms import ModelForm
+from django.http import HttpRequest
+from django.urls import URLPattern, path
+from django.utils import timezone
+from unfold.decorators import display
+
+from mcpregistry import queries
+from mcpregistry.admin.base import RecordAdmin, Verb, actor
+from mcpregistry.admin.launch import LaunchPage
+from mcpregistry.admin.server_form import ServerForm
+from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.models import Server
+from mcpregistry.models.server import Lifecycle
+from mcpregistry.services import definitions, health, servers
+from mcpregistry.services.wakeups import NO_BROKER
+from mcpregistry.templatetags.slipsnisse import percent
+
+STATE_COLOURS = {
+    "ready": "success",
+    "untested": "info",
+    "failing": "warning",
+    "unavailable": "danger",
+    "draft": "warning",
+    "disabled": "",
+}
+
+
+def is_active(server: Server) -> bool:
+    return server.lifecycle == Lifecycle.ACTIVE
+
+
+def is_draft(server: Server) -> bool:
+    return server.lifecycle == Lifecycle.DRAFT
+
+
+def _test(request: HttpRequest, server: Server) -> str:
+    test = health.request_test(server=server, actor=actor(request), user=request.user)  # type: ignore[arg-type]
+    return f"The test waits. {test.error}" if test.error else "The test starts. Its verdict appears below in a moment."
+
+
+def _refresh(request: HttpRequest, server: Server) -> str:
+    sent = health.request_refresh(server=server, actor=actor(request))
+    return "The tools are being read anew." if sent else f"The tools are read later. {NO_BROKER}"
+
+
+def _reconnect(request: HttpRequest, server: Server) -> str:
+    health.request_reconnect(server=server, actor=actor(request))
+    return "Every process drops its connection; the next call opens a new one."
+
+
+def _enable(request: HttpRequest, server: Server) -> str:
+    if is_active(servers.enable_server(server=server, actor=actor(request))):
+        return "The server is active again."
+    return "The server is a draft again, because its launch has changed since it was confirmed. Confirm it next."
+
+
+def _disable(request: HttpRequest, server: Server) -> str:
+    servers.disable_server(server=server, actor=actor(request))
+    return "The server is disabled; its tools leave every list within a second."
+
+
+def _approve_all(request: HttpRequest, server: Server) -> str:
+    count = definitions.approve_waiting(server=server, actor=actor(request), user=request.user)
+    return f"{count} definition{'' if count == 1 else 's'} approved."
+
+
+class StateFilter(admin.SimpleListFilter):
+    title = "state"
+    parameter_name = "state"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(word, word.capitalize()) for word in ("ready", "untested", "failing", "unavailable")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Server]) -> QuerySet[Server]:
+        active = Q(lifecycle=Lifecycle.ACTIVE)
+        up = active & Q(unavailable_since__isnull=True)
+        kinds = {
+            "unavailable": active & Q(unavailable_since__isnull=False),
+            "failing": up & Q(consecutive_failures__gt=0),
+            "ready": up & Q(consecutive_failures=0, last_ok_at__isnull=False),
+            "untested": up & Q(consecutive_failures=0, last_ok_at__isnull=True),
+        }
+        value = self.value()
+        return queryset.filter(kinds[value]) if value in kinds else queryset
+
+
+@admin.register(Server)
+class ServerAdmin(RecordAdmin):
+    form = ServerForm
+    list_display = (
+        "title_and_slug", "shown_state", "transport", "tool_count", "last_ok_at", "calls_24h", "error_rate",
+    )  # fmt: skip
+    list_filter = ("lifecycle", StateFilter, "transport")
+    search_fields = ("slug", "name", "description", "url")
+    ordering = ("slug",)
+    actions = ("test_selected", "enable_selected", "disable_selected")
+    change_form_outer_before_template = "admin/mcpregistry/server.html"
+    fieldsets = (
+        (None, {"fields": (("slug", "name"), "description", "transport")}),
+        ("How it is started", {"fields": ("command", "cwd", "env"), "classes": ("sn-local",)}),
+        ("How it is reached", {"fields": ("url", "headers", "allowed_networks"), "classes": ("sn-remote",)}),
+        (
+            "Connection",
+            {"fields": (("connect_mode", "protocol_mode"), ("resend", "check_interval")), "classes": ("collapse",)},
+        ),
+        (
+            "Limits",
+            {
+                "fields": (
+                    ("connect_timeout", "request_timeout", "idle_timeout"),
+                    ("max_message_bytes", "max_concurrency"),
+                ),
+                "classes": ("collapse",),
+            },
+        ),
+    )
+    verbs = (
+        Verb("confirm", "Confirm launch", "confirm_server", "verified_user", "Look at exactly what will run, then allow it.",
+             page="mcpregistry_server_confirm", applies=is_draft, style="primary"),
+        Verb("test", "Test now", "test_server", "network_check", "Connect, list the tools, measure.", _test, applies=is_active, style="primary"),
+        Verb("refresh", "Refresh tools", "test_server", "refresh", "Read the list of tools anew.", _refresh, applies=is_active),
+        Verb("reconnect", "Reconnect", "test_server", "restart_alt", "Drop all connections and open new ones.", _reconnect,
+             applies=is_active),
+        Verb("approve", "Approve all waiting", "approve_definition", "done_all",
+             "Approve the newest definition of every waiting tool. Read them first.", _approve_all,
+             applies=lambda server: server.tools.waiting().exists()),
+        Verb("enable", "Enable", "change_server", "play_arrow", "Serve it again.", _enable,
+             applies=lambda server: server.lifecycle == Lifecycle.DISABLED, style="primary"),
+        Verb("disable", "Disable", "change_server", "block", "Stop serving it everywhere.", _disable,
+             applies=lambda server: server.lifecycle != Lifecycle.DISABLED, style="danger"),
+    )  # fmt: skip
+
+    class Media:
+        js = ("mcpregistry/server_form.js",)
+
+    def save(self, request: HttpRequest, row: Server, form: ModelForm) -> None:
+        row.source = row.source or "admin"
+        servers.save_server(server=row, actor=actor(request))
+
+    def remove(self, request: HttpRequest, row: Server) -> None:
+        servers.delete_server(server=row, actor=actor(request))
+
+    def get_urls(self) -> list[URLPattern]:
+        page = self.admin_site.admin_view(LaunchPage(self))
+        return [path("<path:object_id>/confirm/", page, name="mcpregistry_server_confirm"), *super().get_urls()]
+
+    # The list
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Server]:
+        present = Count("tools", filter=Q(tools__present=True), distinct=True)
+        return super().get_queryset(request).annotate(tool_count=present)
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """The calls of the servers on this page, in one query for all of them."""
+        page = super().get_changelist_instance(request)
+        counts = queries.call_counts([server.slug for server in page.result_list], now=timezone.now())
+        for server in page.result_list:
+            server.recent = counts.get(server.slug, queries.CallFigures())
+        return page
+
+    @display(description="server", ordering="slug", header=True)
+    def title_and_slug(self, server: Server) -> list[str]:
+        return [server.title, server.slug if server.name else ""]
+
+    @display(description="state", label=STATE_COLOURS)
+    def shown_state(self, server: Server) -> str:
+        return queries.server_state(server)
+
+    @display(description="tools", ordering="tool_count")
+    def tool_count(self, server: Server) -> int:
+        return server.tool_count  # type: ignore[attr-defined]
+
+    @display(description="calls, 24 h")
+    def calls_24h(self, server: Server) -> int:
+        return server.recent.calls  # type: ignore[attr-defined]
+
+    @display(description="errors")
+    def error_rate(self, server: Server) -> str:
+        return percent(server.recent.error_rate)  # type: ignore[attr-defined]
+
+    @admin.action(description="Test the selected servers", permissions=["test"])
+    def test_selected(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
+        self._each(request, queryset, _test)
+
+    @admin.action(description="Enable the selected servers", permissions=["change"])
+    def enable_selected(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
+        self._each(request, queryset, _enable)
+
+    @admin.action(description="Disable the selected servers", permissions=["change"])
+    def disable_selected(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
+        self._each(request, queryset, _disable)
+
+    def _each(
+        self, request: HttpRequest, queryset: QuerySet[Server], run: Callable[[HttpRequest, Server], str]
+    ) -> None:
+        """One answer per server, so that one that refuses does not hide the others."""
+        for server in queryset:
+            try:
+                self.message_user(request, f"{server.slug}: {run(request, server)}", messages.SUCCESS)
+            except SlipsnisseError as error:
+                self.message_user(request, f"{server.slug}: {error}", messages.ERROR)
+
+    def has_test_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("mcpregistry.test_server")
+
+    def get_deleted_objects(
+        self, objs: Any, request: HttpRequest
+    ) -> tuple[list[Any], dict[str, int], set[str], list[str]]:
+        """Tools hold their approved definitions, so Django's own collector would refuse; the service knows better."""
+        summary = [
+            f"{server.slug}: {server.tools.count()} tools with their definitions, {server.grants.count()} grants. "
+            "The records of its calls stay."
+            for server in objs
+        ]
+        return summary, {"servers": len(summary)}, set(), []
+
+    # The page of one server
+
+    def overview(self, request: HttpRequest, row: Server) -> dict[str, Any]:
+        return {
+            "server": row,
+            "state": queries.server_state(row),
+            "state_colour": STATE_COLOURS[queries.server_state(row)],
+            "figures": queries.call_figures(now=timezone.now(), server=row),
+            "tools": row.tools.select_related("pinned", "latest")[:200],
+            "connections": row.connections.all()[:20],
+            "stderr": _stderr(row),
+            "tests": row.tests.select_related("requested_by")[:5],
+            "events": row.events.all()[:10],
+            "calls": queries.latest_calls(server=row),
+            "problem": _problem(row),
+        }
+
+
+def _stderr(server: Server) -> str:
+    """What the local process wrote last, from the connection or test that heard it last."""
+    heard = server.connections.exclude(stderr_tail="").order_by("-seen_at").values_list("stderr_tail", flat=True)
+    tested = server.tests.exclude(stderr_tail="").values_list("stderr_tail", flat=True)
+    return heard.first() or tested.first() or ""
+
+
+def _problem(server: Server) -> str:
+    """Secrets that no longer open make a server unusable; its page must say so and still open."""
+    try:
+        server.launch_facts()
+    except SlipsnisseError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,109 @@
+"""The form of a server: its fields by transport, its secrets write-only, every refusal at its field."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django import forms
+from unfold.widgets import UnfoldAdminTextInputWidget
+
+from mcpregistry.admin.fields import MASK, SecretsField, WordsField
+from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.launch import check_command, check_env, check_networks, check_pairs, check_url
+from mcpregistry.models import Server
+from mcpregistry.models.server import Transport
+from mcpregistry.services.servers import SCHEMES
+
+# What belongs to one kind of transport only; the page hides the rest, and saving empties it.
+LOCAL: dict[str, Callable[[], Any]] = {"command": list, "cwd": str, "env": dict}
+REMOTE: dict[str, Callable[[], Any]] = {"url": str, "headers": dict, "allowed_networks": list}
+
+
+class ServerForm(forms.ModelForm):
+    command = WordsField(
+        placeholder="uvx\nmcp-server-time",
+        help_text='Program and arguments, one word per line, or a JSON list such as ["uvx", "mcp-server-time"]. '
+        "No shell reads it: quotes, spaces and $ are taken literally.",
+    )
+    env = SecretsField(
+        label="Environment",
+        placeholder="API_KEY=${cred:github}",
+        help_text=f"One NAME=value per line. Stored values are never shown: leave {MASK} to keep one, remove the line "
+        "to delete it. ${VAR} takes a variable of the site's own environment, ${cred:NAME} a stored credential.",
+    )
+    headers = SecretsField(
+        label="Headers",
+        placeholder="Authorization=Bearer ${cred:github}",
+        help_text=f"One NAME=value per line, sent with every request. Stored values are never shown: leave {MASK} to "
+        "keep one.",
+    )
+    allowed_networks = WordsField(
+        rows=2,
+        placeholder="10.0.0.0/8",
+        help_text="Private networks in which this server may be reached, one per line. Empty: public addresses only.",
+    )
+
+    class Meta:
+        model = Server
+        fields = "__all__"
+        widgets = {"url": UnfoldAdminTextInputWidget(attrs={"placeholder": "https://example.com/mcp"})}
+        help_texts = {
+            "transport": "How the server is reached. Saving empties the fields that belong to the other kind.",
+            "cwd": "Folder in which the program starts. Empty: a private folder of its own.",
+            "url": "Credentials do not belong here; put them into headers.",
+            "description": "For people: what this server is good for.",
+            "connect_mode": "When a connection is opened.",
+            "protocol_mode": "Which version of MCP to speak.",
+        }
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for name in ("env", "headers"):
+            if name in self.fields:
+                stored = self._stored(name)
+                self.fields[name].stored = stored  # type: ignore[attr-defined]
+                self.initial[name] = stored
+
+    def _stored(self, name: str) -> dict[str, str]:
+        """The sealed pairs; none when they no longer open, so that they can be entered again."""
+        try:
+            return dict(getattr(self.instance, name))
+        except ConfigInvalid:
+            return {}
+
+    def clean(self) -> dict[str, Any]:
+        data = super().clean() or {}
+        others = REMOTE if data.get("transport") == Transport.STDIO else LOCAL
+        for name, empty in others.items():
+            data[name] = empty()
+            self._errors.pop(name, None)  # nobody can mend a field that the page hides
+        return data
+
+    def _post_clean(self) -> None:
+        super()._post_clean()  # type: ignore[misc]
+        for name in ("env", "headers"):
+            if name in self.cleaned_data:
+                setattr(self.instance, name, self.cleaned_data[name])
+        for name, check in self._checks().items():
+            if name in self.fields and name not in self._errors:
+                self._check(name, check)
+
+    def _checks(self) -> dict[str, Callable[[Any], object]]:
+        transport = self.cleaned_data.get("transport")
+        if transport is None:
+            return {}
+        if transport == Transport.STDIO:
+            return {"command": check_command, "env": check_env}
+        schemes = SCHEMES[Transport(transport)]
+        return {
+            "url": lambda url: check_url(url, schemes),
+            "headers": lambda pairs: check_pairs(pairs, "Headers"),
+            "allowed_networks": check_networks,
+        }
+
+    def _check(self, name: str, check: Callable[[Any], object]) -> None:
+        try:
+            check(self.cleaned_data.get(name))
+        except ConfigInvalid as error:
+            self.add_error(name, str(error))

@@ -1,0 +1,211 @@
+"""Tools and their definitions: what waits for a decision, what changed, and the decision itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.forms import ModelForm
+from django.http import HttpRequest
+from unfold.decorators import display
+
+from mcpregistry import queries
+from mcpregistry.admin.base import ReadOnlyAdmin, RecordAdmin, Verb, actor
+from mcpregistry.domain.comparison import compare
+from mcpregistry.domain.errors import Conflict, SlipsnisseError
+from mcpregistry.domain.reveal import reveal
+from mcpregistry.models import Definition, Server, Tool
+from mcpregistry.services import definitions
+
+STATUS_COLOURS = {
+    "approved": "success",
+    "quarantined": "warning",
+    "changed": "warning",
+    "rejected": "danger",
+    "gone": "",
+    "disabled": "",
+}
+_VERSIONS_SHOWN = 20
+
+
+def status(tool: Tool) -> str:
+    return "disabled" if not tool.enabled and tool.status == "approved" else tool.status
+
+
+def _newest(request: HttpRequest, tool: Tool) -> Definition:
+    """The definition that the person was shown; Conflict if the server has changed it since."""
+    shown = request.POST.get("shown")
+    if tool.latest is None or (shown and shown != tool.latest.hash):
+        raise Conflict("The server has changed the definition meanwhile.", remedy="Read it again, then decide.")
+    return tool.latest
+
+
+def _approve(request: HttpRequest, tool: Tool) -> str:
+    definitions.approve(definition=_newest(request, tool), actor=actor(request), user=request.user)
+    return f"{reveal(tool.name, 100)} is approved: exactly this definition is served."
+
+
+def _reject(request: HttpRequest, tool: Tool) -> str:
+    definitions.reject(definition=_newest(request, tool), actor=actor(request), user=request.user)
+    return f"{reveal(tool.name, 100)} is rejected: this definition is never served."
+
+
+def _switch(enabled: bool) -> Callable[[HttpRequest, Tool], str]:
+    def run(request: HttpRequest, tool: Tool) -> str:
+        tool.enabled = enabled
+        definitions.save_tool(tool=tool, actor=actor(request))
+        return f"{reveal(tool.name, 100)} is {'enabled' if enabled else 'disabled: no agent sees it'}."
+
+    return run
+
+
+_enable, _disable = _switch(True), _switch(False)
+
+
+class StatusFilter(admin.SimpleListFilter):
+    title = "status"
+    parameter_name = "status"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [
+            ("waiting", "Waiting for a decision"),
+            ("quarantined", "New"),
+            ("changed", "Changed since approved"),
+            ("approved", "Approved"),
+            ("rejected", "Rejected"),
+            ("gone", "Gone from the server"),
+            ("disabled", "Disabled"),
+        ]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Tool]) -> QuerySet[Tool]:
+        return queries.with_status(queryset, self.value() or "")
+
+
+class ServerFilter(admin.SimpleListFilter):
+    title = "server"
+    parameter_name = "server"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(slug, slug) for slug in Server.objects.order_by("slug").values_list("slug", flat=True)]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(server__slug=self.value()) if self.value() else queryset
+
+
+@admin.register(Tool)
+class ToolAdmin(RecordAdmin):
+    list_display = ("shown_name", "server", "shown_status", "summary", "enabled", "last_seen_at")
+    list_filter = (StatusFilter, ServerFilter, "enabled", "idempotent")
+    list_select_related = ("server", "pinned", "latest")
+    search_fields = ("name", "server__slug", "latest__body")
+    ordering = ("server__slug", "name")
+    actions = ("approve_selected", "reject_selected", "enable_selected", "disable_selected")
+    change_form_outer_before_template = "admin/mcpregistry/tool.html"
+    fields = ("enabled", "idempotent")
+    verbs = (
+        Verb("enable", "Enable", "change_tool", "play_arrow", "Let agents that are granted it see it.", _enable,
+             applies=lambda tool: not tool.enabled),
+        Verb("disable", "Disable", "change_tool", "block", "Hide it from every agent.", _disable,
+             applies=lambda tool: tool.enabled),
+        Verb("approve", "Approve this definition", "approve_definition", "check", "Serve exactly this text and schema.",
+             _approve, applies=lambda tool: tool.latest_id is not None and tool.latest_id != tool.pinned_id,
+             style="primary"),
+        Verb("reject", "Reject", "approve_definition", "close", "Never serve this definition.", _reject,
+             applies=lambda tool: tool.latest_id is not None and tool.status != "rejected", style="danger"),
+    )  # fmt: skip
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def save(self, request: HttpRequest, row: Tool, form: ModelForm) -> None:
+        definitions.save_tool(tool=row, actor=actor(request))
+
+    @display(description="tool", ordering="name")
+    def shown_name(self, tool: Tool) -> str:
+        return reveal(tool.name, 80)
+
+    @display(description="status", label=STATUS_COLOURS)
+    def shown_status(self, tool: Tool) -> str:
+        return status(tool)
+
+    @display(description="what it says it does")
+    def summary(self, tool: Tool) -> str:
+        definition = tool.latest or tool.pinned
+        return reveal(" ".join(definition.description[:400].split()), 110) if definition else ""
+
+    @admin.action(description="Approve the newest definitions", permissions=["approve"])
+    def approve_selected(self, request: HttpRequest, queryset: QuerySet[Tool]) -> None:
+        self._each(request, queryset, _approve)
+
+    @admin.action(description="Reject the newest definitions", permissions=["approve"])
+    def reject_selected(self, request: HttpRequest, queryset: QuerySet[Tool]) -> None:
+        self._each(request, queryset, _reject)
+
+    @admin.action(description="Enable the selected tools", permissions=["change"])
+    def enable_selected(self, request: HttpRequest, queryset: QuerySet[Tool]) -> None:
+        self._each(request, queryset, _enable)
+
+    @admin.action(description="Disable the selected tools", permissions=["change"])
+    def disable_selected(self, request: HttpRequest, queryset: QuerySet[Tool]) -> None:
+        self._each(request, queryset, _disable)
+
+    def _each(self, request: HttpRequest, queryset: QuerySet[Tool], run: Callable[[HttpRequest, Tool], str]) -> None:
+        done = 0
+        for tool in queryset:
+            try:
+                run(request, tool)
+                done += 1
+            except SlipsnisseError as error:
+                self.message_user(request, f"{reveal(str(tool), 200)}: {error}", messages.ERROR)
+        self.message_user(request, f"{done} tool{'' if done == 1 else 's'} done.", messages.SUCCESS)
+
+    def has_approve_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("mcpregistry.approve_definition")
+
+    def overview(self, request: HttpRequest, row: Tool) -> dict[str, Any]:
+        old = row.pinned.data if row.pinned else {}
+        new = row.latest.data if row.latest else {}
+        return {
+            "tool": row,
+            "status": status(row),
+            "status_colour": STATUS_COLOURS[status(row)],
+            "newest": row.latest,
+            "newest_data": new,
+            "changes": compare(old, new) if row.pinned_id and row.pinned_id != row.latest_id else [],
+            "versions": queries.decided_definitions(row)[:_VERSIONS_SHOWN],
+        }
+
+
+@admin.register(Definition)
+class DefinitionAdmin(ReadOnlyAdmin):
+    """One version of a tool, as the server described it. Reached from the tool's page."""
+
+    list_display = ("shown_tool", "short_hash", "verdict", "seen_at", "decided_by")
+    list_filter = ("approved",)
+    list_select_related = ("tool__server", "decided_by")
+    search_fields = ("tool__name", "tool__server__slug", "hash")
+    ordering = ("-seen_at", "-id")
+    fields = ("hash", "seen_at", "verdict", "decided_at", "decided_by")
+    change_form_outer_before_template = "admin/mcpregistry/definition.html"
+
+    @display(description="tool")
+    def shown_tool(self, definition: Definition) -> str:
+        return reveal(str(definition.tool), 100)
+
+    @display(description="hash")
+    def short_hash(self, definition: Definition) -> str:
+        return definition.hash[:12]
+
+    @display(description="decision", label={"approved": "success", "rejected": "danger", "waiting": "warning"})
+    def verdict(self, definition: Definition) -> str:
+        if definition.decided_at is None:
+            return "waiting"
+        return "approved" if definition.approved else "rejected"
+
+    def overview(self, request: HttpRequest, row: Definition) -> dict[str, Any]:
+        return {"definition": row}

@@ -1,0 +1,232 @@
+"""A site that looks lived in: servers in every state, tools, agents, grants and a day of calls.
+
+Used by tests and for looking at pages: ``manage.py shell -c "from tests.fakes.seed import populate; populate()"``.
+The same every time: chance has a fixed seed.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.contrib.auth.models import Group, User
+from django.utils import timezone
+
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.models import (
+    Agent,
+    Connection,
+    Credential,
+    Endpoint,
+    Grant,
+    Invocation,
+    Server,
+    ServerEvent,
+    ServerTest,
+    Tool,
+    Workspace,
+)
+from mcpregistry.services import access, audit, configuration, definitions, servers
+from mcpregistry.services.roles import ROLES, install_roles
+
+ACTOR = "user:seed"
+PASSWORD = "correct horse battery staple"
+
+
+@dataclass
+class Site:
+    """What ``populate`` made, by slug or role."""
+
+    servers: dict[str, Server] = field(default_factory=dict)
+    agents: dict[str, Agent] = field(default_factory=dict)
+    people: dict[str, User] = field(default_factory=dict)
+    token_text: str = ""
+
+
+_SERVERS: list[dict[str, Any]] = [
+    {"slug": "time", "name": "Clock", "command": ["uvx", "mcp-server-time==2025.9.25"],
+     "description": "Current time and conversions between time zones."},
+    {"slug": "git", "name": "Git", "command": ["uvx", "mcp-server-git==2025.9.25", "--repository", "/srv/project"],
+     "env": {"GIT_AUTHOR_NAME": "bot", "GIT_TOKEN": "${cred:git-forge}"}, "cwd": "/srv/project",
+     "description": "Reads and changes the project's repository."},
+    {"slug": "github", "name": "GitHub", "transport": "http", "url": "https://api.githubcopilot.com/mcp/",
+     "headers": {"Authorization": "Bearer ${cred:github}"}, "description": "Issues, pull requests and code search."},
+    {"slug": "postgres", "name": "Warehouse", "command": ["postgres-mcp", "--access-mode=restricted"],
+     "env": {"DATABASE_URI": "postgresql://reader:hunter2@db.internal/warehouse"}, "description": "Read-only SQL."},
+    {"slug": "tickets", "name": "Tickets", "transport": "sse", "url": "http://10.3.0.7:9000/sse",
+     "allowed_networks": ["10.3.0.0/24"], "description": "The old ticket system."},
+    {"slug": "browser", "name": "Browser", "command": ["npx", "-y", "@playwright/mcp@0.0.43", "--headless"],
+     "description": "Opens web pages."},
+]  # fmt: skip
+
+_TOOLS: dict[str, list[tuple[str, str]]] = {
+    "time": [("get_current_time", "Get the current time in a time zone."),
+             ("convert_time", "Convert a time between two time zones.")],
+    "git": [("git_status", "Show the working tree status."), ("git_diff", "Show changes between commits."),
+            ("git_log", "Show the commit log."), ("git_commit", "Record changes to the repository."),
+            ("git_push", "Send commits to the remote.")],
+    "github": [("search_code", "Search code across repositories."), ("get_issue", "Read one issue."),
+               ("create_issue", "Open a new issue."), ("list_pull_requests", "List pull requests."),
+               ("merge_pull_request", "Merge a pull request.")],
+    "postgres": [("execute_sql", "Run one read-only statement."), ("list_tables", "List tables of a schema."),
+                 ("explain_query", "Show how a statement would be run.")],
+    "tickets": [("find_ticket", "Find tickets by text."), ("close_ticket", "Close a ticket.")],
+}  # fmt: skip
+
+
+def populate(*, calls: int = 2_000, now: datetime | None = None) -> Site:
+    """Fill an empty database."""
+    now, chance, site = now or timezone.now(), random.Random(7), Site()
+    install_roles()
+    _people(site)
+    _credentials()
+    for facts in _SERVERS:
+        site.servers[facts["slug"]] = _server(facts, now)
+    _conditions(site, now)
+    _access(site, now)
+    _calls(site, calls, now, chance)
+    return site
+
+
+def _people(site: Site) -> None:
+    for role in ROLES:
+        user = User.objects.create_user(role, f"{role}@example.org", PASSWORD, is_staff=True)
+        user.groups.add(Group.objects.get(name=role))
+        site.people[role] = user
+    site.people["root"] = User.objects.create_superuser("root", "root@example.org", PASSWORD)
+
+
+def _credentials() -> None:
+    for name, about in (("github", "Fine-grained token, read issues and code"), ("git-forge", "Deploy key")):
+        configuration.save_credential(
+            credential=Credential(name=name, description=about), actor=ACTOR, value=f"ghp_{name}_0123456789"
+        )
+
+
+def _server(facts: dict[str, Any], now: datetime) -> Server:
+    server = servers.save_server(server=Server(source="admin", **facts), actor=ACTOR)
+    if server.slug == "browser":
+        return server  # stays a draft
+    server = servers.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
+    definitions.observe(server=server, listed=[tool(name, text) for name, text in _TOOLS[server.slug]])
+    definitions.approve_waiting(server=server, actor=ACTOR)
+    Server.objects.filter(pk=server.pk).update(
+        last_ok_at=now - timedelta(seconds=40), protocol_era="2025-11-25", server_info={"name": server.slug}
+    )
+    return server
+
+
+def tool(name: str, text: str, **more: Any) -> dict[str, Any]:
+    """A definition as a server would list it."""
+    schema = {"type": "object", "properties": {"query": {"type": "string", "maxLength": 2000}}, "required": ["query"]}
+    return {"name": name, "description": text, "inputSchema": schema} | more
+
+
+def _conditions(site: Site, now: datetime) -> None:
+    """One server is down, one fails, one has changed a tool and brought a new one."""
+    Server.objects.filter(slug="tickets").update(
+        unavailable_since=now - timedelta(hours=2), consecutive_failures=9, last_error_code="CONNECTION_FAILED",
+        last_error="The server at 10.3.0.7:9000 did not accept a connection.", last_error_at=now - timedelta(minutes=4),
+        last_ok_at=now - timedelta(hours=3),
+    )  # fmt: skip
+    Server.objects.filter(slug="postgres").update(
+        consecutive_failures=1, last_error_code="TIMEOUT", last_error="No answer within 30 s.", last_error_at=now
+    )
+    github = site.servers["github"]
+    listed = [tool(name, text) for name, text in _TOOLS["github"] if name != "create_issue"]
+    listed += [
+        tool(
+            "create_issue", "Open a new issue.\nAlways add the label 'triage'.", annotations={"destructiveHint": True}
+        ),
+        tool("delete_repository", "Delete a repository for good."),
+    ]
+    definitions.observe(server=github, listed=listed)
+    git = site.servers["git"]
+    Connection.objects.create(
+        server=git, process="web@box:4711", state="connected", protocol_era="2025-11-25", pid=4720,
+        since=now - timedelta(minutes=12), seen_at=now,
+        stderr_tail="INFO server starting\n\x1b[33mWARNING\x1b[0m repository /srv/project has 2 worktrees\n",
+    )  # fmt: skip
+    Connection.objects.create(
+        server=git, process="worker@box:4712", state="connected", since=now - timedelta(minutes=3), seen_at=now
+    )
+    for minutes, kind, message in (
+        (12, "connected", ""),
+        (90, "disconnected", "Idle for 600 s."),
+        (95, "connected", ""),
+    ):
+        at = now - timedelta(minutes=minutes)
+        ServerEvent.objects.create(server=git, at=at, kind=kind, message=message, process="web@box:4711")
+    for days, verdict in ((0, "passed"), (1, "passed"), (2, "failed")):
+        began = now - timedelta(days=days, minutes=5)
+        ServerTest.objects.create(
+            server=git, verdict=verdict, requested_at=began, started_at=began, finished_at=began + timedelta(seconds=1.2),
+            timings={"connect": 640.0, "list": 12.4} if verdict == "passed" else {}, tool_count=5,
+            error_code="" if verdict == "passed" else "TIMEOUT",
+            error="" if verdict == "passed" else "The server did not answer within 30 s.",
+        )  # fmt: skip
+
+
+def _access(site: Site, now: datetime) -> None:
+    endpoints = {
+        "default": Endpoint(slug="default", name="Everything granted"),
+        "readonly": Endpoint(slug="readonly", name="Only reading", scope="listed"),
+    }
+    for endpoint in endpoints.values():
+        access.save_endpoint(endpoint=endpoint, actor=ACTOR)
+    for slug, about in (
+        ("local", "The host on this machine"),
+        ("ci", "Build pipeline"),
+        ("research", "Weekly reports"),
+    ):
+        agent = access.save_agent(agent=Agent(slug=slug, description=about, owner=site.people["admin"]), actor=ACTOR)
+        site.agents[slug] = agent
+        access.grant(agent=agent, server=site.servers["time"], actor=ACTOR)
+    local = site.agents["local"]
+    for slug in ("git", "github"):
+        access.grant(agent=local, server=site.servers[slug], actor=ACTOR)
+    query = Tool.objects.get(server__slug="postgres", name="execute_sql")
+    pinned = Grant(agent=site.agents["research"], tool=query, argument_pins={"schema": "reports"}, note="Weekly report")
+    access.save_grant(grant=pinned, actor=ACTOR)
+    until = Grant(endpoint=endpoints["readonly"], server=site.servers["time"], expires_at=now + timedelta(days=30))
+    access.save_grant(grant=until, actor=ACTOR)
+    _, site.token_text = access.issue_token(name="laptop", agent=local, actor=ACTOR)
+    access.issue_token(name="pipeline", agent=site.agents["ci"], actor=ACTOR)
+    workspace = Workspace(directory="/srv/project", endpoint=endpoints["default"], agent=local)
+    configuration.save_workspace(workspace=workspace, actor=ACTOR)
+
+
+_ENDS = [(State.SUCCEEDED, "", 90), (State.TOOL_ERROR, "TOOL_CALL_FAILED", 5), (State.DENIED, "DENIED", 3),
+         (State.NOT_SENT, "CONNECTION_FAILED", 1), (State.UNKNOWN, "TIMEOUT", 1)]  # fmt: skip
+
+
+def _calls(site: Site, count: int, now: datetime, chance: random.Random) -> None:
+    """Mostly in working hours, mostly well; the newest one has its audit entries."""
+    states = chance.choices([end[:2] for end in _ENDS], [end[2] for end in _ENDS], k=count)
+    rows = [_call(number, *states[number], site, now, chance) for number in range(count)]
+    Invocation.objects.bulk_create(rows, batch_size=500)
+    if rows:
+        for kind in ("call.sent", "call.ended"):
+            audit.record(kind=kind, actor="agent:local", subject=f"call:{rows[0].pk}", tool=rows[0].tool_name)
+
+
+def _call(
+    number: int, state: State, code: str, site: Site, now: datetime, chance: random.Random
+) -> Invocation:  # fmt: skip
+    server = chance.choices(["time", "git", "github", "postgres", "tickets"], [30, 35, 20, 13, 2])[0]
+    name = chance.choice(_TOOLS[server])[0]
+    hours = 0.0 if number == 0 else min(chance.expovariate(1 / 6), 23.9)
+    received, took = now - timedelta(hours=hours), chance.lognormvariate(3.4, 0.9)
+    reason = "" if state == State.SUCCEEDED else f"The {server} server answered with an error."
+    return Invocation(
+        id=f"{number:032x}", state=state.value, agent_slug=chance.choice(["local", "local", "ci", "research"]),
+        endpoint_slug="default", server_slug=server, server_revision=1, tool_name=name, exposed_name=f"{server}__{name}",
+        arguments=json.dumps({"query": f"number {number}", "limit": 10}), outcome="allow", reason=reason,
+        error_code=code, result=json.dumps({"content": [{"type": "text", "text": f"Result {number}"}]}),
+        result_bytes=54, origin=chance.choice(["stdio", "http"]), host_name="claude-code", writer="web:box:4711",
+        received_at=received, dispatched_at=received + timedelta(milliseconds=1),
+        finished_at=received + timedelta(milliseconds=took), duration_ms=took,
+    )  # fmt: skip

@@ -13,30 +13,16 @@ import threading
 from types import FrameType
 
 import structlog
+from asgiref.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
 from django.core.asgi import get_asgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 django_app = get_asgi_application()
 
-from asgiref.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope  # noqa: E402
-
-try:
-    from mcpregistry.gateway.http import McpApp
-except ModuleNotFoundError:
-
-    class McpApp:
-        async def startup(self):
-            pass
-
-        async def shutdown(self):
-            pass
-
-        def begin_stop(self):
-            pass
-
-
+# Only now are the models loaded that these need.
 from controlplane.health import HealthProbes  # noqa: E402
 from controlplane.requests import Guarded  # noqa: E402
+from mcpregistry.gateway.http import McpApp  # noqa: E402
 
 log = structlog.get_logger(__name__)
 

@@ -10,12 +10,16 @@ import secrets
 import shlex
 import sys
 from collections.abc import Callable
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
+import structlog
 from django.conf import settings
 from django.contrib.auth import get_user_model
+from django.db import connections
+
+from mcpregistry.services.demo import set_up_demo
+
+log = structlog.get_logger(__name__)
 
 ADMIN = "admin"
 
@@ -33,13 +37,17 @@ def create_admin() -> str | None:
 def fill(say: Callable[[str], None]) -> str | None:
     """Two real servers, tested by the worker and approved; returns the bearer token of the agent made for them.
 
-    ``say`` shows one line of progress.
+    Waits for the worker; ``say`` shows one line of progress. A failure costs the demo, never the site.
     """
-    return (
-        import_module("mcpregistry.services.demo").set_up_demo(say=say)
-        if find_spec("mcpregistry.services.demo")
-        else None
-    )
+    try:
+        result = set_up_demo(say=say)
+    except Exception:
+        log.exception("The demo could not be set up")
+        say("the demo servers could not be set up; the site works without them")
+        return None
+    finally:
+        connections.close_all()  # this thread's own
+    return result.token if result else None
 
 
 def next_steps(url: str, token: str | None) -> str:

@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Thread
 from typing import Any
 
 from django.conf import settings
@@ -124,12 +124,16 @@ class Command(BaseCommand):
         self.stdout.flush()
 
     def _fill(self, supervisor: Supervisor) -> str | None:
-        """In a thread, so that the worker it waits for is tended meanwhile."""
-        with ThreadPoolExecutor(1) as thread:
-            filling: Future[str | None] = thread.submit(first_run.fill, lambda line: self._say("up", line))
-            while not filling.done():
-                supervisor.tend(0.05)
-        return filling.result()
+        """In a thread, so that the worker it waits for is tended meanwhile; a stop does not wait for it."""
+        tokens: list[str | None] = []
+        filling = Thread(target=lambda: tokens.append(first_run.fill(self._progress)), daemon=True)
+        filling.start()
+        while filling.is_alive():
+            supervisor.tend(0.05)
+        return tokens[0]
+
+    def _progress(self, line: str) -> None:
+        self._say("up", line)
 
     def _say(self, name: str, line: str) -> None:
         """One line of a child, or our own. A record in JSON names its process itself and stays parsable."""

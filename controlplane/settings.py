@@ -13,9 +13,10 @@ from controlplane.unfold import UNFOLD  # noqa: F401  (the look of the admin)
 BASE_DIR = Path(__file__).resolve().parent.parent
 VAR_DIR = BASE_DIR / (env.text("SLIPSNISSE_VAR") or "var")  # an absolute path replaces BASE_DIR
 
-# Which process this is: "" (commands), "web", "worker", "beat" or "runmcp" (lean: a host is waiting).
+# Which process this is: "" (commands), "web", "worker", "beat" or "runmcp".
 PROCESS = os.environ.get("SLIPSNISSE_PROCESS", "")
-LEAN = PROCESS == "runmcp"
+# No pages, no admin: a host waits for runmcp, and the clock only sends names.
+LEAN = PROCESS in {"runmcp", "beat"}
 
 _ring = keys.load(VAR_DIR)
 SECRET_KEY = _ring.secret_key
@@ -91,6 +92,7 @@ AUTH_PASSWORD_VALIDATORS = [
     for name in ("UserAttributeSimilarityValidator", "MinimumLengthValidator", "CommonPasswordValidator")
 ]
 LOGIN_URL = "admin:login"
+LOGIN_REDIRECT_URL = "admin:index"
 
 LANGUAGE_CODE = "en-gb"
 TIME_ZONE = "UTC"

@@ -49,6 +49,7 @@ from mcpregistry.domain.errors import (
     TimedOut,
     ToolRefused,
 )
+from mcpregistry.domain.redaction import blot
 from mcpregistry.domain.targets import Target
 from mcpregistry.downstream.limits import check_result, check_tools, public_meta
 from mcpregistry.downstream.wire import Channel, ProgressCallback, Request
@@ -138,7 +139,8 @@ class Connection:
         return self._stopping or self._channel.lost.is_set()
 
     def stderr_tail(self) -> bytes:
-        return self._channel.stderr_tail()
+        """The end of the server's log, without the values that its environment gave it."""
+        return blot(self._channel.stderr_tail(), self.target.env.values())
 
     def stop(self) -> None:
         """Ask the owner to leave. Idempotent, returns at once; closing itself is never cut short."""

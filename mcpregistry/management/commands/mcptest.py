@@ -29,14 +29,14 @@ class Command(BaseCommand):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("slug")
         parser.add_argument("--call", default="", metavar="TOOL", help="call this tool; you vouch that it does no harm")
-        parser.add_argument("--args", default="{}", metavar="JSON", help="its arguments as a JSON object")
+        parser.add_argument("--args", dest="arguments", default="{}", metavar="JSON", help="its arguments as a JSON object")
 
     def handle(self, *args: Any, **options: Any) -> None:
         server = Server.objects.filter(slug=options["slug"]).first()
         if server is None:
             raise CommandError(f"There is no server '{options['slug']}'.", returncode=2)
         try:
-            arguments = _arguments(options["args"])
+            arguments = _arguments(options["arguments"])
             actor = f"shell:{getpass.getuser()}"
             test = queue_test(server=server, actor=actor, call_tool=options["call"], call_arguments=arguments)
         except SlipsnisseError as error:
@@ -61,8 +61,9 @@ class Command(BaseCommand):
             raise SystemExit(1)
 
     def _tell(self, test: ServerTest, report: TestReport) -> None:
-        for step, milliseconds in test.timings.items():
-            self.stdout.write(f"  {step:<8} {milliseconds:>9,.1f} ms")
+        for step in ("connect", "list", "call", "total"):
+            if step in test.timings:
+                self.stdout.write(f"  {step:<8} {test.timings[step]:>9,.1f} ms")
         if report.discovery is not None and report.listed:
             names = ", ".join(str(tool["name"]) for tool in report.discovery.tools)
             self.stdout.write(f"  era      {test.protocol_era} ({reveal(report.discovery.protocol_version, 40)})")
@@ -71,7 +72,8 @@ class Command(BaseCommand):
             self.stdout.write(f"  answer   {reveal(stored(report.result), _TEXT_SHOWN)}")
         if test.error:
             self.stdout.write(f"  {test.error_code}: {reveal(test.error, _TEXT_SHOWN)}")
-            self.stdout.write(f"{reveal(test.stderr_tail[-_TEXT_SHOWN:])}")
+        if test.error and test.stderr_tail:
+            self.stdout.write(f"  the end of its log:\n{reveal(test.stderr_tail[-_TEXT_SHOWN:])}")
         self.stdout.write(str(test.get_verdict_display()))
 
 

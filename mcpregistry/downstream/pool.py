@@ -154,6 +154,8 @@ class Slot:
         connection = self.connection
         if connection is not None and connection.usable:
             return connection
+        if not by_hand and self._manual:
+            raise ConnectionFailed("The server is only connected by hand.", remedy="Connect it on its page.")
         if connection is not None and connection.ended:
             await self._over.wait()
         self._refuse(by_hand)
@@ -166,6 +168,10 @@ class Slot:
         if connection is None or not connection.usable:
             raise ConnectionFailed("The server ended right after it had started.", remedy="Its log may say why.")
         return connection
+
+    @property
+    def _manual(self) -> bool:
+        return self.target is not None and self.target.connect == "manual"
 
     def _refuse(self, by_hand: bool) -> None:
         if self._stopping:

@@ -32,6 +32,7 @@ def make_server() -> MCPServer:
         """Add a tool and tell the clients."""
         server.add_tool(lambda: "new", name="grown", description="came later")
         await ctx.notify_tools_changed()
+        await ctx.session.send_tool_list_changed()  # legacy clients hear it on their standing stream
         return "grown"
 
     return server

@@ -10,9 +10,7 @@ from rpc import Server, text, tool
 def call(context):
     mask = os.umask(0)
     os.umask(mask)
-    listing = os.open("/proc/self/fd", os.O_RDONLY)
-    descriptors = sorted(int(name) for name in os.listdir(listing) if int(name) != listing)
-    os.close(listing)
+    descriptors = sorted(int(name) for name in os.listdir("/proc/self/fd") if is_open(int(name)))
     facts = {
         "env": {key: value for key, value in os.environ.items() if key != "LC_CTYPE" or "LC_CTYPE" in given()},
         "cwd": os.getcwd(),
@@ -21,6 +19,15 @@ def call(context):
         "argv": sys.argv[1:],
     }
     return text(json.dumps(facts))
+
+
+def is_open(descriptor):
+    """The descriptor that was used to read the list is in it, and closed by now."""
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
 
 
 def given():

@@ -1,0 +1,397 @@
+"""The pool: isolation, queues, breaker, cancellation, changes, lifecycle."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mcpregistry.domain.errors import Busy, ConnectionFailed, NotFound, ResourceLimit, TimedOut
+from mcpregistry.downstream.pool import QUEUE_PER_SLOT, Gate, Pool
+from tests.downstream.conftest import Bench
+from tests.fakes.http import Always, Echo, fake_http
+from tests.fakes.sdk import sdk_server
+from tests.fakes.targets import http_target, stdio_target
+
+Make = Callable[..., Bench]
+
+
+def journal(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+async def heard(path: Path, method: str) -> dict:
+    async with asyncio.timeout(10):
+        while True:
+            for message in journal(path):
+                if message.get("method") == method:
+                    return message
+            await asyncio.sleep(0.01)
+
+
+# -- cancellation and progress ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", ["legacy", "modern"])
+async def test_cancelling_a_call_tells_the_server_which(bench: Make, tmp_path: Path, protocol: str):
+    path = tmp_path / "journal"
+    here = bench(stdio_target("slow", protocol=protocol, env={"FAKE_JOURNAL": str(path)}))
+    call = asyncio.create_task(here.call("count", b'{"steps":1000,"pause":0.05}'))
+    asked = await heard(path, "tools/call")
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    told = await heard(path, "notifications/cancelled")
+    assert told["params"]["requestId"] == asked["id"]
+    assert await here.call("count", b'{"steps":1}')
+
+
+@pytest.mark.parametrize("protocol", ["legacy", "modern"])
+async def test_a_timeout_tells_the_server_too_and_the_late_answer_disturbs_nobody(
+    bench: Make, tmp_path: Path, protocol: str
+):
+    path = tmp_path / "journal"
+    here = bench(stdio_target("slow", protocol=protocol, env={"FAKE_JOURNAL": str(path)}))
+    await here.pool.connect(1)
+    with pytest.raises(TimedOut) as caught:
+        await here.call("count", b'{"steps":1000,"pause":0.05}', timeout=0.2)
+    assert caught.value.sent
+    await heard(path, "notifications/cancelled")
+
+
+async def test_progress_reaches_only_its_own_call(bench: Make):
+    here = bench(stdio_target("slow"))
+    seen: dict[int, list[float]] = {}
+    steps = {number: seen.setdefault(number, []).append for number in (2, 3, 4)}
+    await asyncio.gather(
+        *(
+            here.call("count", b'{"steps":%d}' % number, on_progress=lambda done, *_, add=add: add(done))
+            for number, add in steps.items()
+        ),
+        here.call("count", b'{"steps":5}'),
+    )
+    assert seen == {2: [1, 2], 3: [1, 2, 3], 4: [1, 2, 3, 4]}
+
+
+# -- isolation -------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault
+async def test_a_hung_server_does_not_slow_a_good_one(bench: Make):
+    here = bench(stdio_target("hostile", limits={"max_concurrency": 50}), stdio_target("echo", server_id=2))
+    await here.pool.connect(1)
+    await here.pool.connect(2)
+    await asyncio.gather(*(here.pool.call(2, "echo", b"{}") for _ in range(100)))
+
+    async def times() -> float:
+        took = []
+        for _ in range(300):
+            started = time.perf_counter()
+            await here.pool.call(2, "echo", b"{}")
+            took.append(time.perf_counter() - started)
+        return statistics.median(took)
+
+    alone = await times()
+    hung = [asyncio.create_task(here.pool.call(1, "hang", b"{}", timeout=60)) for _ in range(50)]
+    await asyncio.sleep(0)
+    beside = await times()
+    for call in hung:
+        call.cancel()
+    await asyncio.gather(*hung, return_exceptions=True)
+    assert beside < max(alone * 3, 0.01)
+
+
+@pytest.mark.fault
+async def test_servers_connect_side_by_side(bench: Make):
+    limits = {"connect_timeout": 3.0}
+    here = bench(stdio_target("mute", limits=limits), stdio_target("echo", server_id=2))
+    silent = asyncio.create_task(here.pool.connect(1))
+    await here.pool.call(2, "echo", b"{}")
+    assert not silent.done()
+    with pytest.raises(TimedOut) as caught:
+        await silent
+    assert not caught.value.sent
+
+
+async def test_calls_beyond_the_limit_wait_their_turn_in_order(bench: Make):
+    here = bench(stdio_target("slow", limits={"max_concurrency": 2}))
+    order: list[int] = []
+
+    async def one(number: int) -> None:
+        await here.call("count", b'{"steps":1,"pause":0.02}')
+        order.append(number)
+
+    await here.pool.connect(1)
+    await asyncio.gather(*(one(number) for number in range(8)))
+    assert [pair // 2 for pair in order] == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+async def test_a_full_queue_answers_busy_at_once_and_a_cancelled_waiter_gives_up_its_place():
+    gate = Gate(1)
+    await gate.enter()
+    waiting = [asyncio.create_task(gate.enter()) for _ in range(QUEUE_PER_SLOT)]
+    await asyncio.sleep(0)
+    with pytest.raises(Busy):
+        await gate.enter()
+    waiting[0].cancel()
+    await asyncio.sleep(0)
+    last = asyncio.create_task(gate.enter())
+    await asyncio.sleep(0)
+    for waiter in [*waiting[1:], last]:
+        gate.leave()
+        await waiter
+    gate.leave()
+    assert gate.inside == 0
+    assert gate.empty.is_set()
+
+
+async def test_a_place_given_to_a_waiter_that_is_cancelled_is_passed_on():
+    gate = Gate(1)
+    await gate.enter()
+    first, second = asyncio.create_task(gate.enter()), asyncio.create_task(gate.enter())
+    await asyncio.sleep(0)
+    gate.leave()
+    first.cancel()
+    await second
+    gate.leave()
+    assert gate.inside == 0
+
+
+async def test_waiting_too_long_for_a_turn_is_a_timeout_with_nothing_sent(bench: Make):
+    here = bench(stdio_target("hostile", limits={"max_concurrency": 1}))
+    await here.pool.connect(1)
+    first = asyncio.create_task(here.call("hang", timeout=60))
+    await asyncio.sleep(0)
+    with pytest.raises(TimedOut) as caught:
+        await here.call("big", b'{"size":1}', timeout=0.1)
+    assert not caught.value.sent
+    first.cancel()
+
+
+# -- breaker ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault
+async def test_a_server_that_dies_on_every_start_is_left_alone_and_calls_are_answered_at_once(
+    bench: Make, tmp_path: Path
+):
+    counter = tmp_path / "starts"
+    here = bench(stdio_target("flaky", env={"FAKE_COUNTER": str(counter), "FAKE_FAILURES": "1000"}))
+    for _ in range(200):
+        with pytest.raises(ConnectionFailed) as caught:
+            await here.call("ok")
+        assert not caught.value.sent
+    assert counter.stat().st_size < 10
+    assert here.pool.states()[1].state == "error"
+    assert here.pool.states()[1].retry_in > 0
+
+
+async def test_a_person_may_connect_at_once_whatever_the_breaker_says(bench: Make, tmp_path: Path):
+    counter = tmp_path / "starts"
+    here = bench(stdio_target("flaky", env={"FAKE_COUNTER": str(counter), "FAKE_FAILURES": "2"}))
+    for _ in range(2):
+        with pytest.raises(ConnectionFailed):
+            await here.pool.connect(1)
+    await here.pool.connect(1)
+    assert await here.call("ok")
+    assert here.pool.states()[1].failures == 0
+
+
+async def test_an_eager_server_comes_back_by_itself(bench: Make, tmp_path: Path):
+    counter = tmp_path / "starts"
+    env = {"FAKE_COUNTER": str(counter), "FAKE_FAILURES": "2"}
+    here = bench(stdio_target("flaky", env=env, connect="eager"))
+    with pytest.raises(ConnectionFailed):
+        await here.pool.connect(1)
+    await here.event("state", "reconnecting")
+    await here.event("state", "connected")
+    assert here.pool.states()[1].state == "connected"
+
+
+async def test_a_manual_server_is_not_started_by_a_call(bench: Make):
+    here = bench(stdio_target("echo", connect="manual"))
+    with pytest.raises(ConnectionFailed, match="by hand") as caught:
+        await here.call("echo")
+    assert not caught.value.sent
+    await here.pool.connect(1)
+    assert await here.call("echo")
+
+
+# -- changes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", ["legacy", "modern"])
+async def test_a_changed_tool_list_is_read_again_and_told(bench: Make, protocol: str):
+    here = bench(stdio_target("mutate", protocol=protocol))
+    first = await here.pool.discover(1)
+    assert [tool["description"] for tool in first.tools] == ["0"]
+    await asyncio.sleep(0.1 if protocol == "modern" else 0)  # the listen stream opens beside the first call
+    await here.call("mutate")
+    told = await here.event("tools_changed")
+    assert told.discovery is not None
+    assert [(tool["name"], tool["description"]) for tool in told.discovery.tools] == [("mutate", "1"), ("extra", "")]
+
+
+@pytest.mark.parametrize("protocol", ["legacy", "modern"])
+async def test_a_changed_tool_list_is_told_over_http(bench: Make, protocol: str):
+    with sdk_server("http") as url:
+        here = bench(http_target(url, protocol=protocol))
+        await here.pool.connect(1)
+        await asyncio.sleep(0.2)  # both eras open their stream beside the first call
+        await here.call("grow")
+        told = await here.event("tools_changed")
+        assert told.discovery is not None
+        assert "grown" in {tool["name"] for tool in told.discovery.tools}
+        await here.pool.close()
+
+
+async def test_a_reconnect_reads_the_tools_again(bench: Make):
+    here = bench(stdio_target("many", env={"FAKE_TOOLS": "2"}))
+    await here.pool.connect(1)
+    here.targets[1] = replace(here.targets[1], env={"FAKE_TOOLS": "3"})
+    await here.pool.reconnect(1)
+    counts = [len(event.discovery.tools) for event in here.events if event.discovery and event.state == "connected"]
+    assert counts == [2, 3]
+
+
+@pytest.mark.parametrize(("tools", "page"), [(7, 3), (6, 3), (0, 0), (500, 0)])
+async def test_all_pages_are_read(bench: Make, tools: int, page: int):
+    here = bench(stdio_target("many", env={"FAKE_TOOLS": str(tools), "FAKE_PAGE": str(page)}))
+    discovery = await here.pool.discover(1)
+    assert [tool["name"] for tool in discovery.tools] == [f"tool_{number}" for number in range(tools)]
+    assert discovery.server_info["name"] == "many"
+    assert discovery.instructions == "instructions of many"
+
+
+async def test_unusable_definitions_are_named_and_do_not_hide_the_others(bench: Make):
+    discovery = await bench(stdio_target("many", env={"FAKE_TOOLS": "2", "FAKE_BAD": "1"})).pool.discover(1)
+    assert [tool["name"] for tool in discovery.tools] == ["tool_0", "tool_1"]
+    assert len(discovery.problems) == 4
+    assert any("long" in problem for problem in discovery.problems)
+
+
+@pytest.mark.attack
+async def test_too_many_tools_are_a_typed_error(bench: Make):
+    with pytest.raises(ResourceLimit, match="500"):
+        await bench(stdio_target("many", env={"FAKE_TOOLS": "501"})).pool.discover(1)
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("mode", ["hang", "loop"])
+async def test_a_list_that_never_ends_ends_with_the_connect_deadline_or_the_page_limit(bench: Make, mode: str):
+    from mcpregistry.domain.errors import DownstreamError
+
+    here = bench(stdio_target("many", env={"FAKE_LIST": mode}, limits={"connect_timeout": 3.0}))
+    with pytest.raises(DownstreamError):
+        await here.pool.discover(1)
+
+
+# -- lifecycle -------------------------------------------------------------------------------------
+
+
+async def test_an_idle_server_is_stopped_and_starts_again_with_the_next_call(bench: Make):
+    here = bench(stdio_target("echo", limits={"idle_timeout": 0.3}))
+    await here.call("echo")
+    await here.event("state", "disconnected")
+    assert here.pool.states()[1].pid is None
+    assert await here.call("echo")
+
+
+async def test_a_server_with_a_call_in_flight_is_not_idle(bench: Make):
+    here = bench(stdio_target("slow", limits={"idle_timeout": 0.1}))
+    assert await here.call("count", b'{"steps":10,"pause":0.05}')
+
+
+async def test_reconfigure_retires_what_changed_after_its_calls_and_leaves_the_rest(bench: Make):
+    here = bench(stdio_target("slow"), stdio_target("echo", server_id=2), stdio_target("echo", server_id=3))
+    for server_id in (1, 2, 3):
+        await here.pool.connect(server_id)
+    running = asyncio.create_task(here.call("count", b'{"steps":10,"pause":0.05}'))
+    await asyncio.sleep(0.05)
+    pids = {server_id: state.pid for server_id, state in here.pool.states().items()}
+    here.targets[1] = replace(here.targets[1], revision=2)
+    here.pool.reconfigure({1: 2, 2: 1})
+    assert set(here.pool.states()) == {2}
+    assert (await running)["content"][0]["text"] == "10 steps"
+    await here.call("count", b'{"steps":1}')
+    states = here.pool.states()
+    assert states[1].pid != pids[1]
+    assert states[2].pid == pids[2]
+
+
+async def test_an_unknown_server_is_not_found_and_nothing_is_sent():
+    async def targets(server_id: int):
+        raise NotFound("No such server.")
+
+    pool = Pool(targets, lambda event: None)
+    with pytest.raises(NotFound):
+        await pool.call(7, "x", b"{}")
+    await pool.close()
+    with pytest.raises(ConnectionFailed):
+        await pool.call(7, "x", b"{}")
+
+
+async def test_closing_while_connecting_leaves_nothing(bench: Make):
+    here = bench(stdio_target("mute"))
+    connecting = asyncio.create_task(here.pool.connect(1))
+    await here.event("state", "connecting")
+    await asyncio.sleep(0.05)
+    await here.pool.close()
+    with pytest.raises(ConnectionFailed):
+        await connecting
+
+
+async def test_a_probe_measures_a_server_of_either_era(bench: Make):
+    here = bench(stdio_target("echo", protocol="legacy"), stdio_target("echo", server_id=2, protocol="modern"))
+    assert 0 < await here.pool.ping(1) < 5000
+    assert 0 < await here.pool.ping(2) < 5000
+
+
+# -- tests of servers -------------------------------------------------------------------------------
+
+
+async def test_a_test_reports_everything_with_a_connection_of_its_own(bench: Make):
+    here = bench()
+    report = await here.pool.test(stdio_target("echo"), call=("echo", b'{"a":1}'))
+    assert report.ok
+    assert report.discovery is not None
+    assert report.result is not None
+    assert report.result["structuredContent"]["arguments"] == {"a": 1}
+    assert {"connect", "list", "call", "total"} <= set(report.timings)
+    assert not here.pool.states()
+
+
+async def test_a_failed_test_says_why_and_shows_the_servers_words(bench: Make):
+    report = await bench().pool.test(stdio_target("crash", env={"FAKE_CRASH": "start"}))
+    assert not report.ok
+    assert report.error is not None
+    assert report.error.code == "CONNECTION_FAILED"
+    assert "cannot find my configuration" in report.stderr
+
+
+async def test_a_test_of_a_mute_server_ends_with_its_deadline(bench: Make):
+    report = await bench().pool.test(stdio_target("mute", limits={"connect_timeout": 1.0}))
+    assert report.error is not None
+    assert report.error.code == "TIMEOUT"
+
+
+async def test_a_test_of_a_dead_address_says_so(bench: Make):
+    async with fake_http(Echo()) as server:
+        url = server.url
+    report = await bench().pool.test(http_target(url))
+    assert report.error is not None
+    assert report.error.code == "CONNECTION_FAILED"
+
+
+async def test_a_refused_credential_is_its_own_error(bench: Make):
+    async with fake_http(Always(raw=b"HTTP/1.1 401 X\r\nContent-Length: 0\r\n\r\n")) as server:
+        report = await bench().pool.test(http_target(server.url))
+        assert report.error is not None
+        assert report.error.code == "AUTH_FAILED"
+        assert "401" in str(report.error)

@@ -1,0 +1,226 @@
+"""What the gateway costs, measured beside what it is compared with, in one run.
+
+    .venv/bin/python -m benchmarks.gateway [--quick] [--out FILE]
+
+Prints tables and writes JSON. Policy and durable audit are on (SQLite, synchronous FULL). On a busy
+machine calls per second swing; CPU microseconds per call are steady, so compare those. Linux only
+(it reads /proc).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from benchmarks import load, site
+
+SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}}
+ECHO = [{"name": "echo", "description": "Echo", "inputSchema": SCHEMA}]
+STDIO = [sys.executable, "-S", str(site.ROOT / "benchmarks" / "echo_stdio.py")]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the calls, one repeat")
+    parser.add_argument("--out", type=Path, default=site.ROOT / "benchmarks" / "results" / "gateway.json")
+    options = parser.parse_args()
+    var = site.prepare()
+    try:
+        results = {"machine": _machine()} | _measure(options.quick)
+    finally:
+        shutil.rmtree(var, ignore_errors=True)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(results, indent=2))
+    print(f"\nWritten to {options.out}")
+
+
+def _measure(quick: bool) -> dict[str, Any]:
+    echo_port, port = site.free_port(), site.free_port()
+    site.register("stdio", ECHO, transport="stdio", command=STDIO, max_concurrency=64)
+    address = f"http://127.0.0.1:{echo_port}/mcp"
+    site.register("http", ECHO, transport="http", url=address, allowed_networks=["127.0.0.0/8"], max_concurrency=64)
+    token = site.token()
+    echo = ["-m", "benchmarks.echo_server", str(echo_port)]
+    with site.child(echo, echo_port) as direct, site.gateway(port) as web:
+        url = f"http://127.0.0.1:{port}/mcp/bench"
+        calls = _calls(quick, direct.pid, address, web.pid, url, token)
+        web_mb = site.peak_mb(web.pid)
+        change = asyncio.run(_change_latency(url, token, 5 if quick else 20))
+    return {
+        "calls": calls,
+        "stdio_direct": _stdio_direct(300 if quick else 3000),
+        "change_to_notification_ms": change,
+        "start": _starts(2 if quick else 5) | {"web_peak_mb": round(web_mb)},
+        "lists": _lists(quick),
+    }
+
+
+def _calls(quick: bool, direct: int, address: str, web: int, url: str, token: str) -> list[dict[str, Any]]:
+    """Interleaved repeats of every variant at every concurrency; the median repeat counts."""
+    variants = [
+        ("SDK HTTP server, called directly", address, "echo", direct),
+        ("gateway -> stdio", url, "stdio__echo", web),
+        ("gateway -> HTTP", url, "http__echo", web),
+    ]
+    rows = []
+    for concurrency in (1, 10, 50):
+        count = {1: 1500, 10: 4000, 50: 6000}[concurrency] // (10 if quick else 1)
+        runs: dict[str, list[dict[str, float]]] = {name: [] for name, *_ in variants}
+        for _ in range(1 if quick else 3):
+            for name, target, tool, pid in variants:
+                _generate(target, token, tool, concurrency, max(50, count // 10))  # warm up
+                runs[name].append(_one_run(target, token, tool, concurrency, count, pid))
+        for name, *_ in variants:
+            middle = sorted(runs[name], key=lambda run: run["calls_per_second"])[len(runs[name]) // 2]
+            rows.append({"what": name, "concurrency": concurrency} | middle)
+    _print_calls(rows)
+    return rows
+
+
+def _one_run(url: str, token: str, tool: str, concurrency: int, count: int, pid: int) -> dict[str, float]:
+    before = site.cpu_seconds(pid)
+    run = _generate(url, token, tool, concurrency, count)
+    return run | {"server_cpu_us_per_call": round((site.cpu_seconds(pid) - before) / count * 1e6)}
+
+
+def _generate(url: str, token: str, tool: str, concurrency: int, count: int) -> dict[str, float]:
+    argv = [sys.executable, "-m", "benchmarks.load", url, token, tool, str(concurrency), str(count)]
+    return dict(json.loads(subprocess.run(argv, cwd=site.ROOT, check=True, capture_output=True).stdout))
+
+
+def _print_calls(rows: list[dict[str, Any]]) -> None:
+    print(
+        f"\n{'tools/call':36}{'at once':>8}{'calls/s':>9}{'of direct':>10}{'p50 ms':>8}{'added':>7}{'p99 ms':>8}{'CPU us':>8}"
+    )
+    for row in rows:
+        base = next(r for r in rows if r["concurrency"] == row["concurrency"])
+        ratio = row["calls_per_second"] / base["calls_per_second"]
+        added = row["p50_ms"] - base["p50_ms"]
+        print(
+            f"{row['what']:36}{row['concurrency']:>8}{row['calls_per_second']:>9.0f}{ratio:>9.2f}x"
+            f"{row['p50_ms']:>8.2f}{added:>+7.2f}{row['p99_ms']:>8.1f}{row['server_cpu_us_per_call']:>8.0f}"
+        )
+
+
+def _stdio_direct(count: int) -> dict[str, float]:
+    """The stdio downstream, called by the SDK's own client one call after the other."""
+
+    async def run() -> dict[str, float]:
+        from mcp import Client, StdioServerParameters
+
+        async with Client(StdioServerParameters(command=STDIO[0], args=STDIO[1:])) as client:
+            await client.list_tools()
+            times = []
+            for _ in range(count):
+                started = time.perf_counter()
+                await client.call_tool("echo", {"text": "x" * 100})
+                times.append(time.perf_counter() - started)
+        return {"p50_ms": round(sorted(times)[count // 2] * 1000, 3)}
+
+    result = asyncio.run(run())
+    print(f"\nThe same stdio server through the SDK's client, one at a time: p50 {result['p50_ms']} ms")
+    return result
+
+
+async def _change_latency(url: str, token: str, times: int) -> dict[str, float]:
+    """From a commit in this process to the notification at a listening host, in milliseconds."""
+    from mcp import types as t
+
+    from mcpregistry.db import db_call
+    from mcpregistry.models import Tool
+
+    parts = urlsplit(url)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    writer.write(load.request(url, token, "subscriptions/listen", {"notifications": {"toolsListChanged": True}}))
+    await reader.readuntil(b"acknowledged")
+    name = t.ToolListChangedNotification.model_fields["method"].default.encode()
+    taken = []
+    for turn in range(times):
+        await db_call(Tool.objects.filter(server__slug="http").update, enabled=turn % 2 == 1)
+        started = time.perf_counter()
+        await asyncio.wait_for(reader.readuntil(name), 10)
+        taken.append((time.perf_counter() - started) * 1000)
+    writer.close()
+    taken.sort()
+    result = {"p50": round(taken[len(taken) // 2], 1), "max": round(taken[-1], 1)}
+    print(f"\nConfiguration change to host notification: p50 {result['p50']} ms, max {result['max']} ms")
+    return result
+
+
+def _lists(quick: bool) -> list[dict[str, Any]]:
+    """``tools/list`` of one page walk, by number of tools, and its CPU in the gateway."""
+    rows = []
+    print(f"\n{'tools/list':12}{'pages':>7}{'bytes':>10}{'ms (all)':>10}{'CPU us':>9}")
+    for size in (10, 1000, 5000):
+        rows.append(asyncio.run(_list(size, 5 if quick else 50)))
+        row = rows[-1]
+        print(f"{size:<12}{row['pages']:>7}{row['bytes']:>10}{row['ms']:>10.2f}{row['cpu_us']:>9.0f}")
+    return rows
+
+
+async def _list(size: int, times: int) -> dict[str, Any]:
+    from mcpregistry.models import Grant, Server
+
+    await asyncio.to_thread(Grant.objects.all().delete)
+    extra = [{"name": f"tool_{n}", "description": "Does a thing. " * 6, "inputSchema": SCHEMA} for n in range(size)]
+    await asyncio.to_thread(site.register, f"many{size}", extra, transport="stdio", command=[*STDIO, str(size)])
+    token = await asyncio.to_thread(site.token)
+    port = site.free_port()
+    url = f"http://127.0.0.1:{port}/mcp/bench"
+    with site.gateway(port) as web:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=64 * 1024 * 1024)
+        pages, count = await _walk(reader, writer, url, token)  # first time: the bytes are made
+        before, started = site.cpu_seconds(web.pid), time.perf_counter()
+        for _ in range(times):
+            await _walk(reader, writer, url, token)
+        wall, cpu = time.perf_counter() - started, site.cpu_seconds(web.pid) - before
+        writer.close()
+    await asyncio.to_thread(Server.objects.filter(slug=f"many{size}").update, lifecycle="disabled")
+    return {
+        "tools": size, "pages": pages, "bytes": count, "ms": wall / times * 1000, "cpu_us": cpu / times * 1e6,
+    }  # fmt: skip
+
+
+async def _walk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, url: str, token: str) -> tuple[int, int]:
+    pages, count, cursor = 0, 0, None
+    while True:
+        params = {"cursor": cursor} if cursor else {}
+        body = await load.exchange(reader, writer, load.request(url, token, "tools/list", params))
+        pages, count = pages + 1, count + len(body)
+        cursor = json.loads(body)["result"].get("nextCursor")
+        if cursor is None:
+            return pages, count
+
+
+def _starts(times: int) -> dict[str, Any]:
+    """Seconds from exec to the first answer and the first list of ``runmcp``, and its memory."""
+    from benchmarks.starts import runmcp_start, web_start
+
+    runs = [runmcp_start() for _ in range(times + 1)]
+    first, later = runs[0], runs[1:]
+    middle = {key: sorted(run[key] for run in later)[len(later) // 2] for key in later[0]}
+    web = sorted(web_start() for _ in range(times))[times // 2]
+    print(f"\nrunmcp, first start ever:  answer {first['answer_s']:.2f} s, tools/list {first['list_s']:.2f} s")
+    print(
+        f"runmcp, later starts:      answer {middle['answer_s']:.2f} s, tools/list {middle['list_s']:.2f} s, "
+        f"first call {middle['call_s']:.2f} s, peak {middle['peak_mb']:.0f} MB"
+    )
+    print(f"web process, first HTTP 200: {web:.2f} s")
+    return {"runmcp_first": first, "runmcp": middle, "web_first_200_s": web}
+
+
+def _machine() -> dict[str, Any]:
+    return {"cores": os.cpu_count(), "python": sys.version.split()[0], "load": os.getloadavg()[0]}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""A throw-away site for measuring: its own var/, one agent, one endpoint, servers under test."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def prepare() -> Path:
+    """Make the site's folder and database, and point this process at it. Call before anything of Django."""
+    var = Path(tempfile.mkdtemp(prefix="slipsnisse-bench-"))
+    os.environ |= {"SLIPSNISSE_VAR": str(var), "DJANGO_SETTINGS_MODULE": "controlplane.settings"}
+    import django
+    from django.core.management import call_command
+
+    django.setup()
+    call_command("migrate", verbosity=0)
+    return var
+
+
+def register(slug: str, listed: list[dict[str, Any]], **fields: Any) -> None:
+    """An active server whose listed tools are approved and granted to the agent 'bench'."""
+    from mcpregistry.models import Agent, Endpoint, Server
+    from mcpregistry.services import access, definitions, servers
+
+    server = servers.save_server(server=Server(slug=slug, **fields), actor="bench")
+    server = servers.confirm_launch(server=server, actor="bench", launch_hash=server.launch_hash())
+    definitions.observe(server=server, listed=listed)
+    definitions.approve_waiting(server=server, actor="bench")
+    agent = Agent.objects.filter(slug="bench").first() or access.save_agent(agent=Agent(slug="bench"), actor="bench")
+    access.grant(agent=agent, server=server, actor="bench")
+    if not Endpoint.objects.filter(slug="bench").exists():
+        access.save_endpoint(endpoint=Endpoint(slug="bench"), actor="bench")
+
+
+def token() -> str:
+    from mcpregistry.models import Agent
+    from mcpregistry.services import access
+
+    return access.issue_token(name="bench", actor="bench", agent=Agent.objects.get(slug="bench"))[1]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def child(argv: list[str], port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A server process that listens on ``port``; ended at the end."""
+    process = subprocess.Popen([sys.executable, *argv], cwd=ROOT, env=dict(os.environ))
+    try:
+        wait_for(port, process)
+        yield process
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def gateway(port: int) -> Any:
+    """One web process, as `manage.py up` starts it, without its access log."""
+    argv = ["-m", "uvicorn", "controlplane.asgi:application", "--port", str(port), "--log-level", "warning"]
+    os.environ["SLIPSNISSE_LOG_LEVEL"] = "WARNING"
+    return child([*argv, "--no-access-log", "--timeout-graceful-shutdown", "3"], port)
+
+
+def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise RuntimeError(f"the server ended with {process.returncode}")
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            time.sleep(0.02)
+    raise RuntimeError("the server did not start within 60 seconds")
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process so far (Linux: /proc)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def peak_mb(pid: int) -> float:
+    """Largest resident size of a process so far, in MB (Linux: /proc)."""
+    line = next(x for x in Path(f"/proc/{pid}/status").read_text().splitlines() if x.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
+
+
+def get(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return bytes(answer.read())

@@ -1,0 +1,76 @@
+"""Fills in, once and at import, what a server's command line and address take from the place of import.
+
+``env`` and ``headers`` keep their variables until the server is started, for they hold the secrets; only
+``${workspace}`` and ``${home}`` are filled in there. A variable whose name says that it is a secret is never copied into
+a command line or an address: it waits for the start too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from mcpregistry.domain.formats.document import Document, ServerEntry
+from mcpregistry.domain.formats.notes import Report, pointer
+from mcpregistry.domain.formats.placeholders import expand
+from mcpregistry.domain.formats.redaction import is_secret_name
+
+_OWN = ("SLIPSNISSE_", "DJANGO_", "DATABASE_URL", "CELERY_")
+_LATER = "List its name in SLIPSNISSE_PASS_ENV, so that it is filled in when the server starts."
+
+
+def expand_document(
+    document: Document, path: str, variables: Mapping[str, str], folders: Mapping[str, str]
+) -> Document:
+    """``variables``: the environment of whoever imports. ``folders``: values of ``workspace`` and ``home``."""
+    report = Report(path)
+    servers = tuple(_server(server, variables, folders, report) for server in document.servers)
+    return replace(document, servers=servers).with_notes(*report.notes)
+
+
+def _server(
+    entry: ServerEntry, variables: Mapping[str, str], folders: Mapping[str, str], report: Report
+) -> ServerEntry:
+    harmless = {name: value for name, value in variables.items() if not _is_guarded(name)}
+    values = {**harmless, **folders}
+
+    def whole(text: str, *place: str | int) -> str:
+        filled, missing = expand(text, values)
+        for name in missing:
+            report.add("kept", pointer(entry.key, *place), f"{name} has no value here and stays a placeholder.", _LATER)
+        return filled
+
+    def only_folders(pairs: Mapping[str, str]) -> dict[str, str]:
+        return {key: _folders(value, folders) for key, value in pairs.items()}
+
+    made = replace(
+        entry,
+        command=tuple(whole(word, "command", index) for index, word in enumerate(entry.command)),
+        cwd=whole(entry.cwd, "cwd"),
+        url=whole(entry.url, "url"),
+        env_file=_folders(entry.env_file, folders),
+        env=only_folders(entry.env),
+        headers=only_folders(entry.headers),
+    )
+    if made.url.startswith("${"):
+        remedy = "Set the variable where you import, or write the address out."
+        report.refuse(pointer(entry.key, "url"), "The address begins with a variable that has no value here.", remedy)
+    return made
+
+
+def _folders(text: str, folders: Mapping[str, str]) -> str:
+    for name, value in folders.items():
+        text = text.replace(f"${{{name}}}", value)
+    return text
+
+
+def _is_guarded(name: str) -> bool:
+    return name.startswith(_OWN) or is_secret_name(name)
+
+
+def unresolved_folders(document: Document) -> Iterator[str]:
+    """Keys of servers that speak of ``${workspace}`` where none was given."""
+    for entry in document.servers:
+        texts = [*entry.command, entry.cwd, entry.url, *entry.env.values(), *entry.headers.values()]
+        if any("${workspace}" in text for text in texts):
+            yield entry.key

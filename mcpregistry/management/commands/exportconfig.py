@@ -1,0 +1,83 @@
+"""Export servers to a configuration file, or print the entry that points a host at us: ``manage.py exportconfig``."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+
+from mcpregistry.domain import formats
+from mcpregistry.domain.formats import snippets, text
+from mcpregistry.domain.formats.document import JsonObject
+from mcpregistry.models import Endpoint
+from mcpregistry.services.exchange import export_config
+from mcpregistry.services.exchange_files import write_file
+
+ACTOR = "exportconfig"
+
+
+class Command(BaseCommand):
+    help = "Write the servers as a configuration file of another program, or the entry that points a program at us."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        what = parser.add_mutually_exclusive_group(required=True)
+        what.add_argument("--format", choices=list(formats.FORMATS), help="format of the file")
+        what.add_argument("--client", choices=list(snippets.CLIENTS), help="print the entry for this program")
+        parser.add_argument("--include-secrets", action="store_true", help="write secret values too (audited)")
+        parser.add_argument("--extended", action="store_true", help="Slipsnisse: also remote servers, any provider")
+        parser.add_argument("--only", choices=["enabled"], help="leave disabled servers out")
+        parser.add_argument("--endpoint", default="default", metavar="SLUG", help="endpoint that --client points at")
+        parser.add_argument("--http", action="store_true", help="--client: over HTTP instead of stdio")
+        parser.add_argument(
+            "-o", "--output", default="", metavar="PATH", help="file to write; default: standard output"
+        )
+
+    def handle(self, **options: Any) -> None:
+        if options["client"]:
+            self._put(self._snippet(options), options["output"], as_yaml=False)
+            return
+        name = options["format"]
+        if options["extended"]:
+            if name != "slipsnisse":
+                raise CommandError("--extended belongs to --format slipsnisse.")
+            name = "slipsnisse-extended"
+        written = export_config(
+            format_name=name,
+            actor=ACTOR,
+            include_secrets=options["include_secrets"],
+            only_enabled=options["only"] == "enabled",
+        )
+        for note in written.notes:
+            self.stderr.write(str(note))
+        if written.refused:
+            self.stderr.write(f"Nothing was written; {len(written.refused)} problems stand above.")
+            sys.exit(1)
+        as_yaml = name.startswith("slipsnisse") and not options["output"].endswith(".json")
+        self._put(written.data, options["output"], as_yaml=as_yaml)
+
+    def _snippet(self, options: dict[str, Any]) -> JsonObject:
+        slug = options["endpoint"]
+        if not Endpoint.objects.filter(slug=slug).exists():
+            raise CommandError(f"There is no endpoint {slug}. Create it, or name another with --endpoint.")
+        if not options["http"]:
+            launch = [sys.executable, str(settings.BASE_DIR / "manage.py"), "runmcp", "--endpoint", slug]
+            return snippets.over_stdio(options["client"], launch)
+        try:
+            return snippets.over_http(options["client"], f"{settings.SITE_URL}/mcp/{slug}")
+        except ValueError as error:
+            raise CommandError(f"{error} Leave out --http.") from None
+
+    def _put(self, data: JsonObject, output: str, *, as_yaml: bool) -> None:
+        content = text.dump(data, as_yaml=as_yaml)
+        if not output:
+            self.stdout.write(content, ending="")
+            return
+        try:
+            write_file(Path(output), content)
+        except OSError as error:
+            raise CommandError(f"{output} cannot be written: {error.strerror}. Choose another place.") from None
+        self.stderr.write(f"{output}: written.")

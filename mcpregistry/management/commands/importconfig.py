@@ -1,0 +1,147 @@
+"""Import a configuration file: ``manage.py importconfig [PATH|-]``."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django.db import close_old_connections
+
+from mcpregistry.domain import formats
+from mcpregistry.domain.errors import NotFound
+from mcpregistry.domain.formats.notes import FileInvalid, Note
+from mcpregistry.services.exchange import Outcome, import_file
+from mcpregistry.services.exchange_files import FileWatch, folders_for, locate
+
+ACTOR = "importconfig"
+
+
+class Command(BaseCommand):
+    help = "Import MCP servers from a configuration file of any known program. New servers are drafts; nothing starts."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("path", nargs="?", default="", help="file to read; - reads from standard input")
+        parser.add_argument("--format", default="", choices=["", *formats.FORMATS], help="default: recognised")
+        parser.add_argument("--extended", action="store_true", help="read a Slipsnisse file of the extended format")
+        parser.add_argument("--check", action="store_true", help="only say whether the file is valid")
+        parser.add_argument(
+            "--on-conflict",
+            choices=["error", "skip", "replace", "rename"],
+            help="what to do with a server that exists and differs (error; with --watch: replace)",
+        )
+        parser.add_argument("--no-expand", action="store_true", help="keep ${VAR} in commands and addresses")
+        parser.add_argument("--workspace", default="", metavar="DIR", help="what ${workspace} stands for")
+        parser.add_argument("--dry-run", action="store_true", help="show what would change, save nothing")
+        parser.add_argument("--watch", action="store_true", help="stay and import again whenever the file changes")
+        parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="how often --watch looks")
+
+    def handle(self, **options: Any) -> None:
+        self.options = options
+        if options["extended"]:
+            options["format"] = "slipsnisse-extended"
+        path = self._path()
+        if options["watch"]:
+            if path is None:
+                raise CommandError("Standard input cannot be watched. Name a file.")
+            self._watch(path)
+        elif not self._once(sys.stdin.buffer.read() if path is None else self._read(path), path):
+            sys.exit(1)
+
+    def _path(self) -> Path | None:
+        """The file to read; None for standard input."""
+        name, workspace = self.options["path"], self._workspace()
+        if name == "-":
+            return None
+        if name:
+            return Path(name)
+        try:
+            found = locate(format_name=self.options["format"], workspace=workspace, environ=os.environ, here=Path.cwd())
+        except NotFound as error:
+            raise CommandError(str(error)) from None
+        if found.warning:
+            self.stderr.write(found.warning)
+        return found.path
+
+    def _workspace(self) -> Path | None:
+        name = self.options["workspace"]
+        if name and not Path(name).is_dir():
+            raise CommandError(f"{name} is no directory. Name the directory that the servers work in.")
+        return Path(name) if name else None
+
+    def _read(self, path: Path) -> bytes:
+        try:
+            with path.open("rb") as stream:
+                return stream.read(formats.text.MAX_BYTES + 1)
+        except OSError as error:
+            raise CommandError(f"{path} cannot be read: {error.strerror}. Check its name and rights.") from None
+
+    def _once(self, raw: bytes, path: Path | None) -> bool:
+        """Import what was read; whether all of it was taken."""
+        name = str(path) if path else "-"
+        if self.options["check"]:
+            return self._check(raw, name)
+        outcome = import_file(
+            raw=raw,
+            path=name,
+            actor=ACTOR,
+            format_name=self.options["format"],
+            on_conflict=self.options["on_conflict"] or ("replace" if self.options["watch"] else "error"),
+            variables=None if self.options["no_expand"] else os.environ,
+            folders=folders_for(path, self._workspace()),
+            save=not self.options["dry_run"],
+        )
+        self._print_notes(outcome.notes)
+        if self.options["dry_run"]:
+            self.stdout.write(outcome.diff() or "Nothing would change.", ending="")
+        self._summary(outcome)
+        return not outcome.refused
+
+    def _check(self, raw: bytes, name: str) -> bool:
+        try:
+            found, document = formats.read(raw, name, self.options["format"])
+        except FileInvalid as error:
+            self._print_notes([error.note])
+            return False
+        self._print_notes(document.notes)
+        if not document.refused:
+            self.stdout.write(f"{name}: valid {found.title} file with {len(document.servers)} servers.")
+        return not document.refused
+
+    def _print_notes(self, notes: list[Note] | tuple[Note, ...]) -> None:
+        for note in notes:
+            (self.stderr if note.action == "refused" else self.stdout).write(str(note))
+
+    def _summary(self, outcome: Outcome) -> None:
+        if outcome.refused:
+            self.stderr.write(f"{outcome.path}: nothing was saved; {len(outcome.refused)} problems stand above.")
+            return
+        counts: dict[str, int] = {}
+        for change in outcome.changes:
+            counts[change.action] = counts.get(change.action, 0) + 1
+        said = ", ".join(f"{count} {action}" for action, count in counts.items()) or "no servers"
+        self.stdout.write(f"{outcome.path}: {outcome.format}: {said}{'' if outcome.saved else ' (not saved)'}.")
+
+    def _watch(self, path: Path) -> None:
+        """Import at every change until interrupted; a broken file leaves the last good state as it is."""
+        watch, missing = FileWatch(path), False
+        self.stdout.write(f"{path}: watching; Ctrl-C ends.")
+        try:
+            while True:
+                content = watch.changed()
+                if content is not None:
+                    close_old_connections()
+                    if not self._once(content, path):
+                        self.stderr.write(f"{path}: the last good state stays; correct the file and save it again.")
+                    self.stdout.flush()
+                    self.stderr.flush()
+                if missing != (not path.exists()):
+                    missing = not missing
+                    self.stderr.write(f"{path}: {'gone; its servers stay' if missing else 'back'}.")
+                time.sleep(self.options["interval"])
+        except KeyboardInterrupt:
+            self.stdout.write(f"{path}: no longer watched.")

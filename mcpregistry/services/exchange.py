@@ -1,0 +1,294 @@
+"""Configuration files in and out of the database.
+
+Invariants: one file is one transaction, and if anything in it is refused nothing is written; import starts nothing, a
+new server is a draft and one whose launch changed becomes a draft again; nothing that a file says is dropped in
+silence; without ``include_secrets`` no secret value leaves.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from django.db import transaction
+
+from mcpregistry.domain import formats
+from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.formats import text
+from mcpregistry.domain.formats.document import Document, Parked, ServerEntry, Written
+from mcpregistry.domain.formats.expansion import expand_document, unresolved_folders
+from mcpregistry.domain.formats.format import Format
+from mcpregistry.domain.formats.notes import Action, FileInvalid, Note, pointer
+from mcpregistry.models import Credential, ImportedFile, Server
+from mcpregistry.models.server import Lifecycle
+from mcpregistry.services import audit
+from mcpregistry.services.configuration import save_credential
+from mcpregistry.services.exchange_rows import entry_of, fill_row, in_order, shown
+from mcpregistry.services.servers import save_server
+
+OnConflict = Literal["error", "skip", "replace", "rename"]
+
+_WAITING = {
+    "env_file": "Kept, but the file is not read; put its variables into env.",
+    "auto_approve": "Kept for the approval rules, not yet applied.",
+    "tools_allowed": "Kept, not yet applied; grants decide which tools are served.",
+    "oauth": "Kept for signing in with OAuth, not yet applied; a token can be sent as a header.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a file means for one server; ``before`` and ``after`` are fit to be shown, secrets hidden."""
+
+    slug: str
+    action: Literal["created", "changed", "unchanged", "skipped"]
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+    secrets_changed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """``saved`` is False for a dry run and whenever a note is refused: then the database is as it was."""
+
+    path: str
+    format: str
+    notes: tuple[Note, ...]
+    changes: tuple[Change, ...] = ()
+    saved: bool = False
+
+    @property
+    def refused(self) -> tuple[Note, ...]:
+        return tuple(note for note in self.notes if note.action == "refused")
+
+    def diff(self) -> str:
+        """A unified diff of the servers, as text; empty when the file changes nothing."""
+        parts = []
+        for change in self.changes:
+            before, after = (
+                text.dump({change.slug: dict(side)}, as_yaml=True) for side in (change.before, change.after)
+            )
+            lines = difflib.unified_diff(
+                before.splitlines() if change.before else [],
+                after.splitlines() if change.action != "skipped" else before.splitlines(),
+                f"now/{change.slug}",
+                f"file/{change.slug}",
+                lineterm="",
+            )
+            parts += [*lines, *([f"# {change.slug}: hidden values differ"] if change.secrets_changed else [])]
+        return "".join(f"{line}\n" for line in parts)
+
+
+def import_file(
+    *,
+    raw: bytes,
+    path: str,
+    actor: str,
+    format_name: str = "",
+    on_conflict: OnConflict = "error",
+    variables: Mapping[str, str] | None = None,
+    folders: Mapping[str, str] | None = None,
+    save: bool = True,
+) -> Outcome:
+    """Read a file and make its servers rows. Never raises for what the file says: see ``Outcome.refused``.
+
+    ``variables``: environment of whoever imports, None keeps every placeholder as it is. ``folders``: what
+    ``workspace`` and ``home`` mean. ``save=False`` does everything, then takes it back.
+    """
+    try:
+        found, document = formats.read(raw, path, format_name)
+    except FileInvalid as error:
+        return Outcome(path, format_name, (error.note,))
+    if variables is not None:
+        document = _expanded(document, path, variables, folders or {})
+    if document.refused:
+        return Outcome(path, found.name, document.notes)
+    with transaction.atomic():
+        run = _Import(document, path, found, on_conflict, actor)
+        run.all()
+        outcome = Outcome(path, found.name, (*document.notes, *run.notes), tuple(run.changes))
+        saved = save and not outcome.refused
+        transaction.set_rollback(not saved)
+    return replace(outcome, saved=saved)
+
+
+def _expanded(document: Document, path: str, variables: Mapping[str, str], folders: Mapping[str, str]) -> Document:
+    expanded = expand_document(document, path, variables, folders)
+    remedy = "Say with --workspace which directory is meant."
+    return expanded.with_notes(
+        *(
+            Note("refused", path, pointer(key), "The server speaks of the workspace, which is not known here.", remedy)
+            for key in unresolved_folders(expanded)
+        )
+    )
+
+
+class _Import:
+    """One file on its way into the database, inside one transaction."""
+
+    def __init__(self, document: Document, path: str, found: Format, on_conflict: OnConflict, actor: str) -> None:
+        self.document = document
+        self.path = path
+        self.format = found
+        self.on_conflict = on_conflict
+        self.actor = actor
+        self.notes: list[Note] = []
+        self.changes: list[Change] = []
+
+    def all(self) -> None:
+        rows = {server.slug: server for server in Server.objects.all()}
+        for position, entry in enumerate(self.document.servers):
+            self._server(entry, position, rows)
+        self._credentials()
+        _keep_rest(self.document, self.format.family, self.path)
+        counts = {action: sum(change.action == action for change in self.changes) for action in ("created", "changed")}
+        if any(counts.values()):
+            audit.record(
+                kind="configuration.imported",
+                actor=self.actor,
+                subject=f"file:{self.path}",
+                format=self.format.name,
+                **counts,
+            )
+
+    def _note(self, action: Action, at: str, sentence: str, remedy: str = "") -> None:
+        self.notes.append(Note(action, self.path, at, sentence, remedy))
+
+    def _server(self, entry: ServerEntry, position: int, rows: dict[str, Server]) -> None:
+        old = rows.get(entry.key)
+        if old and self.on_conflict == "rename" and self._differs(old, entry, position):
+            free = _free(entry.key, rows)
+            self._note("translated", pointer(entry.key), f"Another server has this name; this one becomes {free}.")
+            entry, old = replace(entry, key=free), None
+        row = old or Server(slug=entry.key)
+        before, env = (entry_of(old), (old.env, old.headers)) if old else (None, ({}, {}))
+        fill_row(row, entry, source=self.format.name, position=position)
+        _switch(row, entry, stated=self._states_enabled(entry))
+        change = _change(before, entry_of(row), hidden=bool(old) and env != (row.env, row.headers))
+        if old and change.action == "changed" and self.on_conflict in ("error", "skip"):
+            self._conflict(change)
+            return
+        self._save(row, change)
+        for column, sentence in _WAITING.items():
+            if getattr(entry, column) not in ("", False, None):
+                self._note("parked", pointer(entry.key, column), sentence)
+        rows[entry.key] = row
+
+    def _differs(self, old: Server, entry: ServerEntry, position: int) -> bool:
+        probe = Server.objects.get(pk=old.pk)
+        before = entry_of(probe).columns()
+        fill_row(probe, entry, source=probe.source, position=position)
+        return entry_of(probe).columns() != before
+
+    def _states_enabled(self, entry: ServerEntry) -> bool:
+        return bool({"enabled", "disabled"} & set(entry.parked_for(self.format.family).order))
+
+    def _conflict(self, change: Change) -> None:
+        if self.on_conflict == "skip":
+            self.changes.append(replace(change, action="skipped"))
+            self._note("parked", pointer(change.slug), "A server of this name differs; it is left as it is.")
+            return
+        remedy = "Choose with --on-conflict: skip, replace or rename."
+        self._note("refused", pointer(change.slug), "A server of this name exists and differs.", remedy)
+        self.changes.append(change)
+
+    def _save(self, row: Server, change: Change) -> None:
+        self.changes.append(change)
+        if change.action == "unchanged":
+            # Only what the file's format alone knows may be new; that is no change of the server.
+            Server.objects.filter(pk=row.pk).update(sealed_extra=row.sealed_extra)
+            return
+        try:
+            save_server(server=row, actor=self.actor)
+        except ConfigInvalid as error:
+            self._note("refused", pointer(change.slug), error.message, error.remedy)
+
+    def _credentials(self) -> None:
+        """Every prompt of the file is a credential that waits for its value."""
+        for item in self.document.inputs:
+            if not Credential.objects.filter(name=item["id"]).exists():
+                description = str(item.get("description", ""))
+                save_credential(credential=Credential(name=item["id"], description=description), actor=self.actor)
+
+
+def _free(key: str, rows: Mapping[str, Server]) -> str:
+    number = 2
+    while (name := f"{key[:59]}-{number}") in rows:
+        number += 1
+    return name
+
+
+def _switch(row: Server, entry: ServerEntry, *, stated: bool) -> None:
+    """Disable what the file disables; enable again only where the file says so in as many words."""
+    if not entry.enabled:
+        row.lifecycle = Lifecycle.DISABLED
+    elif stated and row.lifecycle == Lifecycle.DISABLED:
+        row.lifecycle = Lifecycle.ACTIVE if row.launch_confirmed else Lifecycle.DRAFT
+
+
+def _change(before: ServerEntry | None, after: ServerEntry, *, hidden: bool) -> Change:
+    if before is None:
+        return Change(after.key, "created", {}, shown(after))
+    same = before.columns() == after.columns()
+    return Change(after.key, "unchanged" if same else "changed", shown(before), shown(after), hidden)
+
+
+# What belongs to no server
+
+
+def _keep_rest(document: Document, family: str, path: str) -> None:
+    old = ImportedFile.objects.filter(family=family).first()
+    before = old.rest if old else {}
+    rest = {
+        "expert_tools": _by_name("name", before.get("expert_tools", []), document.expert_tools),
+        "inputs": _by_name("id", before.get("inputs", []), document.inputs),
+        "providers": {**before.get("providers", {}), **document.providers},
+        "defaults": {**before.get("defaults", {}), **document.defaults},
+        "flags": {**before.get("flags", {}), **document.flags},
+        "parked": document.parked_for(family).to_json(),
+    }
+    if rest != before:
+        row = old or ImportedFile(family=family)
+        row.rest, row.path = rest, path
+        row.save()
+
+
+def _by_name(key: str, old: Iterable[dict[str, Any]], new: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Objects of both, a new one in place of an old one of the same name."""
+    return list({item[key]: item for item in (*old, *new)}.values())
+
+
+def export_config(
+    *,
+    format_name: str,
+    actor: str,
+    include_secrets: bool = False,
+    only_enabled: bool = False,
+    servers: Iterable[Server] | None = None,
+) -> Written:
+    """The site's servers (or the given ones), and what files brought besides, as data of a format."""
+    chosen = Server.objects.all() if servers is None else servers
+    rows = [row for row in chosen if row.enabled or not only_enabled]
+    family = formats.FORMATS[format_name].family
+    written = formats.write(_document(in_order(rows, family)), format_name, include_secrets=include_secrets)
+    if include_secrets:
+        audit.record(kind="configuration.exported", actor=actor, subject=f"format:{format_name}", servers=len(rows))
+    return written
+
+
+def _document(rows: Iterable[Server]) -> Document:
+    document = Document(tuple(entry_of(row) for row in rows))
+    for file in ImportedFile.objects.all():
+        rest = file.rest
+        document = replace(
+            document,
+            expert_tools=(*document.expert_tools, *rest.get("expert_tools", [])),
+            inputs=(*document.inputs, *rest.get("inputs", [])),
+            providers={**document.providers, **rest.get("providers", {})},
+            defaults={**document.defaults, **rest.get("defaults", {})},
+            flags={**document.flags, **rest.get("flags", {})},
+            parked={**document.parked, file.family: Parked.from_json(rest.get("parked", {}))},
+        )
+    return document

@@ -1,0 +1,110 @@
+"""Where configuration files lie on disk, and what folder names in them mean there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mcpregistry.domain.errors import NotFound
+from mcpregistry.domain.formats import text
+from mcpregistry.domain.formats.notes import FileInvalid
+
+# Folders that hold a host's file; the workspace is the folder around them.
+_HOST_FOLDERS = {".vscode", ".cursor", ".dispatch"}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    path: Path
+    warning: str = ""
+
+
+def locate(*, format_name: str, workspace: Path | None, environ: Mapping[str, str], here: Path) -> Found:
+    """The file that is meant when none is named.
+
+    With a workspace: ``.dispatch/mcp.json``, else ``opencode.json``. For ai-agent: ``.ai-agent.json`` here, then at
+    home. Otherwise ``MCP_CONFIG_PATH`` or ``mcp-servers.json`` here. Raises NotFound with the places looked at.
+    """
+    if workspace is not None:
+        return _in_workspace(workspace)
+    if format_name == "ai-agent":
+        places = [here / ".ai-agent.json", Path(environ.get("HOME") or Path.home()) / ".ai-agent.json"]
+    else:
+        places = [here / environ.get("MCP_CONFIG_PATH", "mcp-servers.json")]
+    return Found(_first(places))
+
+
+def _in_workspace(workspace: Path) -> Found:
+    dispatch, opencode = workspace / ".dispatch" / "mcp.json", workspace / "opencode.json"
+    path = _first([dispatch, opencode])
+    if path == dispatch and _declares_servers(opencode):
+        return Found(path, f"{dispatch} is read; the servers in {opencode} are left aside.")
+    return Found(path)
+
+
+def _declares_servers(opencode: Path) -> bool:
+    try:
+        return "mcp" in text.load(opencode.read_bytes(), opencode.name)
+    except (OSError, FileInvalid):
+        return False
+
+
+def _first(places: list[Path]) -> Path:
+    for place in places:
+        if place.is_file():
+            return place
+    names = ", ".join(map(str, places))
+    raise NotFound(f"There is no configuration file: {names}.", remedy="Name the file to import.")
+
+
+def folders_for(path: Path | None, workspace: Path | None) -> dict[str, str]:
+    """What ``${workspace}`` and ``${home}`` stand for in a file at ``path`` (None: it came through a pipe)."""
+    home = {"home": str(Path.home())}
+    if workspace is None and path is not None:
+        folder = path.absolute().parent
+        workspace = folder.parent if folder.name in _HOST_FOLDERS else folder
+    return home if workspace is None else {"workspace": str(workspace.absolute()), **home}
+
+
+class FileWatch:
+    """Tells when a file on disk has new content. Cheap to ask often: reads only when the file's stamp changed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._stamp: tuple[int, int, int] | None = None
+        self._content: bytes | None = None
+
+    def changed(self) -> bytes | None:
+        """The new content, or None: nothing new, file absent, or still being written."""
+        stamp = self._look()
+        if stamp is None or stamp == self._stamp:
+            return None
+        try:
+            content = self.path.read_bytes()
+        except OSError:
+            return None
+        if self._look() != stamp:
+            return None  # somebody is writing: look again next time
+        self._stamp = stamp
+        if content == self._content:
+            return None
+        self._content = content
+        return content
+
+    def _look(self) -> tuple[int, int, int] | None:
+        try:
+            facts = self.path.stat()
+        except OSError:
+            return None
+        return facts.st_mtime_ns, facts.st_size, facts.st_ino
+
+
+def write_file(path: Path, content: str) -> None:
+    """Replace the file in one step; only the owner may read it, for it may hold secrets."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+        stream.write(content)
+    temporary.replace(path)

@@ -66,7 +66,7 @@ TABLE: dict[str, Rule] = {
     "GET /audit": Rule("view_auditentry"),
     "GET /audit/verification": Rule("view_auditentry"),
     "GET /config/export": Rule("change_server"),
-    "POST /config/import": Rule("add_server"),
+    "POST /config/import": Rule("change_server"),
     "GET /status": Rule("view_server"),
     "GET /status/servers": Rule("view_server"),
 }

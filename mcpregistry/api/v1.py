@@ -8,6 +8,7 @@ from mcpregistry.api import (
     agents,
     audit,
     calls,
+    config,
     definitions,
     endpoints,
     grants,
@@ -20,7 +21,7 @@ from mcpregistry.api.auth import Nobody
 from mcpregistry.api.errors import add_handlers
 from mcpregistry.api.routes import StrictParser, StrictRenderer
 
-_ROOMS = (servers, status, tools, calls, definitions, endpoints, agents, grants, invocations, audit)
+_ROOMS = (servers, status, tools, calls, definitions, endpoints, agents, grants, invocations, audit, config)
 
 api = NinjaAPI(
     title="Slipsnisse",

@@ -1,0 +1,83 @@
+"""Configuration files of other programs, in and out.
+
+Import makes drafts and starts nothing. Placeholders stay as they are: the environment of this
+process is never read for a file that came over the network. Export holds no secret values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from django.http import HttpRequest
+from ninja import Query
+
+from mcpregistry.api.auth import actor
+from mcpregistry.api.routes import Routes
+from mcpregistry.api.schemas.basics import Text, capped
+from mcpregistry.api.schemas.config import ChangeOut, ExportOut, ImportOut, NoteOut
+from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.formats import FORMATS
+from mcpregistry.domain.formats.notes import Note
+from mcpregistry.services.exchange import export_config, import_file
+
+router = Routes(tags=["configuration files"])
+
+FormatName = Literal[tuple(FORMATS)]  # type: ignore[valid-type]  # mypy wants the names written out
+
+_FILE: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {"text/plain": {"schema": {"type": "string", "description": "The file: JSON or YAML."}}},
+    }
+}
+
+
+@router.get("/config/export", response=ExportOut)
+def export_configuration(
+    request: HttpRequest, format: Annotated[FormatName, Query()], only_enabled: bool = False
+) -> ExportOut:
+    written = export_config(format_name=format, actor=actor(request), only_enabled=only_enabled)
+    _refuse(written.refused, "Nothing was exported")
+    return ExportOut(format=format, data=written.data, notes=_notes(written.notes))
+
+
+@router.post("/config/import", response=ImportOut, openapi_extra=_FILE)
+def import_configuration(
+    request: HttpRequest,
+    *,
+    format: Annotated[FormatName | None, Query(description="Left out: recognised by its content.")] = None,
+    file: Annotated[
+        Text | None, Query(max_length=200, description="Its name; the ending tells JSON from YAML.")
+    ] = None,
+    on_conflict: Literal["error", "skip", "replace", "rename"] = "error",
+    dry_run: bool = False,
+) -> ImportOut:
+    """The body is the file. If anything in it is refused, nothing is written; a dry run says all of it."""
+    outcome = import_file(
+        raw=request.body,
+        path=file or "import",
+        actor=actor(request),
+        format_name=format or "",
+        on_conflict=on_conflict,
+        save=not dry_run,
+    )
+    if not dry_run:
+        _refuse(outcome.refused, "Nothing was imported")
+    return ImportOut(
+        saved=outcome.saved,
+        format=outcome.format,
+        changes=[ChangeOut(server=change.slug, action=change.action) for change in outcome.changes],
+        notes=_notes(outcome.notes),
+        diff=capped(outcome.diff(), 200_000),
+    )
+
+
+def _refuse(notes: tuple[Note, ...], what: str) -> None:
+    if notes:
+        reasons = " ".join(f"{note.pointer or '/'}: {note.sentence} {note.remedy}".strip() for note in notes[:20])
+        raise ConfigInvalid(f"{what}. {capped(reasons, 4000)}", remedy="Correct the file and send it again.")
+
+
+def _notes(notes: Iterable[Note]) -> list[NoteOut]:
+    return [NoteOut(action=n.action, pointer=n.pointer, message=n.sentence, remedy=n.remedy) for n in notes]

@@ -1,0 +1,40 @@
+"""Configuration files in and out."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from ninja import Schema
+from pydantic import Field
+
+
+class NoteOut(Schema):
+    """What became of one key of the file; never quotes a value."""
+
+    action: Literal["kept", "translated", "parked", "refused"]
+    pointer: str = Field(description="JSON pointer (RFC 6901) into the file.")
+    message: str
+    remedy: str
+
+
+class ChangeOut(Schema):
+    server: str
+    action: Literal["created", "changed", "unchanged", "skipped"]
+
+
+class ImportOut(Schema):
+    """``saved`` is false for a dry run. Imported servers are drafts."""
+
+    saved: bool
+    format: str
+    changes: list[ChangeOut]
+    notes: list[NoteOut]
+    diff: str
+
+
+class ExportOut(Schema):
+    """``data`` is the file's content as a JSON value; no secret value is in it."""
+
+    format: str
+    data: dict[str, Any]
+    notes: list[NoteOut]

@@ -1,0 +1,163 @@
+"""Sessions need their CSRF token, bearer tokens stand alone, and doubt means no."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from unittest import mock
+
+import pytest
+from django.db import OperationalError
+from django.test import Client
+from django.utils import timezone
+
+from mcpregistry.api import throttle
+from mcpregistry.models import AuditEntry, Server, Token
+from mcpregistry.services import access
+from tests.api.conftest import ROOT, Caller, new_agent, new_user
+
+NEW = {"slug": "made", "command": ["made"]}
+
+
+@pytest.fixture
+def browser(db) -> Client:
+    """A logged-in browser that checks CSRF, as real ones must."""
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(new_user("operator"))
+    return client
+
+
+def post(client: Client, **headers: str):
+    return client.post(f"{ROOT}/servers", json.dumps(NEW), content_type="application/json", headers=headers)
+
+
+def test_a_session_reads_without_and_changes_only_with_its_csrf_token(browser):
+    assert browser.get(f"{ROOT}/servers").status_code == 200
+    assert post(browser).status_code == 403
+    assert not Server.objects.exists()
+    browser.cookies["csrftoken"] = "a" * 32
+    assert post(browser, **{"X-CSRFToken": "a" * 32}).status_code == 201
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("origin", ["https://evil.example", "null"])
+def test_another_sites_page_cannot_use_the_session(browser, origin):
+    browser.cookies["csrftoken"] = "a" * 32
+    assert post(browser, **{"X-CSRFToken": "a" * 32, "Origin": origin}).status_code == 403
+    plain = browser.post(f"{ROOT}/servers", json.dumps(NEW), content_type="text/plain", headers={"Origin": origin})
+    assert plain.status_code == 403
+    assert not Server.objects.exists()
+
+
+@pytest.mark.attack
+def test_a_foreign_host_name_is_refused(db, caller):
+    response = caller("viewer").client.get(f"{ROOT}/servers", headers={"Host": "evil.example:8000"})
+    assert response.status_code == 400
+
+
+def test_a_token_acts_with_its_owners_permissions_and_is_named_in_the_log(db, caller):
+    assert caller("viewer").post("/servers", NEW).status_code == 403
+    assert caller("operator").post("/servers", NEW).status_code == 201
+    assert AuditEntry.objects.get(kind="server.created").actor.startswith("user:operator")
+    assert Server.history.get().history_user.username.startswith("operator")
+
+
+def test_a_wrong_token_is_not_rescued_by_a_session(browser):
+    assert browser.get(f"{ROOT}/servers", headers={"Authorization": "Bearer wrong"}).status_code == 401
+
+
+@pytest.mark.parametrize("header", ["Bearer", "Bearer ", "Basic dTpw", "Bearer \xff", "bearer x y", "x" * 5000])
+def test_odd_authorization_headers_are_no_credentials(db, header):
+    assert Client().get(f"{ROOT}/servers", headers={"Authorization": header}).status_code == 401
+
+
+def test_expired_revoked_and_orphaned_tokens_are_refused(db, caller):
+    viewer = caller("viewer")
+    token = Token.objects.get()
+    assert viewer.get("/servers").status_code == 200
+    Token.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
+    assert viewer.get("/servers").status_code == 401
+    Token.objects.update(expires_at=None, revoked_at=timezone.now())
+    assert viewer.get("/servers").status_code == 401
+    Token.objects.update(revoked_at=None)
+    token.user.is_active = False
+    token.user.save()
+    assert viewer.get("/servers").status_code == 401
+
+
+def test_the_use_of_a_token_is_noted_once_a_minute(db, caller, django_assert_max_num_queries):
+    viewer = caller("viewer")
+    viewer.get("/servers")
+    used = Token.objects.get().last_used_at
+    assert used is not None
+    viewer.get("/servers")
+    assert Token.objects.get().last_used_at == used
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("path", ["/servers", "/invocations", "/status"])
+def test_when_the_database_is_away_nobody_is_let_in(db, caller, path):
+    viewer = caller("viewer")
+    with mock.patch("mcpregistry.api.auth.find_token", side_effect=OperationalError("password=hunter2")):
+        response = viewer.get(path)
+    assert response.status_code == 503
+    assert response.headers["Retry-After"]
+    assert "hunter2" not in response.content.decode()
+
+
+@pytest.mark.fault
+def test_an_unexpected_failure_tells_nothing_but_that_it_happened(db, caller):
+    viewer = caller("viewer")
+    with mock.patch("mcpregistry.api.servers.page", side_effect=ZeroDivisionError("token=hunter2")):
+        response = viewer.get("/servers")
+    assert response.status_code == 500
+    assert response.json() == {
+        "code": "ERROR",
+        "message": "This failed unexpectedly.",
+        "remedy": "The site's log has the details.",
+    }
+
+
+@pytest.mark.attack
+def test_guessing_is_slowed_down_and_says_until_when(db, caller):
+    for number in range(throttle.LIMIT):
+        assert Caller(f"guess-{number}").get("/servers").status_code == 401
+    response = caller("viewer").get("/servers")
+    assert response.status_code == 429
+    assert 1 <= int(response.headers["Retry-After"]) <= throttle.PERIOD
+    assert response.json()["code"] == "TOO_MANY_REQUESTS"
+
+
+def test_a_program_that_repeats_one_old_token_locks_nobody_out(db, caller):
+    for _ in range(3 * throttle.LIMIT):
+        assert Caller("expired").get("/servers").status_code == 401
+    assert caller("viewer").get("/servers").status_code == 200
+
+
+def test_guesses_are_forgotten_after_a_while_and_memory_is_bounded(monkeypatch):
+    guesses = throttle.Guesses()
+    for number in range(throttle.LIMIT):
+        guesses.failed("10.0.0.1", str(number), 100.0 + number / 10)
+    assert guesses.wait("10.0.0.1", 105.0) == pytest.approx(55.0)
+    assert guesses.wait("10.0.0.2", 105.0) == 0
+    assert guesses.wait("10.0.0.1", 100.0 + throttle.PERIOD + 0.05) == 0
+    monkeypatch.setattr(throttle, "MAX_ADDRESSES", 3)
+    for number in range(10):
+        guesses.failed(f"10.0.1.{number}", "x", 200.0)
+    assert len(guesses._seen) == 3
+
+
+def test_one_ipv6_network_counts_as_one_address():
+    assert throttle.place("2001:db8::1") == throttle.place("2001:db8::ffff:1")
+    assert throttle.place("2001:db8:0:1::1") != throttle.place("2001:db8::1")
+    assert throttle.place("127.0.0.1") != throttle.place("127.0.0.2")
+    assert throttle.place("") == throttle.place("unix") == "unknown"
+
+
+def test_a_disabled_agents_token_is_refused(live_db):
+    agent = new_agent("robot")
+    robot = Caller(access.issue_token(agent=agent, name="t", actor="test")[1])
+    assert robot.get("/endpoints/default/tools").status_code != 401
+    agent.enabled = False
+    agent.save()
+    assert robot.get("/endpoints/default/tools").status_code == 401

@@ -1,0 +1,217 @@
+"""Calling tools over REST: the real pipeline, a real server process, real records."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from django.test import AsyncClient
+
+from mcpregistry.api.answers import content_type, failure, plain_result
+from mcpregistry.calls.call import CallOutcome
+from mcpregistry.calls.engine import Engine, set_current_engine
+from mcpregistry.db import db_call
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.models import Agent, Endpoint, Invocation, Server
+from mcpregistry.services import access, definitions, servers
+from tests.api.conftest import ROOT, new_agent, new_server, new_user
+from tests.fakes.targets import SERVERS
+
+TOOLS = ("echo", "refuse", "pid", "fail", "crash")
+
+
+def serve(slug: str, script: str, tools: tuple[str, ...], **fields: Any) -> Server:
+    """An active server with approved tools, as after a confirmed launch and a test."""
+    server = new_server(slug, command=[sys.executable, "-S", str(SERVERS / f"{script}.py")], **fields)
+    servers.confirm_launch(server=server, actor="test", launch_hash=server.launch_hash())
+    definitions.observe(server=server, listed=[{"name": name, "inputSchema": {"type": "object"}} for name in tools])
+    definitions.approve_waiting(server=server, actor="test")
+    return server
+
+
+def set_up() -> dict[str, str]:
+    """A site with one working and one crashing server; tokens by name."""
+    echo = serve("echo", "echo", TOOLS)
+    crash = serve("crash", "crash", ("boom",))
+    strict = definitions.observe  # the schema of one tool is narrow
+    strict(server=echo, listed=[{"name": "narrow", "inputSchema": {"type": "object", "required": ["a"]}}])
+    definitions.approve_waiting(server=echo, actor="test")
+    strict(server=echo, listed=[{"name": n, "inputSchema": {"type": "object"}} for n in TOOLS] + [NARROW])
+    Endpoint.objects.create(slug="default")
+    robot, idle = new_agent("robot"), new_agent("idle")
+    for server in (echo, crash):
+        access.grant(agent=robot, actor="test", server=server)
+    return {
+        "robot": access.issue_token(agent=robot, name="t", actor="test")[1],
+        "idle": access.issue_token(agent=idle, name="t", actor="test")[1],
+        "operator": access.issue_token(user=new_user("operator"), name="t", actor="test")[1],
+        "viewer": access.issue_token(user=new_user("viewer"), name="t", actor="test")[1],
+    }
+
+
+NARROW = {"name": "narrow", "inputSchema": {"type": "object", "required": ["a"]}}
+
+
+class Site:
+    def __init__(self, tokens: dict[str, str]) -> None:
+        self.tokens = tokens
+        self.client = AsyncClient()
+
+    async def call(self, name: str, body: Any = None, *, who: str = "robot", query: str = "") -> tuple[int, Any]:
+        headers = {"Authorization": f"Bearer {self.tokens[who]}"}
+        response = await self.client.post(
+            f"{ROOT}/tools/{name}/call{query}",
+            json.dumps({} if body is None else body),
+            content_type="application/json",
+            headers=headers,
+        )
+        return response.status_code, response.json()
+
+    async def listing(self, query: str = "", *, who: str = "robot") -> tuple[int, Any]:
+        headers = {"Authorization": f"Bearer {self.tokens[who]}"}
+        response = await self.client.get(f"{ROOT}/endpoints/default/tools{query}", headers=headers)
+        return response.status_code, response.json()
+
+
+@pytest.fixture
+async def site(live_db: None) -> AsyncIterator[Site]:
+    tokens = await db_call(set_up)
+    engine = Engine("web")
+    await engine.start()
+    set_current_engine(engine)
+    try:
+        yield Site(tokens)
+    finally:
+        set_current_engine(None)
+        await engine.stop()
+
+
+async def test_a_call_answers_with_value_raw_result_and_record(site):
+    status, answer = await site.call("echo__echo", {"params": {"a": 1}, "mcp": {"request_id": "r-1"}})
+    assert status == 200
+    assert sorted(answer) == ["error", "mcp", "result", "success", "tool_name"]
+    assert (answer["success"], answer["error"], answer["tool_name"]) == (True, None, "echo__echo")
+    assert answer["result"]["arguments"] == {"a": 1}
+    meta = answer["mcp"]
+    assert (meta["server_name"], meta["tool_name"], meta["content_type"]) == ("echo", "echo", "json")
+    assert meta["content"]["unknownKey"] == [1]  # untouched
+    assert meta["response_time"] > 0
+    record = await db_call(Invocation.objects.get, request_id="r-1")
+    assert (record.id, record.origin, record.agent_slug) == (meta["invocation_id"], "rest", "robot")
+    assert record.state == "succeeded"
+
+
+async def test_the_internal_key_names_the_same_tool(site):
+    status, answer = await site.call("echo::echo")
+    assert (status, answer["tool_name"]) == (200, "echo__echo")
+
+
+async def test_a_person_acts_for_a_named_agent_and_is_on_record(site):
+    assert (await site.call("echo__echo", who="operator"))[0] == 422
+    status, _ = await site.call("echo__echo", {"agent": "robot"}, who="operator")
+    assert status == 200
+    record = await db_call(Invocation.objects.get, state="succeeded")
+    assert record.host_name.startswith("user:operator")
+    assert (await site.call("echo__echo", {"agent": "robot"}, who="viewer"))[0] == 403
+
+
+@pytest.mark.attack
+async def test_an_agent_cannot_borrow_another_agents_grants(site):
+    status, problem = await site.call("echo__echo", {"agent": "robot"}, who="idle")
+    assert (status, problem["code"]) == (403, "DENIED")
+    assert (await site.listing("?agent=robot", who="idle"))[0] == 404
+
+
+@pytest.mark.attack
+async def test_what_is_not_granted_looks_like_what_is_not_there(site):
+    hidden = await site.call("echo__echo", who="idle")
+    absent = await site.call("nope__nope", who="idle")
+    assert hidden[0] == absent[0] == 404
+    assert hidden[1]["message"].replace("echo__echo", "X") == absent[1]["message"].replace("nope__nope", "X")
+
+
+async def test_the_callers_faults_are_4xx(site):
+    assert (await site.call("echo__narrow"))[0] == 422
+    assert (await site.call("echo__echo", {"params": []}))[0] == 422
+    assert (await site.call("echo__echo", {"endpoint": "nowhere"}))[0] == 404
+    assert (await site.call("echo__echo", {"mcp": {"server_name": "other"}}))[0] == 422
+    assert (await site.call("echo__echo", {"mcp": {"tool_name": "other"}}))[0] == 422
+    good = {"mcp": {"server_name": "echo", "tool_name": "echo"}}
+    assert (await site.call("echo__echo", good))[0] == 200
+
+
+async def test_too_many_calls_a_minute_are_429(site):
+    await db_call(Agent.objects.filter(slug="robot").update, calls_per_minute=1)
+    from mcpregistry.calls.engine import current_engine
+
+    await db_call(current_engine().live.refresh)
+    assert (await site.call("echo__echo"))[0] == 200
+    status, problem = await site.call("echo__echo")
+    assert (status, problem["code"]) == (429, "RATE_LIMITED")
+
+
+async def test_a_server_that_is_down_is_an_answer_unless_strict(site):
+    status, answer = await site.call("crash__boom")
+    assert (status, answer["success"], answer["result"]) == (200, False, None)
+    assert answer["error"].startswith(("Server not connected: ", "Tool execution failed: "))
+    assert answer["mcp"]["error_code"]
+    assert (await site.call("crash__boom", query="?strict=1"))[0] == 502
+
+
+async def test_a_refusal_by_the_tool_is_an_answer_in_its_own_words(site):
+    status, answer = await site.call("echo__refuse")
+    assert (status, answer["success"]) == (200, False)
+    assert answer["error"].startswith("Tool execution failed: ")
+    assert "no such thing" in answer["error"]
+    assert answer["mcp"]["error_code"] == "TOOL_CALL_FAILED"
+
+
+async def test_a_listing_is_what_the_hosts_of_the_agent_see(site):
+    status, listing = await site.listing()
+    assert status == 200
+    names = [tool["name"] for tool in listing["tools"]]
+    assert names == sorted([*(f"echo__{name}" for name in (*TOOLS, "narrow")), "crash__boom"])
+    assert (await site.listing(who="idle"))[1]["tools"] == []
+    assert (await site.listing("?agent=robot", who="viewer"))[1]["tools"] == listing["tools"]
+    assert (await site.listing(who="viewer"))[0] == 422
+
+
+async def test_odd_arguments_neither_crash_nor_vanish(site):
+    status, answer = await site.call("echo__echo", {"params": {"s": "\x00\ud800", "n": 10**30}})
+    assert status in (200, 422), answer
+    assert await db_call(Invocation.objects.filter(tool_name="echo").exists)
+
+
+RESULTS = [
+    ({"content": []}, None, "none"),
+    ({"content": [], "structuredContent": {"a": 1}}, {"a": 1}, "json"),
+    ({"content": [{"type": "text", "text": '{"a":1}'}]}, {"a": 1}, "json"),
+    ({"content": [{"type": "text", "text": "abc"}]}, "abc", "text"),
+    ({"content": [{"type": "text", "text": "007"}]}, "007", "text"),
+    ({"content": [{"type": "text", "text": "NaN"}]}, "NaN", "text"),
+    ({"content": [{"type": "text", "text": "[" * 100_000}]}, "[" * 100_000, "text"),
+    ({"content": [{"type": "image", "data": "AA=="}, {"type": "text", "text": "x"}]}, {"type": "image", "data": "AA=="}, "binary"),
+    ({"content": "broken"}, None, "none"),
+    ({}, None, "none"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("result", "value", "kind"), RESULTS)
+def test_the_first_block_becomes_a_plain_value(result, value, kind):
+    assert plain_result(result) == value
+    assert content_type(result) == kind
+
+
+def test_failures_speak_with_the_words_of_whoever_failed():
+    def outcome(**fields: Any) -> CallOutcome:
+        return CallOutcome("i", **({"state": State.TOOL_ERROR, "message": "Gone."} | fields))
+
+    two = {"isError": True, "content": [{"type": "text", "text": "first"}, {"type": "text", "text": "second"}]}
+    assert failure(outcome(result=two)) == "first"
+    assert failure(outcome(result={"isError": True, "content": []})) == "Unknown error"
+    down = outcome(state=State.NOT_SENT, error_code="CONNECTION_FAILED")
+    assert failure(down) == "Server not connected: Gone."
+    assert failure(outcome(state=State.UNKNOWN, error_code="TIMEOUT")) == "Tool execution failed: Gone."

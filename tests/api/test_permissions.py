@@ -1,0 +1,115 @@
+"""Every operation of the OpenAPI document against every kind of caller."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+
+from mcpregistry.api.auth import Bearer, Session
+from mcpregistry.api.permissions import TABLE
+from mcpregistry.api.routes import Routes
+from mcpregistry.api.v1 import api
+
+ROLES = ("viewer", "operator", "approver", "admin")
+
+# The lowest role that may; written out a second time on purpose, so that a slip in the table shows.
+LOWEST = {
+    "viewer": """
+        GET /servers | GET /servers/{slug} | GET /servers/{slug}/tests | GET /servers/{slug}/tests/{test_id}
+        GET /servers/{slug}/events | GET /servers/{slug}/status | GET /tools | GET /tools/{name}
+        GET /tools/{name}/definitions | GET /definitions | GET /definitions/{definition_id} | GET /endpoints
+        GET /endpoints/{slug} | GET /endpoints/{slug}/tools | GET /agents | GET /agents/{slug}
+        GET /agents/{slug}/tokens | GET /grants | GET /grants/{grant_id} | GET /invocations
+        GET /invocations/{invocation_id} | GET /audit | GET /audit/verification | GET /status | GET /status/servers
+        """,
+    "operator": """
+        POST /servers | PATCH /servers/{slug} | DELETE /servers/{slug} | POST /servers/{slug}/enable
+        POST /servers/{slug}/disable | POST /servers/{slug}/refresh | POST /servers/{slug}/reconnect
+        POST /servers/{slug}/tests | PATCH /tools/{name} | POST /tools/{name}/call | POST /endpoints
+        PATCH /endpoints/{slug} | DELETE /endpoints/{slug} | GET /config/export | POST /config/import
+        """,
+    "approver": """
+        POST /definitions/{definition_id}/approve | POST /definitions/{definition_id}/reject
+        """,
+    "admin": """
+        GET /servers/{slug}/launch | POST /servers/{slug}/confirm | POST /agents | PATCH /agents/{slug}
+        DELETE /agents/{slug} | POST /agents/{slug}/tokens | DELETE /agents/{slug}/tokens/{token_id}
+        POST /grants | DELETE /grants/{grant_id}
+        """,
+}
+AGENT = {"POST /tools/{name}/call", "GET /endpoints/{slug}/tools"}
+
+
+def lowest_roles() -> dict[str, str]:
+    return {
+        operation.strip(): role
+        for role, text in LOWEST.items()
+        for operation in re.split(r"[|\n]", text)
+        if operation.strip()
+    }
+
+
+def operations() -> list[str]:
+    paths = api.get_openapi_schema(path_prefix="")["paths"]
+    return [f"{method.upper()} {path}" for path, methods in paths.items() for method in methods]
+
+
+def answer(caller, operation: str):
+    method, path = operation.split(" ")
+    numbered = re.sub(r"{\w+_id}", "987654", path)
+    return caller.call(method, re.sub(r"{\w+}", "nobody", numbered), None if method in ("GET", "DELETE") else {})
+
+
+def test_the_document_the_table_and_this_test_name_the_same_operations():
+    assert set(operations()) == set(TABLE) == set(lowest_roles())
+
+
+def test_every_operation_is_behind_both_gates_and_nothing_else():
+    for bound in api._get_bound_routers():
+        for view in bound.path_operations.values():
+            for operation in view.operations:
+                assert [type(gate) for gate in operation.auth_callbacks] == [Bearer, Session]
+                rule = TABLE[f"{operation.methods[0]} {operation.path}"]
+                assert all(gate.rule is rule for gate in operation.auth_callbacks)
+
+
+def test_an_operation_that_is_not_in_the_table_cannot_be_made():
+    with pytest.raises(ImproperlyConfigured, match="GET /secrets is not in the permission table"):
+        Routes().get("/secrets", response=dict)(lambda request: {})
+
+
+def test_a_nameless_caller_gets_nothing(live_db, caller):
+    nobody = caller("anonymous")
+    for operation in operations():
+        response = answer(nobody, operation)
+        assert response.status_code == 401, operation
+        assert response.json()["code"] == "UNAUTHORIZED"
+        assert response.headers["WWW-Authenticate"].startswith("Bearer")
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_may_do_what_it_and_lower_roles_may(live_db, caller, role):
+    somebody, lowest = caller(role), lowest_roles()
+    for operation in operations():
+        response = answer(somebody, operation)
+        if ROLES.index(role) >= ROLES.index(lowest[operation]):
+            assert response.status_code not in (401, 403), operation
+        else:
+            assert (response.status_code, response.json()["code"]) == (403, "DENIED"), operation
+
+
+def test_the_token_of_an_agent_only_calls_tools_and_lists_its_own(live_db, caller):
+    robot = caller("agent")
+    for operation in operations():
+        refused = answer(robot, operation).status_code == 403
+        assert refused is (operation not in AGENT), operation
+
+
+def test_a_site_without_roles_shows_nothing_to_a_mere_account(live_db, caller):
+    somebody = caller("viewer")
+    from django.contrib.auth.models import User
+
+    User.objects.get().groups.clear()
+    assert {answer(somebody, operation).status_code for operation in operations()} == {403}

@@ -1,0 +1,120 @@
+"""A row becomes a Target: only confirmed servers, only listed variables, no secret in any message."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound, SlipsnisseError
+from mcpregistry.models import Credential, Server, ServerEvent
+from mcpregistry.models.server import Lifecycle, Transport
+from mcpregistry.services.servers import disable_server
+from mcpregistry.services.targets import target_for
+from tests.services.rows import confirmed, draft
+
+pytestmark = pytest.mark.django_db
+SECRET = "canary-7f3a91"
+
+
+@pytest.fixture(autouse=True)
+def _variables(settings, monkeypatch):
+    settings.PASS_ENV = ["TEAM", "TOKEN"]
+    monkeypatch.setenv("TEAM", "blue")
+    monkeypatch.setenv("DATABASE_URL", f"postgres://me:{SECRET}@db/site")
+    monkeypatch.delenv("TOKEN", raising=False)
+    Credential.objects.create(name="github", value=SECRET)
+    Credential.objects.create(name="empty")
+
+
+def test_a_target_carries_the_row_with_every_value_filled_in():
+    server = confirmed(
+        command=["run", "--team=${TEAM}", "${NONE:-fallback}"],
+        cwd="/srv/${TEAM}",
+        env={"GITHUB": "${cred:github}", "PLAIN": "x"},
+        max_message_bytes=2048,
+        request_timeout=5.0,
+    )
+    target = target_for(server.pk)
+    assert target.argv == ("run", "--team=blue", "fallback")
+    assert (target.cwd, target.env) == ("/srv/blue", {"GITHUB": SECRET, "PLAIN": "x"})
+    assert (target.server_id, target.slug, target.revision) == (server.pk, "echo", server.revision)
+    assert (target.limits.message_bytes, target.limits.request_timeout) == (2048, 5.0)
+    assert SECRET not in repr(target)
+
+
+def test_a_remote_target_has_headers_and_networks_and_no_command():
+    server = confirmed(
+        command=[],
+        transport=Transport.HTTP,
+        url="https://${TEAM}.example.org/mcp",
+        headers={"Authorization": "Bearer ${cred:github}"},
+        allowed_networks=["10.0.0.0/8"],
+    )
+    target = target_for(server.pk)
+    assert (target.url, target.headers) == (
+        "https://blue.example.org/mcp",
+        {"Authorization": f"Bearer {SECRET}"},
+    )
+    assert (target.argv, target.env, target.allowed_networks) == ((), {}, ("10.0.0.0/8",))
+
+
+def test_a_configuration_cannot_read_variables_that_the_operator_does_not_list():
+    server = confirmed(env={"STOLEN": "${DATABASE_URL}", "FINE": "1"})
+    assert target_for(server.pk).env == {"FINE": "1"}
+
+
+def test_a_pair_without_a_value_is_left_out_and_the_servers_page_says_so_once():
+    server = confirmed(env={"A": "${TOKEN}", "B": "${cred:empty}", "C": "${cred:absent}", "D": "1"})
+    for _ in range(3):
+        assert target_for(server.pk).env == {"D": "1"}
+    (event,) = ServerEvent.objects.filter(server=server)
+    assert event.kind == "value_missing"
+    assert "A, B, C" in event.message
+
+
+@pytest.mark.parametrize("changes", [{"command": ["run", "${TOKEN}"]}, {"cwd": "/srv/${TOKEN}"}])
+def test_without_a_value_that_the_launch_needs_the_server_does_not_start(changes):
+    server = confirmed(**changes)
+    with pytest.raises(ConfigInvalid, match=r"\$\{TOKEN\}.*SLIPSNISSE_PASS_ENV"):
+        target_for(server.pk)
+
+
+@pytest.mark.parametrize(
+    ("value", "changes"),
+    [
+        (f"{SECRET}\nX: y", {"env": {"A": "${cred:odd}"}}),
+        (f"{SECRET}\n", {"command": ["run", "${cred:odd}"]}),
+        (f"javascript:{SECRET}", {"transport": Transport.HTTP, "command": [], "url": "https://${cred:odd}"}),
+        (f"me:{SECRET}@host", {"transport": Transport.HTTP, "command": [], "url": "https://${cred:odd}/"}),
+    ],
+)
+def test_values_are_checked_again_once_filled_in_and_never_quoted(value, changes):
+    Credential.objects.create(name="odd", value=value)
+    server = confirmed(**changes)
+    with pytest.raises(SlipsnisseError, match="With its values filled in") as caught:
+        target_for(server.pk)
+    assert SECRET not in f"{caught.value!r} {caught.value}"
+    assert caught.value.__cause__ is None or SECRET not in str(caught.value.__cause__)
+
+
+def test_a_draft_a_disabled_and_an_unknown_server_have_no_target():
+    with pytest.raises(Conflict, match="nobody has confirmed"):
+        target_for(draft("one").pk)
+    with pytest.raises(Conflict, match="disabled"):
+        target_for(disable_server(server=confirmed("two"), actor="test").pk)
+    with pytest.raises(NotFound):
+        target_for(0)
+
+
+def test_a_row_changed_behind_our_back_is_a_draft_again():
+    server = confirmed()
+    Server.objects.filter(pk=server.pk).update(command=["/bin/sh", "-c", "evil"])
+    assert Server.objects.get(pk=server.pk).lifecycle == Lifecycle.ACTIVE
+    with pytest.raises(Conflict, match="nobody has confirmed"):
+        target_for(server.pk)
+
+
+def test_local_servers_can_be_switched_off_for_the_whole_site(settings):
+    server = confirmed()
+    settings.STDIO_ENABLED = False
+    with pytest.raises(ConfigInvalid, match="SLIPSNISSE_STDIO"):
+        target_for(server.pk)

@@ -102,6 +102,10 @@ def live_db(transactional_db: None) -> None:
 @pytest.fixture
 def site_env(live_db: None) -> dict[str, str]:
     """The environment for a child process that shall work on this test's database and broker."""
+    return child_env()
+
+
+def child_env() -> dict[str, str]:
     default = connections["default"].settings_dict
     if connections["default"].vendor == "sqlite":
         url = f"sqlite:///{default['NAME']}"

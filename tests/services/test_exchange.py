@@ -17,6 +17,8 @@ from tests.domain.formats.samples import IDS, SAMPLES, sample
 pytestmark = pytest.mark.django_db
 
 SECRET = "sk-5ecre7"
+# The address of a server may not begin with a variable when it is saved, so this sample needs expansion.
+SAVEABLE = [(name, path) for name, path in SAMPLES if name != "claude-code"]
 
 
 def take(data: dict[str, Any], **options: Any) -> Outcome:
@@ -32,12 +34,9 @@ def confirmed(slug: str) -> Server:
     return confirm_launch(server=server, actor="test", launch_hash=server.launch_hash())
 
 
-@pytest.mark.parametrize(("name", "path"), SAMPLES, ids=IDS)
+@pytest.mark.parametrize(("name", "path"), SAVEABLE)
 def test_a_file_comes_back_from_the_database_unchanged(name: str, path: Any) -> None:
     outcome = import_file(raw=path.read_bytes(), path=path.name, actor="test", format_name=name)
-    if name == "claude-code":  # its address begins with a variable, which needs a value before it can be saved
-        assert [note.pointer for note in outcome.refused] == ["/api"]
-        return
     assert outcome.saved, [str(note) for note in outcome.refused]
     written = export_config(format_name=name, actor="test", include_secrets=True)
     assert not written.refused

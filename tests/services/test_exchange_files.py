@@ -1,0 +1,81 @@
+"""Where configuration files are looked for, and how a watched one is noticed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from mcpregistry.domain.errors import NotFound
+from mcpregistry.services.exchange_files import FileWatch, folders_for, locate, write_file
+
+
+def put(path: Path, content: str = "{}") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+    return path
+
+
+def test_an_ai_agent_file_is_looked_for_here_and_then_at_home(tmp_path: Path) -> None:
+    here, home = tmp_path / "here", tmp_path / "home"
+    options = {"format_name": "ai-agent", "workspace": None, "environ": {"HOME": str(home)}, "here": here}
+    with pytest.raises(NotFound, match="Name the file"):
+        locate(**options)
+    at_home = put(home / ".ai-agent.json")
+    assert locate(**options).path == at_home
+    local = put(here / ".ai-agent.json")
+    assert locate(**options).path == local
+
+
+def test_mcp_servers_json_is_the_default_and_a_variable_names_another(tmp_path: Path) -> None:
+    default, other = put(tmp_path / "mcp-servers.json"), put(tmp_path / "deep" / "other.json")
+    options = {"format_name": "", "workspace": None, "here": tmp_path}
+    assert locate(environ={}, **options).path == default
+    assert locate(environ={"MCP_CONFIG_PATH": str(other)}, **options).path == other
+
+
+def test_in_a_workspace_dispatch_goes_before_opencode_with_a_warning(tmp_path: Path) -> None:
+    options = {"format_name": "", "workspace": tmp_path, "environ": {}, "here": tmp_path}
+    opencode = put(tmp_path / "opencode.json", '{"mcp": {}}')
+    assert locate(**options).path == opencode
+    assert not locate(**options).warning
+    dispatch = put(tmp_path / ".dispatch" / "mcp.json")
+    assert locate(**options).path == dispatch
+    assert "opencode.json" in locate(**options).warning
+    put(opencode, "{}")
+    assert not locate(**options).warning
+
+
+def test_the_workspace_is_the_folder_around_a_hosts_own_folder(tmp_path: Path) -> None:
+    assert folders_for(tmp_path / ".vscode" / "mcp.json", None)["workspace"] == str(tmp_path)
+    assert folders_for(tmp_path / ".mcp.json", None)["workspace"] == str(tmp_path)
+    assert folders_for(tmp_path / "a" / "x.json", tmp_path)["workspace"] == str(tmp_path)
+    assert "workspace" not in folders_for(None, None)
+
+
+def test_a_watched_file_tells_each_new_content_once(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    watch = FileWatch(path)
+    assert watch.changed() is None
+    put(path, "one")
+    assert (watch.changed(), watch.changed()) == (b"one", None)
+    put(path, "three")
+    assert watch.changed() == b"three"
+    os.utime(path, ns=(1, 1))  # touched, not changed
+    assert watch.changed() is None
+    path.unlink()
+    assert watch.changed() is None
+    put(path, "three")
+    assert watch.changed() is None
+    put(tmp_path / "new", "four").replace(path)
+    assert watch.changed() == b"four"
+
+
+def test_a_written_file_replaces_the_old_one_and_is_the_owners_alone(tmp_path: Path) -> None:
+    path = put(tmp_path / "x.json", "old")
+    path.chmod(0o644)
+    write_file(path, "new é")
+    assert path.read_text("utf-8") == "new é"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [path]

@@ -1,7 +1,8 @@
 """The HTTP door: ``/mcp/<endpoint>``, streamable HTTP of both eras.
 
-In this order: origin, token, endpoint, then a lane. A lane answers what it fully understands
-(``lists.py``: bytes made once); everything else goes to the SDK. No decision lives in a lane.
+In this order: origin, token, endpoint, then a lane. A lane takes what it fully understands
+(``lists.py``: bytes made once; ``quiet.py``: calls that need no stream); everything else goes to
+the SDK. No decision lives in a lane.
 The Host header is checked by the shell around the whole site.
 """
 
@@ -20,6 +21,7 @@ from mcpregistry.calls.engine import Engine, set_current_engine
 from mcpregistry.domain.canonical import plain
 from mcpregistry.gateway.identity import SCOPE_KEY, Caller, bearer
 from mcpregistry.gateway.lists import ListLane
+from mcpregistry.gateway.quiet import QuietLane
 from mcpregistry.gateway.server import Gateway, current_caller
 from mcpregistry.services.access import token_hash
 
@@ -49,6 +51,8 @@ class McpApp:
             self.gateway.server, max_request_body_size=MAX_BODY, session_idle_timeout=SESSION_IDLE_SECONDS
         )
         await self._stack.enter_async_context(self._manager.run())
+        self._quiet = QuietLane(self.gateway)
+        await self._stack.enter_async_context(self._quiet.manager.run())
 
     async def shutdown(self) -> None:
         self.begin_stop()
@@ -77,6 +81,10 @@ class McpApp:
         current_caller.set(caller)
         if self._lists.takes(scope):
             receive = await self._lists(caller, scope, receive, send)
+            if receive is None:
+                return
+        elif self._quiet.takes(caller, scope):
+            receive = await self._quiet(scope, receive, send)
             if receive is None:
                 return
         await self._manager.handle_request(scope, receive, send)

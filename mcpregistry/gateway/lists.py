@@ -12,10 +12,10 @@ import msgspec
 from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request, find_duplicated_routing_header
 
 from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.gateway.body import read_small, replayed
 from mcpregistry.gateway.identity import Caller
 from mcpregistry.gateway.server import LIST_EXTRA, NAME, VERSION, Gateway
 
-MAX_BODY = 64 * 1024
 _EXTRA = dict(LIST_EXTRA) | {"_meta": {"io.modelcontextprotocol/serverInfo": {"name": NAME, "version": VERSION}}}
 
 
@@ -30,10 +30,10 @@ class ListLane:
 
     async def __call__(self, caller: Caller, scope: dict[str, Any], receive: Any, send: Any) -> Any:
         """Answer and return None, or return a ``receive`` that gives the SDK the same body again."""
-        body, whole = await _read(receive)
+        body, whole = await read_small(receive)
         answer = self._answer(caller, scope, body) if whole else None
         if answer is None:
-            return _replay(body, whole, receive)
+            return replayed(body, whole, receive)
         headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
@@ -81,23 +81,3 @@ def _plain_request(message: Any) -> bool:
         and message["params"].keys() <= {"_meta", "cursor"}
         and isinstance(message["params"].get("cursor", ""), str)
     )
-
-
-async def _read(receive: Any) -> tuple[bytes, bool]:
-    """The body as far as it is small, and whether that is all of it."""
-    body = b""
-    while len(body) <= MAX_BODY:
-        event = await receive()
-        body += event.get("body", b"")
-        if event["type"] != "http.request" or not event.get("more_body"):
-            return body, event["type"] == "http.request"
-    return body, False
-
-
-def _replay(body: bytes, whole: bool, receive: Any) -> Any:
-    first = [{"type": "http.request", "body": body, "more_body": not whole}]
-
-    async def again() -> Any:
-        return first.pop() if first else await receive()
-
-    return again

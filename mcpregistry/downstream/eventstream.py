@@ -19,8 +19,7 @@ class EventReader:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._partial = bytearray()
-        self._data: list[bytes] = []
-        self._size = 0
+        self._data: bytearray | None = None
         self._kind = "message"
 
     def feed(self, chunk: bytes) -> list[Event]:
@@ -33,8 +32,7 @@ class EventReader:
             if event := self._take(line.rstrip(b"\r")):
                 events.append(event)
         self._partial += chunk[start:]
-        if len(self._partial) + self._size > self._limit:
-            raise too_large(self._limit)
+        self._check(len(self._partial))
         return events
 
     def _take(self, line: bytes) -> Event | None:
@@ -43,15 +41,20 @@ class EventReader:
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"data":
-            self._data.append(value)
-            self._size += len(value)
-            if self._size > self._limit:
-                raise too_large(self._limit)
+            if self._data is None:
+                self._data = bytearray(value)
+            else:
+                self._data += b"\n" + value
+            self._check(0)
         elif name == b"event":
             self._kind = value.decode(errors="replace")
         return None
 
+    def _check(self, more: int) -> None:
+        if len(self._data or b"") + more > self._limit:
+            raise too_large(self._limit)
+
     def _dispatch(self) -> Event | None:
-        event = Event(self._kind, b"\n".join(self._data)) if self._data else None
-        self._data, self._size, self._kind = [], 0, "message"
+        event = Event(self._kind, bytes(self._data)) if self._data is not None else None
+        self._data, self._kind = None, "message"
         return event

@@ -68,7 +68,7 @@ def test_stopping_on_purpose_holds_nothing_against_it():
 STATES: tuple[State, ...] = ("disconnected", "connecting", "connected", "reconnecting", "error")
 
 
-@pytest.mark.parametrize(("before", "after"), itertools.product(STATES, STATES))
+@pytest.mark.parametrize(("before", "after"), list(itertools.product(STATES, STATES)))
 def test_only_moves_of_the_table_are_possible(before: State, after: State):
     state = Health(state=before)
     if after in health.TRANSITIONS[before]:

@@ -195,9 +195,8 @@ async def test_a_redirect_within_the_origin_that_keeps_the_method_is_followed(be
     async with fake_http(Slash()) as server:
         here = bench(http_target(server.url))
         assert await here.call("echo")
-        assert len(server.calls()) == 2
-        await here.call("echo")
-        assert len(server.calls()) == 3
+        assert [request.path for request in server.requests].count("/mcp") == 2, "once by the SDK, once by us"
+        assert len(server.calls()) == 1
         await here.pool.close()
 
 
@@ -286,7 +285,7 @@ STREAM = head(200, content_type="text/event-stream")
     [
         head(200, content_type="application/json", content_length=str(len(BIG))) + BIG,
         STREAM + b"data: " + BIG,
-        STREAM + b"data: x\n" * MIB,
+        STREAM + (b"data: " + b"x" * 100 + b"\n") * 50_000,
     ],
 )
 async def test_a_body_or_an_event_beyond_the_limit_is_refused(bench: Make, raw: bytes):

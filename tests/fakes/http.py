@@ -24,6 +24,7 @@ class Request:
     path: str
     headers: dict[str, str]
     body: bytes
+    reader: asyncio.StreamReader
 
     @property
     def message(self) -> dict[str, Any]:
@@ -70,15 +71,15 @@ async def read_request(reader: asyncio.StreamReader) -> Request | None:
         name, _, value = line.partition(":")
         headers[name.lower()] = value.strip()
     body = await reader.readexactly(int(headers.get("content-length", 0)))
-    return Request(method, path, headers, body)
+    return Request(method, path, headers, body, reader)
 
 
-def head(status: int = 200, **headers: str) -> bytes:
+def head(status: int = 200, /, **headers: str) -> bytes:
     lines = [f"HTTP/1.1 {status} X", *(f"{name.replace('_', '-')}: {value}" for name, value in headers.items())]
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 
-def json_reply(value: Any, status: int = 200, **headers: str) -> bytes:
+def json_reply(value: Any, status: int = 200, /, **headers: str) -> bytes:
     body = json.dumps(value).encode()
     return head(status, content_type="application/json", content_length=str(len(body)), **headers) + body
 
@@ -179,7 +180,7 @@ class Hang(Echo):
 
     async def respond(self, request: Request, writer: asyncio.StreamWriter) -> bool:
         if self.everything or request.message.get("method") == "tools/call":
-            while not writer.transport.is_closing():
+            while not request.reader.at_eof():
                 await asyncio.sleep(0.01)
             self.gone.set()
             return False

@@ -1,0 +1,298 @@
+"""A configured site for tests of the gateway: rows, a web process on a real socket, clients of both eras.
+
+Rows are made through the services, as the admin makes them, so a test that changes something here is
+another process than the gateway that it looks at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import httpx2
+import psutil
+from django.db import connections
+from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+
+from mcpregistry.models import Agent, Endpoint, Invocation, Server, Token
+from mcpregistry.services import access, definitions, servers
+from tests.externals import ROOT
+from tests.fakes.targets import SERVERS
+
+P = ParamSpec("P")
+R = TypeVar("R")
+ACTOR = "user:test"
+ANYTHING = {"type": "object"}
+
+
+async def outside(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Run database code in a thread, as another process would, and leave no connection behind."""
+
+    def run() -> R:
+        try:
+            return function(*args, **kwargs)
+        finally:
+            connections.close_all()
+
+    return await asyncio.to_thread(run)
+
+
+async def eventually(condition: Callable[[], Any], patience: float = 30) -> Any:
+    """Wait until the condition gives something true, and return that."""
+    async with asyncio.timeout(patience):
+        while not (found := condition()):
+            await asyncio.sleep(0.01)
+    return found
+
+
+def listed(*names: str, **fields: Any) -> list[dict[str, Any]]:
+    return [{"name": name, "description": f"Does {name}.", "inputSchema": ANYTHING} | fields for name in names]
+
+
+@dataclass
+class Stage:
+    """What is served. ``env`` is for child processes."""
+
+    env: dict[str, str]
+    tokens: dict[str, str] = field(default_factory=dict)
+
+    def endpoint(self, slug: str = "default", **fields: Any) -> Endpoint:
+        return access.save_endpoint(endpoint=Endpoint(slug=slug, **fields), actor=ACTOR)
+
+    def agent(self, slug: str = "local", *granted: Server, **fields: Any) -> str:
+        """A new agent with grants; returns the text of its token."""
+        agent = access.save_agent(agent=Agent(slug=slug, **fields), actor=ACTOR)
+        for server in granted:
+            access.grant(agent=agent, server=server, actor=ACTOR)
+        self.tokens[slug] = access.issue_token(name="test", agent=agent, actor=ACTOR)[1]
+        return self.tokens[slug]
+
+    def fake(self, name: str, tools: Sequence[Mapping[str, Any]], slug: str = "", **env: str) -> Server:
+        """``tests/fakes/servers/NAME.py``, active, with these tools approved; not started."""
+        command = [sys.executable, "-S", str(SERVERS / f"{name}.py")]
+        return self.server(slug or name, tools, command=command, env=env, connect_timeout=30)
+
+    def server(self, slug: str, tools: Sequence[Mapping[str, Any]], **fields: Any) -> Server:
+        server = servers.save_server(server=Server(slug=slug, **fields), actor=ACTOR)
+        server = servers.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
+        definitions.observe(server=server, listed=[dict(tool) for tool in tools])
+        definitions.approve_waiting(server=server, actor=ACTOR)
+        return server
+
+    @staticmethod
+    def calls(**filters: Any) -> list[Invocation]:
+        return list(Invocation.objects.filter(**filters).order_by("received_at"))
+
+    @staticmethod
+    def token(agent: str) -> Token:
+        return Token.objects.get(agent__slug=agent)
+
+    def runmcp(self, *arguments: str, **env: str) -> StdioServerParameters:
+        return StdioServerParameters(
+            command=sys.executable, args=["manage.py", "runmcp", *arguments], env=self.env | env, cwd=str(ROOT)
+        )
+
+
+class Web:
+    """A web process of the site on a loopback socket of its own."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self._env = dict(env) | {"SLIPSNISSE_PROCESS": "web", "SLIPSNISSE_LOG_FORMAT": "json"}
+        self._socket = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self.address = f"127.0.0.1:{self._socket.getsockname()[1]}"
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by stop
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> psutil.Process:
+        """One more process on the same socket; returns when it is ready."""
+        number = self._socket.fileno()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "controlplane.web", "--fd", str(number)],
+            cwd=ROOT, env=self._env, pass_fds=[number], stdout=self._log, stderr=self._log,
+        )  # fmt: skip
+        self.processes.append(process)
+        return psutil.Process(process.pid)
+
+    def wait_ready(self) -> None:
+        for _ in range(600):
+            assert all(process.poll() is None for process in self.processes), self.log()
+            with contextlib.suppress(httpx2.HTTPError):
+                if httpx2.get(f"http://{self.address}/readyz", timeout=5, trust_env=False).status_code == 200:
+                    return
+            time.sleep(0.05)
+        raise AssertionError(self.log())
+
+    def log(self) -> str:
+        self._log.seek(0)
+        return self._log.read()
+
+    def stop(self, patience: float = 20) -> None:
+        for process in self.processes:
+            process.send_signal(signal.SIGTERM)
+        for process in self.processes:
+            process.wait(patience)
+        self._socket.close()
+
+    def url(self, endpoint: str = "default") -> str:
+        return f"http://{self.address}/mcp/{endpoint}"
+
+    @contextlib.asynccontextmanager
+    async def raw(self, token: str = "", **headers: str) -> AsyncIterator[httpx2.AsyncClient]:
+        """Plain HTTP with the usual headers."""
+        usual = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+        if token:
+            usual["authorization"] = f"Bearer {token}"
+        timeout = httpx2.Timeout(60)
+        async with httpx2.AsyncClient(headers=usual | headers, timeout=timeout, trust_env=False) as client:
+            yield client
+
+    @contextlib.asynccontextmanager
+    async def client(self, token: str, mode: str, endpoint: str = "default", **options: Any) -> AsyncIterator[Client]:
+        """The SDK's client. ``mode`` is "2026-07-28", "auto" or "legacy"."""
+        limits = httpx2.Limits(max_connections=500, max_keepalive_connections=500)
+        headers = {"authorization": f"Bearer {token}"}
+        async with httpx2.AsyncClient(headers=headers, timeout=60, limits=limits, trust_env=False) as http:
+            transport = streamable_http_client(self.url(endpoint), http_client=http)
+            async with Client(transport, mode=mode, cache=None, **options) as client:
+                yield client
+
+
+@contextlib.contextmanager
+def web(env: Mapping[str, str], processes: int = 1) -> Iterator[Web]:
+    site = Web(env)
+    for _ in range(processes):
+        site.start()
+    try:
+        site.wait_ready()
+        yield site
+    finally:
+        site.stop()
+
+
+class RawHost:
+    """A host made of pipes: sees every byte that ``runmcp`` writes to stdout."""
+
+    def __init__(self, process: asyncio.subprocess.Process, log: Any) -> None:
+        self.process, self._log = process, log
+        self.lines: list[bytes] = []
+        self._news = asyncio.Event()
+        self._reader = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        assert self.process.stdout
+        while line := await self.process.stdout.readline():
+            self.lines.append(line)
+            self._news.set()
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """Raises when anything but JSON-RPC is among what was written."""
+        found = [json.loads(line) for line in self.lines]
+        assert all(isinstance(m, dict) and m.get("jsonrpc") == "2.0" for m in found), found
+        return found
+
+    def log(self) -> str:
+        self._log.seek(0)
+        return self._log.read()
+
+    def send(self, *messages: dict[str, Any]) -> None:
+        assert self.process.stdin
+        for message in messages:
+            self.process.stdin.write(json.dumps({"jsonrpc": "2.0"} | message).encode() + b"\n")
+
+    async def until(self, condition: Callable[[dict[str, Any]], Any], patience: float = 30) -> dict[str, Any]:
+        try:
+            async with asyncio.timeout(patience):
+                while True:
+                    self._news.clear()
+                    for message in self.messages:
+                        if condition(message):
+                            return message
+                    await self._news.wait()
+        except TimeoutError:
+            raise AssertionError(f"{self.lines}\n{self.log()}") from None
+
+    async def answer(self, request_id: Any, patience: float = 30) -> dict[str, Any]:
+        return await self.until(lambda m: m.get("id") == request_id and "method" not in m, patience)
+
+    async def ask(self, request_id: Any, method: str, **params: Any) -> dict[str, Any]:
+        self.send({"id": request_id, "method": method, "params": params})
+        return await self.answer(request_id)
+
+    async def handshake(self, version: str = "2025-11-25", request_id: Any = 0) -> dict[str, Any]:
+        info = {"name": "raw", "version": "1"}
+        answer = await self.ask(request_id, "initialize", protocolVersion=version, capabilities={}, clientInfo=info)
+        self.send({"method": "notifications/initialized"})
+        return answer
+
+    def family(self) -> list[psutil.Process]:
+        return [*psutil.Process(self.process.pid).children(recursive=True), psutil.Process(self.process.pid)]
+
+    async def end(self, patience: float = 20) -> int:
+        """Close stdin and wait for the process and for the last byte."""
+        assert self.process.stdin
+        self.process.stdin.close()
+        return await self.ended(patience)
+
+    async def ended(self, patience: float = 20) -> int:
+        async with asyncio.timeout(patience):
+            code = await self.process.wait()
+            await self._reader
+        return code
+
+
+@contextlib.asynccontextmanager
+async def raw_host(parameters: StdioServerParameters, program: Sequence[str] = ()) -> AsyncIterator[RawHost]:
+    """Start ``runmcp`` (or another ``program``) the way a host does."""
+    pipe, log = asyncio.subprocess.PIPE, tempfile.TemporaryFile("w+")  # noqa: SIM115
+    process = await asyncio.create_subprocess_exec(
+        *(program or [parameters.command, *parameters.args]), cwd=parameters.cwd, env=parameters.env,
+        stdin=pipe, stdout=pipe, stderr=log, limit=64 * 1024 * 1024,
+    )  # fmt: skip
+    host = RawHost(process, log)
+    try:
+        yield host
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await host.ended()
+        log.close()
+
+
+MODERN = "2026-07-28"
+
+
+def envelope(**more: Any) -> dict[str, Any]:
+    """The ``_meta`` that every request of the modern era carries."""
+    prefix = "io.modelcontextprotocol/"
+    return {
+        f"{prefix}protocolVersion": MODERN,
+        f"{prefix}clientInfo": {"name": "raw", "version": "1"},
+        f"{prefix}clientCapabilities": {},
+    } | more
+
+
+def fresh(word: str) -> str:
+    return f"{word}-{secrets.token_hex(4)}"
+
+
+def survivors(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
+    return [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+def folder() -> Path:
+    return Path(tempfile.mkdtemp(dir=os.environ["SLIPSNISSE_VAR"]))

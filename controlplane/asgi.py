@@ -10,6 +10,8 @@ import asyncio
 import os
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 import structlog
@@ -62,28 +64,37 @@ class Shell:
             log.exception("The gateway could not start")
             await send({"type": "lifespan.startup.failed", "message": "The gateway could not start; see the log."})
             return
-        self._stop_streams_on_sigterm(self._mcp)
-        self._health.gateway_is_up = True
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
+        with _streams_end_on_signal(self._mcp):
+            self._health.gateway_is_up = True
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
         self._health.gateway_is_up = False
         await self._mcp.shutdown()
         await send({"type": "lifespan.shutdown.complete"})
 
-    def _stop_streams_on_sigterm(self, mcp: McpApp) -> None:
-        """The server waits for open responses before it ends the lifespan: listen streams must end first."""
-        if threading.current_thread() is not threading.main_thread():
-            return
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            previous = signal.getsignal(number)
 
-            def on_signal(number: int, frame: FrameType | None, previous: object = previous) -> None:
-                loop.call_soon_threadsafe(mcp.begin_stop)
-                if callable(previous):
-                    previous(number, frame)
+@contextmanager
+def _streams_end_on_signal(mcp: McpApp) -> Iterator[None]:
+    """The server waits for open responses before it ends the lifespan: endless listen streams must end first."""
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
-            signal.signal(number, on_signal)
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(mcp.begin_stop)
+        previous = before[signal.Signals(number)]
+        if callable(previous):
+            previous(number, frame)
+
+    if threading.current_thread() is not threading.main_thread():  # only there may handlers be set
+        yield
+        return
+    for number in before:
+        signal.signal(number, on_signal)
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
 
 
 application = Guarded(Shell())

@@ -99,13 +99,16 @@ def _broker() -> Iterable[Finding]:
 
 
 def _startup_code() -> Iterable[Finding]:
-    folders = {sysconfig.get_path("purelib"), *python_site.getsitepackages()}
-    strange = [path for folder in sorted(folders) for path in sorted(Path(folder).glob("*.pth")) if not _harmless(path)]
+    strange = [path for folder in _folders() for path in sorted(folder.glob("*.pth")) if not _harmless(path)]
     if not strange:
         yield Finding(True, "no unknown code runs at Python's start (.pth files)")
     for path in strange:
         remedy = "Find out which package brought it; unless you know it, rebuild .venv from the lock file."
         yield Finding(False, f"{path} runs unknown code at every start of Python", remedy)
+
+
+def _folders() -> list[Path]:
+    return [Path(folder) for folder in sorted({sysconfig.get_path("purelib"), *python_site.getsitepackages()})]
 
 
 def _harmless(path: Path) -> bool:

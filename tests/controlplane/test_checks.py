@@ -1,0 +1,65 @@
+"""An operator's mistakes are found before they hurt."""
+
+from __future__ import annotations
+
+import pytest
+
+from controlplane import checks, doctor
+
+
+@pytest.fixture
+def var(tmp_path, settings):
+    settings.VAR_DIR = tmp_path
+    tmp_path.chmod(0o700)
+    return tmp_path
+
+
+def test_a_key_file_that_others_can_read_is_an_error(var):
+    (var / "keys.json").write_text("{}")
+    (var / "keys.json").chmod(0o640)
+    assert [problem.id for problem in checks.key_file_is_private()] == ["slipsnisse.E001"]
+    (var / "keys.json").chmod(0o600)
+    assert checks.key_file_is_private() == []
+
+
+def test_an_open_folder_is_a_warning_with_the_command_that_closes_it(var):
+    var.chmod(0o755)
+    (problem,) = checks.folder_is_private()
+    assert problem.hint == f"Run: chmod 700 {var}"
+
+
+def test_kept_connections_are_an_error(settings, monkeypatch):
+    monkeypatch.setitem(settings.DATABASES["default"], "CONN_MAX_AGE", 60)
+    assert [problem.id for problem in checks.connections_are_not_kept_by_age()] == ["slipsnisse.E002"]
+
+
+@pytest.mark.parametrize(
+    ("debug", "hosts", "found"),
+    [(True, ["tools.example.org"], 1), (True, ["localhost"], 0), (False, ["tools.example.org"], 0)],
+)
+def test_tracebacks_are_for_this_machine_only(settings, debug, hosts, found):
+    settings.DEBUG, settings.ALLOWED_HOSTS = debug, hosts
+    assert len(checks.tracebacks_stay_at_home()) == found
+
+
+def test_any_host_name_is_refused(settings):
+    settings.ALLOWED_HOSTS = ["*"]
+    assert [problem.id for problem in checks.any_host_is_no_host()] == ["slipsnisse.E004"]
+
+
+@pytest.mark.attack
+def test_code_that_runs_at_every_start_of_python_is_reported(tmp_path, monkeypatch):
+    (tmp_path / "litellm_init.pth").write_text("import os; os.system('true')\n")
+    (tmp_path / "distutils-precedence.pth").write_text("import os; __import__('evil')\n")
+    (tmp_path / "paths_only.pth").write_text("/opt/somewhere\n# import nothing\n")
+    monkeypatch.setattr(doctor, "_folders", lambda: [tmp_path])
+    found = list(doctor._startup_code())
+    assert [finding.ok for finding in found] == [False, False]
+    assert "litellm_init.pth" in found[1].what
+
+
+def test_the_startup_code_of_setuptools_is_known(tmp_path, monkeypatch):
+    line = "import os; var = 'SETUPTOOLS_USE_DISTUTILS'; enabled = os.environ.get(var, 'local') == 'local'; enabled and __import__('_distutils_hack'); "
+    (tmp_path / "distutils-precedence.pth").write_text(line)
+    monkeypatch.setattr(doctor, "_folders", lambda: [tmp_path])
+    assert [finding.ok for finding in doctor._startup_code()] == [True]

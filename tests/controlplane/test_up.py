@@ -1,0 +1,176 @@
+"""`manage.py up` as a person meets it: the real command, real processes, real signals."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+
+import psutil
+import pytest
+
+from tests.externals import ROOT
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+
+class Up:
+    """A running `up` with a folder and a port of its own, and everything it printed."""
+
+    def __init__(self, var: Path, *arguments: str) -> None:
+        env = {name: value for name, value in os.environ.items() if name not in {"DATABASE_URL", "CELERY_BROKER_URL"}}
+        command = [sys.executable, "manage.py", "up", "--port", "0", *arguments]
+        self.process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=env | {"SLIPSNISSE_VAR": str(var)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.text = ""
+        self._reader = Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.text += line
+
+    def until(self, condition: Callable[[], object], patience: float = 120) -> None:
+        deadline = time.monotonic() + patience
+        while not condition():
+            assert time.monotonic() < deadline, self.text
+            time.sleep(0.05)
+
+    def says(self, pattern: str) -> re.Match[str]:
+        """Wait for a line; the match."""
+        self.until(lambda: re.search(pattern, self.text))
+        found = re.search(pattern, self.text)
+        assert found is not None
+        return found
+
+    def family(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def child(self, words: str) -> psutil.Process:
+        found = [
+            process for process in psutil.Process(self.process.pid).children() if words in " ".join(process.cmdline())
+        ]
+        assert len(found) == 1, (words, found, self.text)
+        return found[0]
+
+    def ended(self) -> str:
+        """Wait for the end; all that was printed."""
+        self.process.wait(60)
+        self._reader.join(60)
+        return self.text
+
+
+@contextmanager
+def running(var: Path, *arguments: str) -> Iterator[Up]:
+    up = Up(var, *arguments)
+    try:
+        yield up
+    finally:
+        up.process.kill()
+        up.ended()
+
+
+def _gone(processes: list[psutil.Process]) -> bool:
+    return all(not process.is_running() or process.status() == psutil.STATUS_ZOMBIE for process in processes)
+
+
+def _get(url: str) -> int:
+    try:
+        return int(urllib.request.urlopen(url, timeout=30).status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def _manage(var: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    env = os.environ | {"SLIPSNISSE_VAR": str(var)}
+    return subprocess.run([sys.executable, "manage.py", *arguments], cwd=ROOT, env=env, capture_output=True, text=True)
+
+
+def test_a_first_run_from_start_to_sigterm(tmp_path):
+    var = tmp_path / "var"
+    with running(var) as up:
+        url = up.says(r"the site answers at (http://127\.0\.0\.1:\d+)/")[1]
+        assert _get(f"{url}/admin/login/") == 200
+        up.says(r"3\. Or over HTTP:  " + re.escape(url) + "/mcp/default")
+        password = up.says(r"Password, shown this once:  (\S+)")[1]
+        up.says(r"claude mcp add slipsnisse .*manage\.py runmcp --endpoint default --agent local")
+        assert (
+            _manage(
+                var,
+                "shell",
+                "-c",
+                f"from django.contrib.auth import authenticate; assert authenticate(username='admin', password='{password}')",
+            ).returncode
+            == 0
+        )
+
+        examined = _manage(var, "doctor")
+        assert examined.returncode == 0, examined.stdout
+        assert "1 worker process answers" in examined.stdout
+
+        second = _manage(var, "up", "--port", "0")
+        assert second.returncode == 1
+        assert f"This site is already running (process {up.process.pid}" in second.stderr
+
+        up.child("controlplane.web").kill()
+        up.says(r"web-1 ended \(signal SIGKILL\); starting it again")
+        up.until(lambda: _get(f"{url}/healthz") == 200)
+
+        open_files = [path for path in [var, *var.rglob("*")] if path.stat().st_mode & 0o077 and not path.is_socket()]
+        assert open_files == []
+        family = up.family()
+        up.process.terminate()
+        text = up.ended()
+        assert up.process.returncode == 0
+        assert text.endswith("stopped; nothing is left running\n")
+        assert _gone(family)
+    assert password not in "".join(path.read_text(errors="replace") for path in var.rglob("*") if path.is_file())
+
+
+def test_kill_9_leaves_no_process_and_the_next_run_starts_over_it(tmp_path):
+    with running(tmp_path / "var", "--workers", "2") as up:
+        up.says(r"Password, shown this once")
+        family = up.family()
+        assert len([process for process in family if "controlplane.web" in " ".join(process.cmdline())]) == 2
+        up.process.kill()
+        up.until(lambda: _gone(family), 10)
+    with running(tmp_path / "var") as up:
+        up.says(r"Three things to do next")
+        assert "Password" not in up.text
+        up.process.send_signal(signal.SIGINT)
+        assert "nothing is left running" in up.ended()
+
+
+def test_a_taken_port_is_said_before_anything_starts(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = _manage(tmp_path / "var", "up", "--port", str(port))
+    assert done.returncode == 1
+    assert done.stderr.strip().endswith(f"Choose another port, for example: up --port {port + 1}")
+    assert "address already in use" in done.stderr
+    assert not (tmp_path / "var/slipsnisse.sqlite3").exists()
+
+
+def test_an_unsafe_site_is_not_started(tmp_path):
+    _manage(tmp_path / "var", "check")
+    (tmp_path / "var/keys.json").chmod(0o644)
+    done = _manage(tmp_path / "var", "up", "--port", "0")
+    assert done.returncode == 1
+    assert "chmod 600" in done.stdout

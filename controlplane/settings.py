@@ -95,6 +95,7 @@ LOGIN_URL = "admin:login"
 LOGIN_REDIRECT_URL = "admin:index"
 
 LANGUAGE_CODE = "en-gb"
+FORMAT_MODULE_PATH = "controlplane.formats"
 TIME_ZONE = "UTC"
 USE_I18N = False
 USE_TZ = True

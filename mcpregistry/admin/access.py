@@ -8,8 +8,9 @@ from django import forms
 from django.contrib import admin
 from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest
-from django.urls import URLPattern, path
+from django.urls import URLPattern, path, reverse
 from django.utils import timezone
+from django.utils.html import format_html
 from unfold.admin import TabularInline
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextareaWidget
@@ -52,13 +53,10 @@ class TokenInline(TabularInline):
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
-    @property
-    def show_change_link(self) -> bool:  # type: ignore[override]
-        return True
-
     @display(description="begins with")
     def link(self, token: Token) -> str:
-        return f"{token.prefix}…"
+        page = reverse("admin:mcpregistry_token_change", args=[token.pk])
+        return format_html('<a class="sn-link" href="{}">{}…</a>', page, token.prefix)
 
     @display(description="state", label=TOKEN_COLOURS)
     def shown_state(self, token: Token) -> str:

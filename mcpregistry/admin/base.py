@@ -21,6 +21,7 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.functional import cached_property
 from unfold.admin import ModelAdmin
+from unfold.widgets import UnfoldAdminTextareaWidget
 
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.reveal import reveal
@@ -71,9 +72,9 @@ class RecordAdmin(ModelAdmin):
 
     verbs: tuple[Verb, ...] = ()
     change_form_outer_before_template = "admin/mcpregistry/record.html"
+    formfield_overrides = {models.TextField: {"widget": UnfoldAdminTextareaWidget(attrs={"rows": 3})}}
     list_per_page = 50
     list_filter_sheet = True
-    show_full_result_count = False
 
     def save(self, request: HttpRequest, row: Any, form: ModelForm) -> None:
         """Call the service that saves this kind of record."""
@@ -185,6 +186,7 @@ class ReadOnlyAdmin(RecordAdmin):
     """An operational row: looked at, never edited by hand."""
 
     paginator = CappedPaginator
+    show_full_result_count = False
 
     def has_add_permission(self, request: HttpRequest, *_: Any) -> bool:
         return False

@@ -16,7 +16,7 @@ from mcpregistry.admin.base import ReadOnlyAdmin
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.reveal import reveal
 from mcpregistry.models import Agent, Invocation, Server
-from mcpregistry.templatetags.slipsnisse import milliseconds
+from mcpregistry.templatetags.slipsnisse import milliseconds, pretty
 
 CALL_COLOURS = {
     State.SUCCEEDED.value: "success",
@@ -106,5 +106,6 @@ class InvocationAdmin(ReadOnlyAdmin):
             "state_colour": CALL_COLOURS.get(row.state, ""),
             "limit": max(len(row.arguments), len(row.result)) * 8 + 1 if whole else _SHORT,
             "whole": whole,
+            "cut": not whole and max(len(pretty(row.arguments)), len(pretty(row.result))) > _SHORT,
             "entries": queries.audit_of_call(row)[:100],
         }

@@ -54,6 +54,7 @@ class IssueTokenPage:
             "title": f"Issue a token for {agent.slug}",
             "opts": self.admin.opts,
             "agent": agent,
+            "original": agent,
             "form": form,
         }
         if form.is_valid():

@@ -58,6 +58,7 @@ class LaunchPage:
             "title": f"Confirm the launch of {reveal(server.slug)}",
             "opts": self.admin.opts,
             "server": server,
+            "original": server,
             "refusal": refusal,
         }
         try:

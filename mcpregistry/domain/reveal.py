@@ -18,6 +18,8 @@ _UNSEEN = (
     "\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ud800-\udfff\ufe00-\ufe0e\ufeff\uffa0\ufff0-\ufffb"
     "\U000110bd\U000110cd\U00013430-\U0001345f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
+# Those that people know by name. Pictures such as U+241B are missing in many fonts.
+_KNOWN = {0x00: "NUL", 0x07: "BEL", 0x08: "BS", 0x0D: "CR", 0x1B: "ESC", 0x7F: "DEL"}
 _HIDDEN = re.compile(f"[\x00-\x08\x0b-\x1f\x7f{_UNSEEN}]")
 # A run of marks stacked upon one letter can cover the lines above and below.
 _STACK = re.compile(r"([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe0f\ufe20-\ufe2f]{4})"
@@ -33,9 +35,7 @@ def reveal(text: str, limit: int = LIMIT) -> str:
 
 def _name(match: re.Match[str]) -> str:
     code = ord(match[0])
-    if code < 0x20:
-        return chr(0x2400 + code)
-    return "\N{SYMBOL FOR DELETE}" if code == 0x7F else f"⟦U+{code:04X}⟧"
+    return f"⟦{_KNOWN.get(code) or f'U+{code:04X}'}⟧"
 
 
 def _count(match: re.Match[str]) -> str:

@@ -7,6 +7,8 @@ from typing import Any
 
 from django.db import models
 
+from mcpregistry.domain.reveal import reveal
+
 GENESIS = "0" * 64
 
 
@@ -35,7 +37,7 @@ class AuditEntry(models.Model):
         indexes = [models.Index(fields=["subject"], name="audit_by_subject")]
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.subject}"
+        return reveal(f"{self.kind} {self.subject}")
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         if not self._state.adding:

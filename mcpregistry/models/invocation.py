@@ -6,6 +6,7 @@ from django.db import models
 from django.db.models import Q
 
 from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.reveal import reveal
 
 
 class Invocation(models.Model):
@@ -54,4 +55,4 @@ class Invocation(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.exposed_name} {self.state}"
+        return f"{reveal(self.exposed_name)} {self.state}"

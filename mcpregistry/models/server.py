@@ -12,6 +12,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator, RegexVa
 from django.db import models
 from simple_history.models import HistoricalRecords
 
+from mcpregistry.domain.reveal import reveal
 from mcpregistry.models.sealing import Sealed
 
 slug_validator = RegexValidator(
@@ -230,7 +231,7 @@ class ServerEvent(models.Model):
         ordering = ["-at", "-id"]
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.message}".strip()
+        return reveal(f"{self.kind} {self.message}".strip(), 200)
 
 
 class ServerTest(models.Model):

@@ -9,6 +9,7 @@ from django.conf import settings
 from django.db import models
 from simple_history.models import HistoricalRecords
 
+from mcpregistry.domain.reveal import reveal
 from mcpregistry.models.server import Server
 
 
@@ -50,7 +51,7 @@ class Tool(models.Model):
         permissions = [("approve_definition", "Can approve and reject tool definitions")]
 
     def __str__(self) -> str:
-        return f"{self.server.slug}::{self.name}"
+        return f"{self.server.slug}::{reveal(self.name)}"
 
     @property
     def status(self) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Any
 
 from django import template
+from django.utils import timezone
 
 from mcpregistry.domain import reveal
 
@@ -36,6 +38,16 @@ def milliseconds(value: float | None) -> str:
     if value >= 1000:
         return f"{value / 1000:.1f} s"
     return f"{value:.1f} ms" if value < 10 else f"{value:.0f} ms"
+
+
+@register.filter(is_safe=False)
+def ago(moment: datetime) -> str:
+    """How long ago, in one unit: 40 s ago, 12 min ago, 3 h ago, 5 d ago."""
+    seconds = max(0.0, (timezone.now() - moment).total_seconds())
+    for length, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
 
 
 @register.filter(is_safe=False)

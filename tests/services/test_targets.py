@@ -83,7 +83,7 @@ def test_without_a_value_that_the_launch_needs_the_server_does_not_start(changes
     [
         (f"{SECRET}\nX: y", {"env": {"A": "${cred:odd}"}}),
         (f"{SECRET}\n", {"command": ["run", "${cred:odd}"]}),
-        (f"javascript:{SECRET}", {"transport": Transport.HTTP, "command": [], "url": "https://${cred:odd}"}),
+        (f"/{SECRET}", {"transport": Transport.HTTP, "command": [], "url": "https://${cred:odd}"}),
         (f"me:{SECRET}@host", {"transport": Transport.HTTP, "command": [], "url": "https://${cred:odd}/"}),
     ],
 )

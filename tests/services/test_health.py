@@ -1,0 +1,223 @@
+"""Requests are rows first, checks are claimed once, failures lead to quiet and then to 'unavailable'."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from threading import Barrier
+
+import celery
+import pytest
+from celery import Celery
+from django.db import connections
+from django.utils import timezone
+
+from mcpregistry.domain.canonical import canonical
+from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, Denied
+from mcpregistry.domain.health import FIRST_CHECK_DELAY, MAX_CHECK_DELAY, check_delay
+from mcpregistry.models import AuditEntry, Configuration, Server, ServerTest
+from mcpregistry.models.server import ConnectMode
+from mcpregistry.services import definitions, health, wakeups
+from mcpregistry.services.health import (
+    due_servers,
+    mark_failed,
+    mark_ok,
+    queue_test,
+    request_reconnect,
+    request_refresh,
+    request_test,
+)
+from tests.services.rows import confirmed, draft
+from tests.services.test_connections import FOUND
+
+SECRET = "canary-7f3a91"
+
+
+@pytest.fixture
+def sent(monkeypatch) -> list[tuple[object, ...]]:
+    """Messages that would have gone to the broker."""
+    messages: list[tuple[object, ...]] = []
+    monkeypatch.setattr(health, "wake", lambda *words: not messages.append(words))
+    return messages
+
+
+@pytest.fixture
+def no_broker() -> Iterator[None]:
+    """A site whose broker does not answer."""
+    site = celery.current_app._get_current_object()
+    with Celery("nowhere", broker="redis+socket:///tmp/slipsnisse-no-such.sock", set_as_current=False) as nowhere:
+        nowhere.set_current()
+        yield
+        site.set_current()
+
+
+def test_a_message_goes_out_only_once_the_row_is_committed_and_holds_ids_alone(live_db, sent):
+    server = confirmed(env={"TOKEN": SECRET})
+    test = request_test(server=server, actor="user:ann")
+    assert sent == [("test_server", test.pk)]
+    assert (test.verdict, test.server_revision) == ("queued", server.revision)
+    assert AuditEntry.objects.filter(kind="server.test_requested", actor="user:ann").exists()
+
+
+@pytest.mark.django_db
+def test_nothing_goes_out_when_the_transaction_around_it_does_not_commit(sent):
+    request_test(server=confirmed(), actor="test")
+    assert sent == []
+
+
+def test_asking_twice_waits_for_the_same_test(live_db, sent):
+    server = confirmed()
+    assert request_test(server=server, actor="a") == request_test(server=server, actor="b")
+    assert len(sent) == 1
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("ask", [request_test, request_refresh, request_reconnect])
+def test_a_draft_is_never_started(ask, sent):
+    with pytest.raises(Conflict, match="nobody has confirmed"):
+        ask(server=draft(), actor="test")
+    assert (ServerTest.objects.count(), sent) == (0, [])
+
+
+@pytest.mark.django_db
+def test_a_test_calls_only_approved_tools_that_only_read(sent):
+    server = confirmed()
+    listed = [
+        {"name": "look", "annotations": {"readOnlyHint": True}},
+        {"name": "touch", "annotations": {"readOnlyHint": False}},
+        {"name": "new", "annotations": {"readOnlyHint": True}},
+    ]
+    definitions.observe(server=server, listed=listed)
+    for tool in server.tools.exclude(name="new"):
+        definitions.approve(definition=tool.latest, actor="test")
+    assert request_test(server=server, actor="test", call_tool="look").call_tool == "look"
+    for name in ("touch", "new", "absent"):
+        with pytest.raises(Denied, match="mcptest echo --call"):
+            request_test(server=server, actor="test", call_tool=name)
+    assert queue_test(server=server, actor="shell:ann", call_tool="touch", call_arguments={}).call_tool == "touch"
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("odd", ["\x00", "\ud800", float("nan")])
+def test_arguments_that_a_database_cannot_hold_are_refused(odd):
+    with pytest.raises(ArgumentsInvalid):
+        queue_test(server=confirmed(), actor="test", call_tool="echo", call_arguments={"text": odd})
+
+
+def test_without_a_broker_the_test_stays_queued_and_says_so(live_db, no_broker):
+    test = request_test(server=confirmed(), actor="test")
+    assert test.error == wakeups.NO_BROKER
+    test.refresh_from_db()
+    assert (test.verdict, test.error) == ("queued", wakeups.NO_BROKER)
+
+
+def test_without_a_broker_a_refresh_is_due_at_the_next_tick(live_db, no_broker):
+    server = confirmed()
+    Server.objects.filter(pk=server.pk).update(next_check_at=timezone.now() + timedelta(hours=1))
+    assert request_refresh(server=server, actor="test") is False
+    assert due_servers(timezone.now()) == [server.pk]
+
+
+@pytest.mark.django_db
+def test_reconnecting_raises_the_revision_that_every_process_watches():
+    server = confirmed()
+    before, seen = server.revision, Configuration.load().revision
+    assert request_reconnect(server=server, actor="test").revision == before + 1
+    assert Configuration.load().revision > seen
+    assert Server.objects.get(pk=server.pk).launch_confirmed
+
+
+@pytest.mark.django_db
+def test_due_servers_are_the_active_ones_whose_time_has_come():
+    due, later, off, idle = (confirmed(slug) for slug in ("due", "later", "off", "idle"))
+    draft("new")
+    now = timezone.now()
+    Server.objects.filter(pk=later.pk).update(next_check_at=now + timedelta(minutes=1))
+    Server.objects.filter(pk=off.pk).update(lifecycle="disabled")
+    Server.objects.filter(pk=idle.pk).update(next_check_at=None)
+    assert due_servers(now) == [due.pk]
+    assert due_servers(now) == []
+
+
+def test_many_workers_never_claim_the_same_check(live_db):
+    servers = {confirmed(f"server-{n}").pk for n in range(12)}
+    now, start = timezone.now(), Barrier(6)
+
+    def claim(_: int) -> list[int]:
+        start.wait()
+        try:
+            return due_servers(now)
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(6) as threads:
+        claims = [key for claimed in threads.map(claim, range(6)) for key in claimed]
+    assert sorted(claims) == sorted(servers)
+
+
+@pytest.mark.django_db
+def test_three_failures_in_a_row_make_a_server_unavailable_until_the_first_success():
+    server = confirmed()
+    for failures in (1, 2, 3, 4):
+        mark_failed(server_id=server.pk, code="TIMEOUT", message="It did not\x00 answer.")
+        server.refresh_from_db()
+        assert server.consecutive_failures == failures
+        assert (server.unavailable_since is not None) == (failures >= 3)
+    assert (server.last_error_code, server.last_error) == ("TIMEOUT", "It did not␀ answer.")
+    mark_ok(server_id=server.pk, discovery=FOUND)
+    server.refresh_from_db()
+    assert (server.unavailable_since, server.consecutive_failures) == (None, 0)
+    assert list(server.events.order_by("id").values_list("kind", flat=True)) == ["unavailable", "available"]
+
+
+@pytest.mark.django_db
+def test_health_alone_neither_bumps_the_configuration_nor_the_history():
+    server = confirmed()
+    mark_ok(server_id=server.pk, discovery=FOUND)
+    revision, history = Configuration.load().revision, server.history.count()
+    mark_failed(server_id=server.pk, code="TIMEOUT", message="slow")
+    mark_ok(server_id=server.pk, discovery=FOUND)
+    assert (Configuration.load().revision, server.history.count()) == (revision, history)
+
+
+@pytest.mark.django_db
+def test_a_server_connected_by_hand_is_checked_once_after_confirming_and_then_left_alone():
+    server = confirmed(connect_mode=ConnectMode.MANUAL)
+    assert due_servers(timezone.now()) == [server.pk]
+    mark_ok(server_id=server.pk, discovery=FOUND)
+    assert Server.objects.get(pk=server.pk).next_check_at is None
+
+
+def test_failing_servers_are_looked_at_less_and_less_but_at_least_every_quarter_of_an_hour():
+    delays = [check_delay(300, failures, chance=1.0) for failures in range(1, 10)]
+    assert delays[0] == FIRST_CHECK_DELAY
+    assert delays == sorted(delays)
+    assert delays[-1] == MAX_CHECK_DELAY == 900
+    assert check_delay(300, 0, chance=0.0) < check_delay(300, 0, chance=0.9) < 300
+
+
+@pytest.mark.django_db
+def test_an_unchanged_server_writes_no_history_of_its_tools():
+    server = confirmed()
+    definitions.observe(server=server, listed=FOUND.tools)
+    tool = server.tools.get()
+    before = tool.history.count(), Configuration.load().revision
+    definitions.observe(server=server, listed=FOUND.tools)
+    assert (tool.history.count(), Configuration.load().revision) == before
+    assert server.tools.get().last_seen_at > tool.last_seen_at
+
+
+def test_processes_that_look_at_a_server_at_once_agree_on_its_tools(live_db):
+    server, start = confirmed(), Barrier(4)
+    listed = [{"name": f"tool-{n}", "description": canonical(n)} for n in range(20)]
+
+    def look(_: int) -> int:
+        start.wait()
+        try:
+            return len(definitions.observe(server=server, listed=listed).added)
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(4) as threads:
+        assert sorted(threads.map(look, range(4))) == [0, 0, 0, 20]

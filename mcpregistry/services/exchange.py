@@ -20,6 +20,7 @@ from mcpregistry.domain.formats import text
 from mcpregistry.domain.formats.document import Document, Parked, ServerEntry, Written
 from mcpregistry.domain.formats.expansion import expand_document, unresolved_folders
 from mcpregistry.domain.formats.format import Format
+from mcpregistry.domain.formats.keys import slug
 from mcpregistry.domain.formats.notes import Action, FileInvalid, Note, pointer
 from mcpregistry.models import Credential, ImportedFile, Server
 from mcpregistry.models.server import Lifecycle
@@ -119,8 +120,8 @@ def _expanded(document: Document, path: str, variables: Mapping[str, str], folde
     remedy = "Say with --workspace which directory is meant."
     return expanded.with_notes(
         *(
-            Note("refused", path, pointer(key), "The server speaks of the workspace, which is not known here.", remedy)
-            for key in unresolved_folders(expanded)
+            Note("refused", path, entry.at, "The server speaks of the workspace, which is not known here.", remedy)
+            for entry in unresolved_folders(expanded)
         )
     )
 
@@ -136,13 +137,15 @@ class _Import:
         self.actor = actor
         self.notes: list[Note] = []
         self.changes: list[Change] = []
+        self.renamed: dict[str, str] = {}
 
     def all(self) -> None:
-        rows = {server.slug: server for server in Server.objects.all()}
+        rows = {server.slug: server for server in Server.objects.select_for_update()}
         for position, entry in enumerate(self.document.servers):
             self._server(entry, position, rows)
         self._credentials()
-        _keep_rest(self.document, self.format.family, self.path)
+        tools = tuple(_with_servers_renamed(tool, self.renamed) for tool in self.document.expert_tools)
+        _keep_rest(replace(self.document, expert_tools=tools), self.format.family, self.path)
         counts = {action: sum(change.action == action for change in self.changes) for action in ("created", "changed")}
         if any(counts.values()):
             audit.record(
@@ -160,7 +163,8 @@ class _Import:
         old = rows.get(entry.key)
         if old and self.on_conflict == "rename" and self._differs(old, entry, position):
             free = _free(entry.key, rows)
-            self._note("translated", pointer(entry.key), f"Another server has this name; this one becomes {free}.")
+            self._note("translated", entry.at, f"Another server has this name; this one becomes {free}.")
+            self.renamed[entry.key] = free
             entry, old = replace(entry, key=free), None
         row = old or Server(slug=entry.key)
         before, env = (entry_of(old), (old.env, old.headers)) if old else (None, ({}, {}))
@@ -168,12 +172,12 @@ class _Import:
         _switch(row, entry, stated=self._states_enabled(entry))
         change = _change(before, entry_of(row), hidden=bool(old) and env != (row.env, row.headers))
         if old and change.action == "changed" and self.on_conflict in ("error", "skip"):
-            self._conflict(change)
+            self._conflict(entry, change)
             return
-        self._save(row, change)
+        self._save(row, entry, change)
         for column, sentence in _WAITING.items():
             if getattr(entry, column) not in ("", False, None):
-                self._note("parked", pointer(entry.key, column), sentence)
+                self._note("parked", entry.at + pointer(column), sentence)
         rows[entry.key] = row
 
     def _differs(self, old: Server, entry: ServerEntry, position: int) -> bool:
@@ -185,16 +189,16 @@ class _Import:
     def _states_enabled(self, entry: ServerEntry) -> bool:
         return bool({"enabled", "disabled"} & set(entry.parked_for(self.format.family).order))
 
-    def _conflict(self, change: Change) -> None:
+    def _conflict(self, entry: ServerEntry, change: Change) -> None:
         if self.on_conflict == "skip":
             self.changes.append(replace(change, action="skipped"))
-            self._note("parked", pointer(change.slug), "A server of this name differs; it is left as it is.")
+            self._note("parked", entry.at, "A server of this name differs; it is left as it is.")
             return
         remedy = "Choose with --on-conflict: skip, replace or rename."
-        self._note("refused", pointer(change.slug), "A server of this name exists and differs.", remedy)
+        self._note("refused", entry.at, "A server of this name exists and differs.", remedy)
         self.changes.append(change)
 
-    def _save(self, row: Server, change: Change) -> None:
+    def _save(self, row: Server, entry: ServerEntry, change: Change) -> None:
         self.changes.append(change)
         if change.action == "unchanged":
             # Only what the file's format alone knows may be new; that is no change of the server.
@@ -203,7 +207,7 @@ class _Import:
         try:
             save_server(server=row, actor=self.actor)
         except ConfigInvalid as error:
-            self._note("refused", pointer(change.slug), error.message, error.remedy)
+            self._note("refused", entry.at, error.message, error.remedy)
 
     def _credentials(self) -> None:
         """Every prompt of the file is a credential that waits for its value."""
@@ -236,6 +240,12 @@ def _change(before: ServerEntry | None, after: ServerEntry, *, hidden: bool) -> 
 
 
 # What belongs to no server
+
+
+def _with_servers_renamed(tool: dict[str, Any], renamed: Mapping[str, str]) -> dict[str, Any]:
+    """An expert tool goes on using the servers of its own file, under the names that they got."""
+    used = tool.get("internal_tools", {})
+    return {**tool, "internal_tools": {renamed.get(slug(key), key): names for key, names in used.items()}}
 
 
 def _keep_rest(document: Document, family: str, path: str) -> None:

@@ -46,7 +46,7 @@ def _in_workspace(workspace: Path) -> Found:
 
 def _declares_servers(opencode: Path) -> bool:
     try:
-        return "mcp" in text.load(opencode.read_bytes(), opencode.name)
+        return "mcp" in text.load(read_file(opencode), opencode.name)
     except (OSError, FileInvalid):
         return False
 
@@ -68,6 +68,12 @@ def folders_for(path: Path | None, workspace: Path | None) -> dict[str, str]:
     return home if workspace is None else {"workspace": str(workspace.absolute()), **home}
 
 
+def read_file(path: Path) -> bytes:
+    """At most one byte more than a configuration file may have, so that a reader can refuse it."""
+    with path.open("rb") as stream:
+        return stream.read(text.MAX_BYTES + 1)
+
+
 class FileWatch:
     """Tells when a file on disk has new content. Cheap to ask often: reads only when the file's stamp changed."""
 
@@ -82,7 +88,7 @@ class FileWatch:
         if stamp is None or stamp == self._stamp:
             return None
         try:
-            content = self.path.read_bytes()
+            content = read_file(self.path)
         except OSError:
             return None
         if self._look() != stamp:
@@ -105,6 +111,9 @@ def write_file(path: Path, content: str) -> None:
     """Replace the file in one step; only the owner may read it, for it may hold secrets."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-        stream.write(content)
-    temporary.replace(path)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(content)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -161,7 +161,8 @@ def test_a_workspace_is_enough_to_find_the_file(tmp_path: Path) -> None:
     [
         (["nowhere.json"], "cannot be read"),
         (["--workspace", "nowhere"], "no directory"),
-        (["-", "--watch"], "cannot be watched"),
+        (["-", "--watch"], "Only a file can be watched"),
+        (["/dev/null", "--watch"], "Only a file can be watched"),
     ],
 )
 def test_what_cannot_work_is_said_in_one_sentence(words: list[str], message: str) -> None:

@@ -71,7 +71,7 @@ def test_imported_servers_are_drafts_and_disabled_ones_stay_so() -> None:
 
 def test_a_refused_server_keeps_the_whole_file_out() -> None:
     outcome = take(servers(good={"command": "x"}, bad={"command": "x", "env": {"LD_PRELOAD": "evil.so"}}))
-    assert [note.pointer for note in outcome.refused] == ["/bad"]
+    assert [note.pointer for note in outcome.refused] == ["/mcpServers/bad"]
     assert outcome.refused[0].remedy
     assert not outcome.saved
     assert not Server.objects.exists()
@@ -174,7 +174,7 @@ def test_variables_are_filled_in_where_no_secret_belongs_and_wait_where_one_does
     assert near.command == ["/bin/x", "${MISSING}"]
     assert near.env == {"B": "${BASE}"}
     later = {note.pointer for note in outcome.notes if "SLIPSNISSE_PASS_ENV" in note.remedy}
-    assert later == {"/far/url", "/near/command/1"}
+    assert later == {"/mcpServers/far/url", "/mcpServers/near/command"}
 
 
 def test_the_sites_own_variables_never_get_into_a_server() -> None:
@@ -183,9 +183,23 @@ def test_the_sites_own_variables_never_get_into_a_server() -> None:
     assert SECRET not in str(Server.objects.get(slug="a").command)
 
 
+def test_a_secret_variable_waits_for_the_start_even_when_it_has_a_default() -> None:
+    take(servers(a={"command": "x", "args": ["${API_KEY:-none}"]}), variables={})
+    assert Server.objects.get(slug="a").command == ["x", "${API_KEY:-none}"]
+
+
+def test_an_expert_tool_follows_a_server_that_was_renamed() -> None:
+    tool = {"name": "t", "description": "", "internal_tools": {"fs": ["read"]}, "provider": "google", "model": "m"}
+    take(servers(fs={"command": "other"}))
+    take({"mcps": {"fs": {"command": "x", "args": []}}, "tools": [tool]}, on_conflict="rename")
+    exported = export_config(format_name="slipsnisse", actor="test").data
+    assert exported["tools"][0]["internal_tools"] == {"fs-2": ["read"]}
+    assert exported["mcps"]["fs-2"]["command"] == "x"
+
+
 def test_an_address_without_a_host_is_refused_until_its_variable_has_a_value() -> None:
     data = servers(a={"url": "${BASE}/mcp"})
-    assert take(data, variables={}).refused[0].pointer == "/a/url"
+    assert take(data, variables={}).refused[0].pointer == "/mcpServers/a/url"
     assert take(data, variables={"BASE": "https://h.example"}).saved
 
 

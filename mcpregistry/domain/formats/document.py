@@ -59,7 +59,8 @@ class ServerEntry:
     """One downstream server. ``command`` is the whole argv; ``name`` empty means: the key.
 
     ``connect_timeout_ms`` and ``request_timeout_ms`` are None where the file is silent. ``auto_approve`` is True for
-    every tool, or names of tools. ``parked`` maps a format's family name to what only that format knows.
+    every tool, or names of tools. ``parked`` maps a format's family name to what only that format knows. ``at`` is
+    the entry's JSON pointer in the file that it was read from, for messages.
     """
 
     key: str
@@ -79,10 +80,11 @@ class ServerEntry:
     tools_allowed: tuple[str, ...] | None = None
     oauth: Oauth | None = None
     parked: Mapping[str, Parked] = field(default_factory=dict, repr=False)
+    at: str = field(default="", compare=False)
 
     def columns(self) -> dict[str, Json]:
-        """Everything but what is parked: two entries with equal columns are the same server."""
-        return {item.name: getattr(self, item.name) for item in fields(self) if item.name != "parked"}
+        """What the server is: two entries with equal columns are the same server."""
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.name not in ("parked", "at")}
 
     def parked_for(self, family: str) -> Parked:
         return self.parked.get(family, NOTHING_PARKED)

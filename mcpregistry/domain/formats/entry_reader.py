@@ -78,7 +78,7 @@ class _Entry:
             "tools_allowed": self._tools(),
             "oauth": self._oauth(keys.oauth) if keys.oauth else None,
         }
-        return ServerEntry(key=slug(self.key), parked={keys.family: self._parked()}, **columns)
+        return ServerEntry(key=slug(self.key), parked={keys.family: self._parked()}, at=self.at, **columns)
 
     # One key each
 

@@ -31,13 +31,12 @@ def expand_document(
 def _server(
     entry: ServerEntry, variables: Mapping[str, str], folders: Mapping[str, str], report: Report
 ) -> ServerEntry:
-    harmless = {name: value for name, value in variables.items() if not _is_guarded(name)}
-    values = {**harmless, **folders}
+    values = {**variables, **folders}
 
-    def whole(text: str, *place: str | int) -> str:
-        filled, missing = expand(text, values)
+    def whole(text: str, key: str) -> str:
+        filled, missing = expand(text, values, _is_guarded)
         for name in missing:
-            report.add("kept", pointer(entry.key, *place), f"{name} has no value here and stays a placeholder.", _LATER)
+            report.add("kept", entry.at + pointer(key), f"{name} stays a placeholder.", _LATER)
         return filled
 
     def only_folders(pairs: Mapping[str, str]) -> dict[str, str]:
@@ -45,7 +44,7 @@ def _server(
 
     made = replace(
         entry,
-        command=tuple(whole(word, "command", index) for index, word in enumerate(entry.command)),
+        command=tuple(whole(word, "command") for word in entry.command),
         cwd=whole(entry.cwd, "cwd"),
         url=whole(entry.url, "url"),
         env_file=_folders(entry.env_file, folders),
@@ -54,7 +53,7 @@ def _server(
     )
     if made.url.startswith("${"):
         remedy = "Set the variable where you import, or write the address out."
-        report.refuse(pointer(entry.key, "url"), "The address begins with a variable that has no value here.", remedy)
+        report.refuse(entry.at + pointer("url"), "The address begins with a variable that has no value here.", remedy)
     return made
 
 
@@ -68,9 +67,9 @@ def _is_guarded(name: str) -> bool:
     return name.startswith(_OWN) or is_secret_name(name)
 
 
-def unresolved_folders(document: Document) -> Iterator[str]:
-    """Keys of servers that speak of ``${workspace}`` where none was given."""
+def unresolved_folders(document: Document) -> Iterator[ServerEntry]:
+    """The servers that speak of ``${workspace}`` where none was given."""
     for entry in document.servers:
         texts = [*entry.command, entry.cwd, entry.url, *entry.env.values(), *entry.headers.values()]
         if any("${workspace}" in text for text in texts):
-            yield entry.key
+            yield entry

@@ -132,10 +132,12 @@ _VARIABLE: Mapping[str, Callable[[str], str]] = {
 }
 
 
-def expand(text: str, values: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
+def expand(
+    text: str, values: Mapping[str, str], later: Callable[[str], bool] = lambda name: False
+) -> tuple[str, tuple[str, ...]]:
     """Replace ``${VAR}``, ``${workspace}`` and ``${home}`` found in ``values``; also names what was not found.
 
-    Credentials stay, for they are looked up when the server is started.
+    Credentials stay, and the variables that ``later`` names, for they are looked up when the server is started.
     """
     missing: list[str] = []
 
@@ -143,9 +145,9 @@ def expand(text: str, values: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
         cred, name, default = match.group("cred", "name", "default")
         if cred:
             return match.group()
-        if values.get(name):
+        if values.get(name) and not later(name):
             return values[name]
-        if default:
+        if default and not later(name):
             return str(default).removeprefix(":-")
         missing.append(name)
         return match.group()

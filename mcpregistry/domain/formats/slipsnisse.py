@@ -97,7 +97,7 @@ def _without_optional(item: Json) -> Json:
 
 
 def recognise(data: JsonObject, path: str) -> bool:
-    return "mcps" in data and "tools" in data
+    return "mcps" in data
 
 
 def read(data: JsonObject, path: str, *, variant: Variant) -> Document:

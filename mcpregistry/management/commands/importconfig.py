@@ -16,7 +16,7 @@ from mcpregistry.domain import formats
 from mcpregistry.domain.errors import NotFound
 from mcpregistry.domain.formats.notes import FileInvalid, Note
 from mcpregistry.services.exchange import Outcome, import_file
-from mcpregistry.services.exchange_files import FileWatch, folders_for, locate
+from mcpregistry.services.exchange_files import FileWatch, folders_for, locate, read_file
 
 ACTOR = "importconfig"
 
@@ -46,10 +46,12 @@ class Command(BaseCommand):
             options["format"] = "slipsnisse-extended"
         path = self._path()
         if options["watch"]:
-            if path is None:
-                raise CommandError("Standard input cannot be watched. Name a file.")
+            if path is None or (path.exists() and not path.is_file()):
+                raise CommandError("Only a file can be watched. Name one.")
             self._watch(path)
-        elif not self._once(sys.stdin.buffer.read() if path is None else self._read(path), path):
+        elif not self._once(
+            sys.stdin.buffer.read(formats.text.MAX_BYTES + 1) if path is None else self._read(path), path
+        ):
             sys.exit(1)
 
     def _path(self) -> Path | None:
@@ -75,8 +77,7 @@ class Command(BaseCommand):
 
     def _read(self, path: Path) -> bytes:
         try:
-            with path.open("rb") as stream:
-                return stream.read(formats.text.MAX_BYTES + 1)
+            return read_file(path)
         except OSError as error:
             raise CommandError(f"{path} cannot be read: {error.strerror}. Check its name and rights.") from None
 

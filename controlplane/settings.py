@@ -131,6 +131,9 @@ if CELERY_BROKER_URL.startswith("redis"):
         "visibility_timeout": 900,
         "unacked_restore_interval": 5,
         "unacked_restore_throttle": 1,
+        # Whoever sends a task while the broker is away hears it at once, not after six seconds.
+        "max_retries": 1,
+        "interval_start": 0,
     }
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_TASK_ACKS_LATE = True

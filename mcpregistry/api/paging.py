@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import reduce
 from operator import or_
 from typing import Annotated, Any, TypeVar
@@ -76,4 +77,4 @@ def _typed(model: type[Model], name: str, value: Any) -> Any:
         raise ValueError(name)
     if isinstance(typed, int) and abs(typed) >= 2**63:
         raise ValueError(name)
-    return typed
+    return typed.astimezone(UTC) if isinstance(typed, datetime) else typed

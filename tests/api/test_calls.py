@@ -20,7 +20,7 @@ from mcpregistry.services import access, definitions, servers
 from tests.api.conftest import ROOT, new_agent, new_server, new_user
 from tests.fakes.targets import SERVERS
 
-TOOLS = ("echo", "refuse", "pid", "fail", "crash")
+TOOLS = ("echo", "refuse", "pid")
 
 
 def serve(slug: str, script: str, tools: tuple[str, ...], **fields: Any) -> Server:
@@ -32,17 +32,22 @@ def serve(slug: str, script: str, tools: tuple[str, ...], **fields: Any) -> Serv
     return server
 
 
+NARROW = {"name": "narrow", "inputSchema": {"type": "object", "required": ["a"]}}
+
+
 def set_up() -> dict[str, str]:
-    """A site with one working and one crashing server; tokens by name."""
+    """A site with a working server and three that fail in their own ways; tokens by name."""
     echo = serve("echo", "echo", TOOLS)
-    crash = serve("crash", "crash", ("boom",))
-    strict = definitions.observe  # the schema of one tool is narrow
-    strict(server=echo, listed=[{"name": "narrow", "inputSchema": {"type": "object", "required": ["a"]}}])
+    definitions.observe(server=echo, listed=[*({"name": n, "inputSchema": {"type": "object"}} for n in TOOLS), NARROW])
     definitions.approve_waiting(server=echo, actor="test")
-    strict(server=echo, listed=[{"name": n, "inputSchema": {"type": "object"}} for n in TOOLS] + [NARROW])
+    others = [
+        serve("down", "crash", ("pid",), env={"FAKE_CRASH": "start"}),
+        serve("falls", "crash", ("crash",)),
+        serve("slow", "slow", ("count",), request_timeout=0.3),
+    ]
     Endpoint.objects.create(slug="default")
     robot, idle = new_agent("robot"), new_agent("idle")
-    for server in (echo, crash):
+    for server in (echo, *others):
         access.grant(agent=robot, actor="test", server=server)
     return {
         "robot": access.issue_token(agent=robot, name="t", actor="test")[1],
@@ -50,9 +55,6 @@ def set_up() -> dict[str, str]:
         "operator": access.issue_token(user=new_user("operator"), name="t", actor="test")[1],
         "viewer": access.issue_token(user=new_user("viewer"), name="t", actor="test")[1],
     }
-
-
-NARROW = {"name": "narrow", "inputSchema": {"type": "object", "required": ["a"]}}
 
 
 class Site:
@@ -154,11 +156,23 @@ async def test_too_many_calls_a_minute_are_429(site):
 
 
 async def test_a_server_that_is_down_is_an_answer_unless_strict(site):
-    status, answer = await site.call("crash__boom")
+    status, answer = await site.call("down__pid")
     assert (status, answer["success"], answer["result"]) == (200, False, None)
-    assert answer["error"].startswith(("Server not connected: ", "Tool execution failed: "))
-    assert answer["mcp"]["error_code"]
-    assert (await site.call("crash__boom", query="?strict=1"))[0] == 502
+    assert answer["error"].startswith("Server not connected: ")
+    assert answer["mcp"]["state"] == "not_sent"
+    assert (await site.call("down__pid", query="?strict=1"))[0] == 502
+
+
+async def test_a_server_that_falls_over_in_the_call_leaves_the_end_unknown(site):
+    status, answer = await site.call("falls__crash")
+    assert (status, answer["success"], answer["mcp"]["state"]) == (200, False, "unknown")
+    assert answer["error"].startswith("Tool execution failed: ")
+
+
+async def test_a_server_that_is_too_slow_is_504_when_strict(site):
+    body = {"params": {"steps": 100, "pause": 0.1}}
+    status, answer = await site.call("slow__count", body, query="?strict=1")
+    assert (status, answer["success"], answer["mcp"]["error_code"]) == (504, False, "TIMEOUT")
 
 
 async def test_a_refusal_by_the_tool_is_an_answer_in_its_own_words(site):
@@ -173,7 +187,9 @@ async def test_a_listing_is_what_the_hosts_of_the_agent_see(site):
     status, listing = await site.listing()
     assert status == 200
     names = [tool["name"] for tool in listing["tools"]]
-    assert names == sorted([*(f"echo__{name}" for name in (*TOOLS, "narrow")), "crash__boom"])
+    assert names == sorted(
+        [*(f"echo__{name}" for name in (*TOOLS, "narrow")), "down__pid", "falls__crash", "slow__count"]
+    )
     assert (await site.listing(who="idle"))[1]["tools"] == []
     assert (await site.listing("?agent=robot", who="viewer"))[1]["tools"] == listing["tools"]
     assert (await site.listing(who="viewer"))[0] == 422

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
+import re
+from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 from ninja import Schema
@@ -12,6 +13,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, 
 T = TypeVar("T")
 
 LONG_TEXT = 20_000  # characters of a long text in one answer
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d+)?)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 WHOLE_VALUE = 1_000_000  # characters of a JSON value in one answer
 
 
@@ -33,10 +35,17 @@ def _storable_value(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
-def _only_text(value: object) -> object:
-    if not isinstance(value, str | datetime):
+def _rfc3339(value: object) -> object:
+    if not isinstance(value, str) or not _MOMENT.fullmatch(value):
         raise ValueError("must be a text such as 2026-11-21T12:00:00Z")
     return value
+
+
+def _in_utc(moment: datetime) -> datetime:
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("lies outside of the calendar") from None
 
 
 Text = Annotated[str, AfterValidator(_storable)]
@@ -48,7 +57,8 @@ Slug = Annotated[
 Object = Annotated[dict[str, Any], AfterValidator(_storable_value)]
 When = Annotated[
     AwareDatetime,
-    BeforeValidator(_only_text, json_schema_input_type=AwareDatetime),
+    BeforeValidator(_rfc3339, json_schema_input_type=AwareDatetime),
+    AfterValidator(_in_utc),
     Field(strict=False, description="RFC 3339 with an offset, e.g. 2026-11-21T12:00:00Z."),
 ]
 

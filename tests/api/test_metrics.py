@@ -1,0 +1,83 @@
+"""What Prometheus reads: parsed with its own client, true to the database, shown to few."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+from prometheus_client.parser import text_string_to_metric_families
+
+from mcpregistry.models import Server
+from tests.api.conftest import new_call, new_server, new_tool
+
+ELSEWHERE = {"REMOTE_ADDR": "192.0.2.7"}
+
+
+def scrape(**environ: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    response = Client().get("/metrics", **environ)
+    assert response.status_code == 200
+    assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    families = text_string_to_metric_families(response.content.decode())
+    return {(s.name, tuple(sorted(s.labels.items()))): s.value for family in families for s in family.samples}
+
+
+def recent(number: int, **fields: object) -> None:
+    new_call(number, received_at=timezone.now() - timedelta(seconds=10), **fields)
+
+
+@pytest.fixture
+def busy(db) -> None:
+    new_tool(new_server("echo"))
+    new_tool(Server.objects.get(), "changed", approve=False)
+    Server.objects.update(lifecycle="active")
+    new_server("draft")
+    sent = timezone.now()
+    for number, duration in enumerate((4.0, 40.0, 400.0)):
+        recent(number, duration_ms=duration, dispatched_at=sent)
+    recent(10, state="denied")
+    recent(11, state="pending", duration_ms=None)
+    new_call(12)  # a quarter of an hour ago
+
+
+def test_figures_are_those_of_the_database(busy):
+    seen = scrape()
+    calls = "slipsnisse_calls"
+    assert seen[calls, (("server", "echo"), ("state", "succeeded"))] == 3
+    assert seen[calls, (("server", "echo"), ("state", "denied"))] == 1
+    assert seen["slipsnisse_server_up", (("server", "echo"),)] == 1
+    assert seen["slipsnisse_server_up", (("server", "draft"),)] == 0
+    assert seen["slipsnisse_definitions_waiting", ()] == 1
+    assert seen["slipsnisse_calls_held", ()] == 1
+    bucket = "slipsnisse_call_duration_seconds_bucket"
+    assert [seen[bucket, (("le", limit),)] for limit in ("0.005", "0.05", "0.5", "+Inf")] == [1, 2, 3, 3]
+
+
+def test_labels_with_quotes_and_newlines_do_not_break_the_format(db):
+    recent(1, server_slug='a"b\\c\nd')
+    assert scrape()["slipsnisse_calls", (("server", 'a"b\\c\nd'), ("state", "succeeded"))] == 1
+
+
+def test_from_elsewhere_only_with_a_token_that_may_see_servers(db, caller):
+    assert Client().get("/metrics", **ELSEWHERE).status_code == 401
+    for kind, status in (("viewer", 200), ("agent", 403)):
+        headers = {"Authorization": f"Bearer {caller(kind).token}"}
+        assert Client().get("/metrics", headers=headers, **ELSEWHERE).status_code == status
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded"])
+def test_what_a_proxy_on_this_machine_passes_on_is_not_local(db, header):
+    assert Client().get("/metrics", headers={header: "for=192.0.2.7"}).status_code == 401
+
+
+def test_it_only_reads(db):
+    assert Client().post("/metrics").status_code == 405
+
+
+def test_a_scrape_asks_a_fixed_number_of_questions(busy, django_assert_max_num_queries):
+    for number in range(20):
+        new_server(f"more-{number}")
+    with django_assert_max_num_queries(9):
+        scrape()

@@ -50,7 +50,7 @@ class Shell:
         if self._health.answers(path):
             await self._health(scope, receive, send)
         elif self._mcp is not None and (path == "/mcp" or path.startswith("/mcp/")):
-            await self._mcp(scope, receive, send)
+            await self._mcp(dict(scope), receive, send)
         else:
             await django_app(scope, receive, send)  # type: ignore[arg-type]  # Django types scope as a plain dict
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from celery import Celery
-from celery.platforms import SecurityWarning
 from celery.signals import setup_logging
 from django.conf import settings
 
@@ -21,7 +20,7 @@ if Path(sys.argv[0]).parent.name == "celery" or Path(sys.argv[0]).name == "celer
 os.environ.setdefault("CELERY_SKIP_CHECKS", "1")
 
 # Only JSON is accepted from the broker, so a worker of root is no more dangerous than root's web process.
-warnings.filterwarnings("ignore", message="You're running the worker with superuser", category=SecurityWarning)
+warnings.filterwarnings("ignore", message="You're running the worker with superuser")
 
 app = Celery("controlplane")
 app.config_from_object("django.conf:settings", namespace="CELERY")

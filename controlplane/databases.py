@@ -21,7 +21,7 @@ _SQLITE = (
 
 def settings_for(url: str, var: Path) -> dict[str, Any]:
     """``DATABASES["default"]`` for ``url``; an empty address means SQLite in the folder ``var``."""
-    parsed = dict(environ.Env.db_url_config(url)) if url else {"ENGINE": "django.db.backends.sqlite3"}
+    parsed: dict[str, Any] = dict(environ.Env.db_url_config(url)) if url else {"ENGINE": "django.db.backends.sqlite3"}
     if parsed["ENGINE"] == "django.db.backends.sqlite3":
         return parsed | {
             "NAME": str(parsed.get("NAME") or var / "slipsnisse.sqlite3"),

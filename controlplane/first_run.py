@@ -30,7 +30,7 @@ def create_admin() -> str | None:
     if users.filter(is_superuser=True).exists():
         return None
     password = secrets.token_urlsafe(15)
-    users.create_superuser(ADMIN, "", password)  # type: ignore[attr-defined]
+    users.create_superuser(ADMIN, "", password)
     return password
 
 

@@ -27,7 +27,7 @@ def main() -> None:
         os.read(options.gate, 1)
         os.close(options.gate)
     config = uvicorn.Config(
-        application,  # type: ignore[arg-type]  # uvicorn's own protocol types, same shapes
+        application,
         lifespan="on",
         ws="none",
         log_config=None,

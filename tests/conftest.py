@@ -36,6 +36,7 @@ django.setup()
 import pytest
 from django.db import connections
 from django.test import TransactionTestCase
+from django.test.utils import setup_databases, teardown_databases
 
 from controlplane.databases import settings_for
 from tests import externals, postgres, valkey
@@ -77,10 +78,22 @@ def django_db_modify_db_settings(
     del connections["default"]
 
 
+@pytest.fixture(scope="session")
+def django_db_setup(
+    django_test_environment: None, django_db_modify_db_settings: None, django_db_blocker: Any
+) -> Iterator[None]:
+    """Always make the database: pytest-django's own does not see that a module's fixture needs it."""
+    with django_db_blocker.unblock():
+        made = setup_databases(verbosity=0, interactive=False, serialized_aliases=())
+    yield
+    with django_db_blocker.unblock():
+        teardown_databases(made, verbosity=0)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _flush_past_guards() -> Iterator[None]:
     """The audit table refuses DELETE and TRUNCATE; Django empties every table after a transactional test."""
-    flush = TransactionTestCase._fixture_teardown
+    flush = TransactionTestCase._fixture_teardown  # type: ignore[attr-defined]
 
     def unguarded(case: TransactionTestCase) -> None:
         from mcpregistry.models import guards

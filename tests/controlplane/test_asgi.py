@@ -64,10 +64,12 @@ class Site:
     async def get(self, path: str) -> tuple[int, bytes]:
         sent: list[dict[str, Any]] = []
 
-        body = iter([{"type": "http.request", "body": b"", "more_body": False}])
+        body: list[dict[str, Any]] = [{"type": "http.request", "body": b"", "more_body": False}]
 
         async def receive() -> dict[str, Any]:
-            return next(body, None) or await asyncio.Event().wait()  # type: ignore[return-value]
+            if not body:
+                await asyncio.Event().wait()  # the client stays and says nothing more
+            return body.pop()
 
         async def send(event: dict[str, Any]) -> None:
             sent.append(event)

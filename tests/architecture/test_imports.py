@@ -1,0 +1,59 @@
+"""Who may speak with the outside: rules that import-linter cannot express (parts of an external package)."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.externals import ROOT
+
+_FLOORS = ("controlplane", "mcpregistry", "subagents")
+_VAGUE = {"utils", "util", "helpers", "helper", "misc", "common"}
+
+
+def _sources() -> list[Path]:
+    return [path for floor in _FLOORS for path in sorted((ROOT / floor).rglob("*.py"))]
+
+
+def _imports(path: Path) -> Iterator[str]:
+    """Every module named in an import statement, wherever it stands."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize(
+    ("module", "room"),
+    [("mcp.client", "mcpregistry/downstream"), ("mcp.server", "mcpregistry/gateway"), ("litellm", "subagents/llm")],
+)
+def test_only_one_room_imports(module, room):
+    users = {
+        str(path.relative_to(ROOT))
+        for path in _sources()
+        if any(name == module or name.startswith(f"{module}.") for name in _imports(path))
+    }
+    assert [path for path in sorted(users) if not path.startswith(f"{room}/")] == []
+
+
+def test_every_module_is_named_for_what_it_is():
+    assert [str(path) for path in _sources() if path.stem in _VAGUE] == []
+
+
+def test_no_file_names_a_host_from_which_packages_come():
+    named = [
+        lock.name
+        for lock in (
+            ROOT / "requirements.lock",
+            ROOT / "requirements-dev.lock",
+            ROOT / "Makefile",
+            ROOT / "pyproject.toml",
+        )
+        if "://" in lock.read_text()
+    ]
+    assert named == []

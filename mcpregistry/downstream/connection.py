@@ -13,7 +13,7 @@ import importlib
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -36,14 +36,12 @@ from mcp_types import (
     CLIENT_INFO_META_KEY,
     METHOD_NOT_FOUND,
     PROTOCOL_VERSION_META_KEY,
-    REQUEST_TIMEOUT,
     Implementation,
     ToolListChangedNotification,
 )
 from mcp_types.version import LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
 
 from mcpregistry.domain.errors import (
-    ConnectionFailed,
     DownstreamError,
     ProtocolError,
     TimedOut,
@@ -51,6 +49,7 @@ from mcpregistry.domain.errors import (
 )
 from mcpregistry.domain.redaction import blot
 from mcpregistry.domain.targets import Target
+from mcpregistry.downstream.failures import typed_error
 from mcpregistry.downstream.limits import check_result, check_tools, public_meta
 from mcpregistry.downstream.wire import Channel, ProgressCallback, Request
 
@@ -184,8 +183,8 @@ class Connection:
     def _client(self) -> Client:
         mode = {"auto": "auto", "legacy": "legacy", "modern": LATEST_MODERN_VERSION}[self.target.protocol]
         return Client(
-            self._channel,  # type: ignore[arg-type]  # a Transport by shape
-            mode=mode,  # type: ignore[arg-type]
+            self._channel,
+            mode=mode,
             read_timeout_seconds=self.target.limits.connect_timeout,
             cache=None,
             message_handler=self._on_message,
@@ -366,12 +365,11 @@ class Connection:
             max_bytes=max_result_bytes,
             headers=self._call_headers(tool_name, arguments),
         )
-        with self._busy():
-            try:
-                result = await self._channel.request(request)
-            except TimedOut:
-                self._suspicion.set()
-                raise
+        try:
+            result = await self._request(request)
+        except TimedOut:
+            self._suspicion.set()
+            raise
         return check_result(result, self.target.limits)
 
     def _call_headers(self, tool_name: str, arguments: msgspec.Raw) -> dict[str, str] | None:
@@ -391,14 +389,12 @@ class Connection:
         headers = {MCP_METHOD_HEADER: method} if self._modern else None
         params = {**params, "_meta": self._stamp} if self._stamp else params
         limit = timeout or self.target.limits.request_timeout or None
-        with self._busy():
-            return await self._channel.request(Request(method=method, params=params, timeout=limit, headers=headers))
+        return await self._request(Request(method=method, params=params, timeout=limit, headers=headers))
 
-    @contextlib.contextmanager
-    def _busy(self) -> Iterator[None]:
+    async def _request(self, request: Request) -> dict[str, Any]:
         self.in_flight += 1
         try:
-            yield
+            return await self._channel.request(request)
         finally:
             self.in_flight -= 1
             self._last_used = time.monotonic()
@@ -420,44 +416,3 @@ def _header_maps(tools: list[dict[str, Any]]) -> dict[str, dict[tuple[str, ...],
         if not find_invalid_x_mcp_header(schema) and (found := x_mcp_header_map(schema)):
             maps[tool["name"]] = found
     return maps
-
-
-def typed_error(error: BaseException, known: DownstreamError | None = None) -> DownstreamError:
-    """The one typed error inside what the SDK raised (groups of groups, or its own error codes)."""
-    leaves = list(_leaves(error))
-    ours = next((leaf for leaf in leaves if isinstance(leaf, DownstreamError)), known)
-    if isinstance(ours, ToolRefused):
-        return ProtocolError(f"The server refused the handshake: {ours.message}")
-    if ours is not None:
-        return ours
-    for leaf in leaves:
-        if isinstance(leaf, MCPError):
-            return _from_rpc(leaf)
-    return _unexpected(error, leaves)
-
-
-def _unexpected(error: BaseException, leaves: list[BaseException]) -> DownstreamError:
-    log.warning("connection_failed", error=type(error).__name__, exc_info=error)
-    if any(isinstance(leaf, TimeoutError) for leaf in leaves):
-        return TimedOut("The server did not answer in time.")
-    if any(isinstance(leaf, ValueError | RuntimeError) for leaf in leaves):
-        return ProtocolError("The server's handshake is not one that MCP allows.")
-    return ConnectionFailed("The connection failed.", remedy="The log of this site says why.")
-
-
-def _from_rpc(error: MCPError) -> DownstreamError:
-    if error.code == REQUEST_TIMEOUT:
-        return TimedOut("The server did not answer the handshake in time.")
-    return ConnectionFailed(
-        f"The server refused the handshake (code {error.code}).", remedy="Check its protocol setting and its log."
-    )
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-        return
-    yield error
-    if error.__cause__ is not None:
-        yield from _leaves(error.__cause__)

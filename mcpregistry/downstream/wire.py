@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -53,8 +52,7 @@ _ID_FIRST = re.compile(rb'\s*\{[^{}\[\]]*?"id"\s*:\s*"(f\d+)"')
 _ID_LAST = re.compile(rb'"id"\s*:\s*"(f\d+)"\s*\}\s*$')
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One request of ours. ``params`` may hold ``msgspec.Raw``: those bytes are sent untouched.
 
     ``timeout`` in seconds, None waits for ever. ``on_sent`` is called once bytes may have left us.

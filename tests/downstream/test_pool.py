@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from mcpregistry.domain.errors import Busy, ConnectionFailed, NotFound, ResourceLimit, TimedOut
-from mcpregistry.downstream.pool import QUEUE_PER_SLOT, Gate, Pool
+from mcpregistry.downstream.gate import QUEUE_PER_PLACE, Gate
+from mcpregistry.downstream.pool import Pool
 from tests.downstream.conftest import Bench
 from tests.fakes.http import Always, Echo, fake_http
 from tests.fakes.sdk import sdk_server
@@ -135,7 +136,7 @@ async def test_calls_beyond_the_limit_wait_their_turn_in_order(bench: Make):
 async def test_a_full_queue_answers_busy_at_once_and_a_cancelled_waiter_gives_up_its_place():
     gate = Gate(1)
     await gate.enter()
-    waiting = [asyncio.create_task(gate.enter()) for _ in range(QUEUE_PER_SLOT)]
+    waiting = [asyncio.create_task(gate.enter()) for _ in range(QUEUE_PER_PLACE)]
     await asyncio.sleep(0)
     with pytest.raises(Busy):
         await gate.enter()

@@ -1,0 +1,65 @@
+"""What the pool tells the outside: events as they happen, states and test reports on request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.health import State
+from mcpregistry.downstream.connection import Discovery, Era
+
+EventKind = Literal["state", "tools_changed", "stderr"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionEvent:
+    """A fact for the outside. ``discovery`` comes with state connected and with tools_changed.
+
+    ``detail`` is the reason of a state, or the tail of standard error of a server that ended.
+    ``at`` is seconds since the epoch.
+    """
+
+    server_id: int
+    kind: EventKind
+    state: State
+    detail: str
+    code: str
+    pid: int | None
+    era: Era | None
+    at: float
+    discovery: Discovery | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """One row of ``Pool.states()``. ``retry_in`` and ``for_seconds`` are seconds."""
+
+    state: State
+    detail: str
+    code: str
+    pid: int | None
+    era: Era | None
+    in_flight: int
+    failures: int
+    retry_in: float
+    for_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TestReport:
+    """One test with a connection of its own. Timings are milliseconds."""
+
+    __test__ = False
+
+    ok: bool
+    error: SlipsnisseError | None
+    discovery: Discovery | None
+    result: dict[str, Any] | None
+    stderr: str
+    timings: dict[str, float]
+
+    @property
+    def listed(self) -> bool:
+        """The server told its tools, whatever happened afterwards."""
+        return self.discovery is not None and "list" in self.discovery.timings

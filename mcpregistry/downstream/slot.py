@@ -1,0 +1,265 @@
+"""One server in the pool: its owner task, its health, its places.
+
+The owner task opens the connection, keeps it and closes it; it alone moves the server's health.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Awaitable, Callable
+
+from mcpregistry.domain import health
+from mcpregistry.domain.errors import ConnectionFailed, DownstreamError, TimedOut
+from mcpregistry.domain.health import Health
+from mcpregistry.domain.targets import Target
+from mcpregistry.downstream.connection import Connection, Discovery, open_connection
+from mcpregistry.downstream.facts import ConnectionEvent, EventKind, ServerState
+from mcpregistry.downstream.gate import Gate
+
+DRAIN_SECONDS = 10.0
+
+
+class Slot:
+    """One server: its owner task, its health, its gate."""
+
+    def __init__(
+        self,
+        server_id: int,
+        targets: Callable[[int], Awaitable[Target]],
+        on_event: Callable[[ConnectionEvent], None],
+    ) -> None:
+        self.server_id = server_id
+        self._targets = targets
+        self._on_event = on_event
+        self.health = Health()
+        self.gate: Gate | None = None
+        self.target: Target | None = None
+        self.connection: Connection | None = None
+        self.tail = b""
+        self._owner: asyncio.Task[None] | None = None
+        self._stopping = False
+        self._up: asyncio.Future[None] | None = None
+        self._over = asyncio.Event()
+
+    # -- calls --------------------------------------------------------------------------------
+
+    def enter_now(self) -> Connection | None:
+        """A place and the live connection, if both are there without waiting."""
+        connection, gate = self.connection, self.gate
+        if connection is None or gate is None or not connection.usable or not gate.enter_now():
+            return None
+        return connection
+
+    async def enter(self, deadline: float | None) -> Connection:
+        """A place and the connection, waiting for both until ``deadline``. Pair it with ``leave``."""
+        assert self.gate is not None
+        try:
+            async with asyncio.timeout(seconds_left(deadline)):
+                await self.gate.enter()
+        except TimeoutError:
+            raise TimedOut("The call waited too long for its turn at this server.", remedy="Try again later.") from None
+        try:
+            async with asyncio.timeout(seconds_left(deadline)):
+                return await self.connected()
+        except TimeoutError:
+            self.gate.leave()
+            raise TimedOut("The server was not ready in time.", remedy="Try again later.") from None
+        except BaseException:
+            self.gate.leave()
+            raise
+
+    def leave(self) -> None:
+        assert self.gate is not None
+        self.gate.leave()
+
+    async def connected(self, *, by_hand: bool = False) -> Connection:
+        """The live connection, opened if need be. Raises DownstreamError, at once while it is down."""
+        connection = self.connection
+        if connection is not None and connection.usable:
+            return connection
+        if not by_hand and self._manual:
+            raise ConnectionFailed("The server is only connected by hand.", remedy="Connect it on its page.")
+        if connection is not None and connection.ended:
+            await self._over.wait()
+        self._refuse(by_hand)
+        if self._up is None or self._up.done():
+            self._up = _new_future()
+        if self._owner is None or self._owner.done():
+            self._owner = asyncio.create_task(self._own(), name=f"mcp-server-{self.server_id}")
+        await asyncio.shield(self._up)
+        connection = self.connection
+        if connection is None or not connection.usable:
+            raise ConnectionFailed("The server ended right after it had started.", remedy="Its log may say why.")
+        return connection
+
+    @property
+    def _manual(self) -> bool:
+        return self.target is not None and self.target.connect == "manual"
+
+    def _refuse(self, by_hand: bool) -> None:
+        if self._stopping:
+            raise ConnectionFailed("The server is being disconnected.", remedy="Try again in a moment.")
+        left = 0.0 if by_hand else health.refusal_seconds(self.health, now=time.monotonic())
+        if left:
+            raise ConnectionFailed(
+                f"The server is down: {self.health.detail}", remedy=f"The next try is due in {left:.0f} seconds."
+            )
+
+    async def load(self) -> Target:
+        if self.target is None:
+            self.target = await self._targets(self.server_id)
+            self.gate = self.gate or Gate(self.target.limits.max_concurrency)
+        return self.target
+
+    # -- the owner ----------------------------------------------------------------------------
+
+    async def _own(self) -> None:
+        try:
+            while not self._stopping:
+                if not await self._once() or self._stopping:
+                    return
+                await self._pause()
+        finally:
+            self._settle_up(ConnectionFailed("The server was disconnected."))
+
+    async def _once(self) -> bool:
+        """One connection from start to end. Returns whether it is to be brought back."""
+        self._move(health.move(self.health, "connecting", now=time.monotonic()))
+        target: Target | None = None
+        connection: Connection | None = None
+        try:
+            target = self.target = await self._targets(self.server_id)
+            connection = self.connection = await open_connection(target, self._tools_changed)
+            self._over.clear()
+            await connection.run(self._ready)
+        except DownstreamError as error:
+            returns = target is not None and target.connect == "eager" and not self._stopping
+            self._fell(error, returns=returns)
+            return returns
+        finally:
+            self._keep_tail(connection)
+        self._move(health.stopped(self.health, now=time.monotonic()))
+        return False
+
+    def _ready(self) -> None:
+        self._move(health.connected(self.health, now=time.monotonic()))
+        self._settle_up(None)
+
+    def _fell(self, error: DownstreamError, *, returns: bool) -> None:
+        self._move(
+            health.fallen(
+                self.health,
+                now=time.monotonic(),
+                chance=random.random(),  # noqa: S311  jitter, not a secret
+                returns=returns,
+                code=error.code,
+                detail=str(error),
+            )
+        )
+        self._settle_up(error)
+
+    def _settle_up(self, error: DownstreamError | None) -> None:
+        if self._up is None or self._up.done():
+            return
+        if error is None:
+            self._up.set_result(None)
+        else:
+            self._up.set_exception(unsent(error))
+
+    def _keep_tail(self, connection: Connection | None) -> None:
+        """What is left of a connection once it has closed."""
+        self.connection = None
+        self._over.set()
+        if connection is None:
+            return
+        self.tail = connection.stderr_tail()
+        if self.tail:
+            self._emit("stderr", detail=self.tail.decode(errors="replace"))
+
+    async def _pause(self) -> None:
+        left = health.refusal_seconds(self.health, now=time.monotonic())
+        await asyncio.sleep(left)
+
+    def _move(self, after: Health) -> None:
+        self.health = after
+        found = self.connection.discovery if self.connection and after.state == "connected" else None
+        self._emit("state", detail=after.detail, discovery=found)
+
+    def _tools_changed(self, discovery: Discovery) -> None:
+        self._emit("tools_changed", discovery=discovery)
+
+    def _emit(self, kind: EventKind, *, detail: str = "", discovery: Discovery | None = None) -> None:
+        connection = self.connection
+        self._on_event(
+            ConnectionEvent(
+                server_id=self.server_id,
+                kind=kind,
+                state=self.health.state,
+                detail=detail,
+                code=self.health.code,
+                pid=connection.pid if connection else None,
+                era=connection.era if connection else None,
+                at=time.time(),
+                discovery=discovery,
+            )
+        )
+
+    async def stop(self) -> None:
+        """Close for good. A connection that will not end is cancelled; its processes die all the same."""
+        self._stopping = True
+        owner = self._owner
+        if owner is None:
+            return
+        if self.connection is not None:
+            self.connection.stop()
+        else:
+            owner.cancel()  # it waits for its next try or for its target: nothing to close
+        await asyncio.wait([owner])
+        if self.health.state != "disconnected":
+            self._move(health.stopped(self.health, now=time.monotonic()))
+
+    async def drain(self) -> None:
+        """Let calls in flight end, then stop."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_SECONDS):
+                if self.gate is not None:
+                    await self.gate.empty.wait()
+        await self.stop()
+
+    def describe(self) -> ServerState:
+        now = time.monotonic()
+        connection = self.connection
+        return ServerState(
+            state=self.health.state,
+            detail=self.health.detail,
+            code=self.health.code,
+            pid=connection.pid if connection else None,
+            era=connection.era if connection else None,
+            in_flight=self.gate.inside if self.gate else 0,
+            failures=self.health.failures,
+            retry_in=health.refusal_seconds(self.health, now=now),
+            for_seconds=now - self.health.since if self.health.since else 0.0,
+        )
+
+
+def unsent(error: DownstreamError) -> DownstreamError:
+    """The failure of connecting, as a caller that waits for the connection meets it."""
+    return type(error)(error.message, remedy=error.remedy, sent=False)
+
+
+def seconds_left(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.001, deadline - time.monotonic())
+
+
+def _new_future() -> asyncio.Future[None]:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    future.add_done_callback(_retrieve)
+    return future
+
+
+def _retrieve(future: asyncio.Future[None]) -> None:
+    if not future.cancelled():
+        future.exception()  # whoever waits has seen it; nobody waiting is no error

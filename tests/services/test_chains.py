@@ -1,0 +1,103 @@
+"""Whoever changes the audit log past its guards is found, wherever they change it."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+from django.db import DatabaseError, transaction
+from django.db.models import F
+
+from mcpregistry.models import AuditEntry
+from mcpregistry.models.audit import GENESIS, entry_hash
+from mcpregistry.models.guards import drop_guards, install_guards
+from mcpregistry.services import audit
+from mcpregistry.services.chains import export, missing_from_log, verify
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def _unguarded():
+    """As somebody with the rights of the database's owner would."""
+    drop_guards()
+    yield
+    install_guards()
+
+
+@pytest.fixture
+def entries() -> list[AuditEntry]:
+    return [audit.record(kind="test", actor="ann\x00", subject="x" * 300, number=n) for n in range(6)]
+
+
+def rewrite(entry: AuditEntry, **changes: object) -> None:
+    AuditEntry.objects.filter(pk=entry.pk).update(**changes)
+
+
+def test_an_untouched_log_is_whole(entries):
+    assert list(verify()) == []
+
+
+@pytest.mark.usefixtures("_unguarded")
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kind": "other"},
+        {"actor": "eve"},
+        {"subject": "y"},
+        {"at": F("at") - timedelta(seconds=1)},
+        {"body": "{}"},
+        {"body": "no json"},
+        {"hash": "f" * 64},
+        {"prev": "f" * 64},
+    ],
+)
+def test_a_change_in_any_column_is_found(entries, changes):
+    rewrite(entries[3], **changes)
+    assert any("configuration #4" in problem for problem in verify())
+
+
+@pytest.mark.usefixtures("_unguarded")
+def test_a_removed_and_a_moved_entry_are_found(entries):
+    AuditEntry.objects.filter(pk=entries[2].pk).delete()
+    assert [problem.split(":")[0] for problem in verify()] == ["configuration #4"]
+    rewrite(entries[5], seq=3)
+    assert len(list(verify())) >= 2
+
+
+@pytest.mark.usefixtures("_unguarded")
+def test_a_rehashed_entry_breaks_its_successor(entries):
+    body = json.dumps(json.loads(entries[1].body) | {"number": 99}, sort_keys=True, separators=(",", ":"))
+    rewrite(entries[1], body=body, hash=entry_hash(entries[1].prev, body))
+    assert list(verify()) == ["configuration #3: it does not follow the entry before it"]
+
+
+@pytest.mark.usefixtures("_unguarded")
+def test_an_export_shows_a_tail_that_was_cut_off_and_a_log_written_anew(entries):
+    lines = list(export())
+    AuditEntry.objects.filter(pk=entries[5].pk).delete()
+    assert list(verify()) == []
+    assert list(missing_from_log(lines)) == ["configuration #6: was exported and is gone"]
+    AuditEntry.objects.all().delete()
+    for number in range(6):
+        audit.record(kind="test", actor="ann", subject="x", number=number)
+    assert list(verify()) == []
+    assert len(list(missing_from_log(lines))) == 6
+
+
+def test_chains_of_several_writers_are_told_apart(entries):
+    body = json.dumps(
+        {"writer": "web", "seq": 1, "at": entries[0].at.isoformat(), "kind": "k", "actor": "a", "subject": "s"}
+    )
+    AuditEntry.objects.create(
+        writer="web", seq=1, at=entries[0].at, kind="k", actor="a", subject="s", body=body,
+        prev=GENESIS, hash=entry_hash(GENESIS, body),
+    )  # fmt: skip
+    assert list(verify()) == []
+    assert len(list(missing_from_log(export()))) == 0
+
+
+def test_the_guards_refuse_what_these_tests_had_to_lift(entries):
+    with pytest.raises(DatabaseError, match="append-only"), transaction.atomic():
+        rewrite(entries[0], kind="other")

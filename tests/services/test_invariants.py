@@ -1,0 +1,130 @@
+"""Each invariant notices its own violation, and nothing else does."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from mcpregistry.models import Credential, Invocation, Server, ServerTest
+from mcpregistry.models.guards import drop_guards, install_guards
+from mcpregistry.services import audit, definitions
+from mcpregistry.services.connections import record_event
+from mcpregistry.services.invariants import check
+from mcpregistry.services.reaping import reap_calls
+from tests.services.rows import confirmed, dispatched, ended
+from tests.services.test_connections import event
+
+pytestmark = pytest.mark.django_db
+MINUTE = timedelta(minutes=1)
+
+
+def broken(*, strict: bool = False) -> set[str]:
+    return {finding.rule for finding in check(timezone.now(), strict=strict) if finding.violations}
+
+
+def call_without_audit(**changes) -> None:
+    ended("c1")
+    Invocation.objects.create(**(Invocation.objects.values().get(pk="c1") | {"id": "c2"} | changes))
+
+
+def test_a_site_at_work_and_at_rest_breaks_nothing():
+    server = confirmed(env={"TOKEN": "x"})
+    definitions.observe(server=server, listed=[{"name": "echo"}])
+    definitions.approve_waiting(server=server, actor="test")
+    ended("done")
+    dispatched("out", lease=MINUTE)
+    assert broken() == set()
+    assert broken(strict=True) == {"Nothing is left open."}
+    Invocation.objects.filter(pk="out").update(lease_until=timezone.now())
+    reap_calls(timezone.now())
+    assert broken(strict=True) == set()
+
+
+def test_an_answer_that_comes_after_the_reaper_is_no_second_end():
+    dispatched()
+    reap_calls(timezone.now())
+    audit.record(kind="call.succeeded", actor="local", subject="call:c1")
+    assert broken(strict=True) == set()
+
+
+def test_a_guard_that_is_missing_is_named():
+    drop_guards()
+    (finding,) = [found for found in check(timezone.now()) if found.violations]
+    install_guards()
+    assert finding.rule == "The database's own guards are in place."
+    assert finding.violations > len(finding.examples) == 5
+    assert check(timezone.now())[0].violations == 0
+
+
+@pytest.mark.parametrize(
+    ("rule", "violate"),
+    [
+        ("Whatever was sent has its audit entry.", lambda: call_without_audit()),
+        (
+            "No call was sent twice.",
+            lambda: (ended("c1"), audit.record(kind="call.dispatched", actor="a", subject="call:c1")),
+        ),
+        (
+            "No call ended twice.",
+            lambda: (ended("c1"), audit.record(kind="call.succeeded", actor="a", subject="call:c1")),
+        ),
+        ("What was refused, held back or undecided was never sent.", lambda: ended("c1", state="cancelled")),
+        ("What was refused, held back or undecided was never sent.", lambda: ended("c1", outcome="deny")),
+        (
+            "A call has ended if and only if the audit log says how.",
+            lambda: (dispatched("c1", lease=MINUTE), audit.record(kind="call.unknown", actor="a", subject="call:c1")),
+        ),
+        (
+            "A call has ended if and only if the audit log says how.",
+            lambda: dispatched("c1", state="unknown", lease_until=None, finished_at=timezone.now()),
+        ),
+        ("An ended call has a time and holds no lease.", lambda: ended("c1", lease_until=timezone.now() + MINUTE)),
+        ("An ended call has a time and holds no lease.", lambda: ended("c1", finished_at=None)),
+        ("A call succeeded only with an answer.", lambda: ended("c1", result="", result_bytes=0)),
+        ("A call that is out has a lease.", lambda: dispatched("c1", lease_until=None)),
+        ("No lease is stuck.", lambda: dispatched("c1", lease=-MINUTE)),
+        (
+            "Every active server runs as it was confirmed.",
+            lambda: (confirmed(), Server.objects.update(command=["evil"])),
+        ),
+        ("Secrets are stored sealed only.", lambda: Credential.objects.create(name="x", sealed_value="plain text")),
+        (
+            "No test waits for a dead worker.",
+            lambda: ServerTest.objects.create(
+                server=confirmed(),
+                verdict="running",
+                requested_at=timezone.now(),
+                started_at=timezone.now() - 60 * MINUTE,
+            ),
+        ),
+    ],
+)
+def test_each_rule_notices_its_own_violation(rule, violate):
+    violate()
+    assert rule in broken()
+
+
+def test_an_unapproved_definition_must_not_be_served():
+    server = confirmed()
+    definitions.observe(server=server, listed=[{"name": "echo"}])
+    tool = server.tools.get()
+    tool.pinned = tool.latest
+    tool.save()
+    assert broken() == {"Only approved definitions of the tool itself are served."}
+
+
+def test_a_connection_of_a_dead_process_is_noticed():
+    server = confirmed()
+    record_event(event(server), "web@box:1")
+    assert broken() == set()
+    server.connections.update(seen_at=timezone.now() - 5 * MINUTE)
+    assert broken() == {"No connection of a dead process is shown."}
+
+
+def test_many_calls_are_judged_in_a_fixed_number_of_queries(django_assert_max_num_queries):
+    for number in range(30):
+        ended(f"c{number}")
+    with django_assert_max_num_queries(40):
+        assert broken() == set()

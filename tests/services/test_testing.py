@@ -1,0 +1,124 @@
+"""A test is claimed once, and whatever happened is in its row; only a server that listed its tools works."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from mcpregistry.domain.errors import AuthFailed, TimedOut
+from mcpregistry.downstream.pool import TestReport
+from mcpregistry.models import Server, ServerTest, Tool
+from mcpregistry.services import health
+from mcpregistry.services.health import queue_test
+from mcpregistry.services.testing import LOST_AFTER, check_server, give_up_lost, resend_waiting, run_test
+from tests.services.rows import confirmed
+from tests.services.test_connections import FOUND
+
+pytestmark = pytest.mark.django_db
+TIMINGS = {"connect": 512.34, "list": 3.21, "total": 600.0}
+PASSED = TestReport(True, None, FOUND, None, "ready\x00\n", TIMINGS)
+FAILED = TestReport(False, AuthFailed("It refused our token.", remedy="Renew it."), None, None, "", {"total": 5.0})
+CALL_FAILED = TestReport(False, TimedOut("Too slow."), FOUND, None, "", TIMINGS)
+TOOL_FAILED = TestReport(True, None, FOUND, {"isError": True, "content": []}, "", TIMINGS)
+
+
+def queued(server: Server, **changes) -> ServerTest:
+    return queue_test(server=server, actor="test", **({"call_tool": "", "call_arguments": {}} | changes))
+
+
+def test_a_passed_test_keeps_its_figures_and_quarantines_what_it_saw():
+    server = confirmed()
+    test = run_test(test_id=queued(server).pk, probe=lambda *_: PASSED)
+    test.refresh_from_db()
+    assert (test.verdict, test.protocol_era, test.tool_count, test.error_code) == ("passed", "modern", 1, "")
+    assert test.timings == {"connect": 512.3, "list": 3.2, "total": 600.0}
+    assert test.started_at <= test.finished_at
+    assert test.stderr_tail == "ready␀\n"
+    assert Tool.objects.get(server=server).status == "quarantined"
+    assert Server.objects.get(pk=server.pk).last_ok_at
+
+
+def test_a_failed_test_names_code_and_remedy_and_counts_against_the_server():
+    server = confirmed()
+    test = run_test(test_id=queued(server).pk, probe=lambda *_: FAILED)
+    test.refresh_from_db()
+    assert (test.verdict, test.error_code, test.error) == ("failed", "AUTH_FAILED", "It refused our token. Renew it.")
+    assert (test.tool_count, Tool.objects.count()) == (None, 0)
+    assert Server.objects.get(pk=server.pk).consecutive_failures == 1
+
+
+@pytest.mark.parametrize(("report", "code"), [(CALL_FAILED, "TIMEOUT"), (TOOL_FAILED, "TOOL_ERROR")])
+def test_a_failed_call_fails_the_test_but_the_server_works(report, code):
+    server, asked = confirmed(), []
+    row = queued(server, call_tool="echo", call_arguments={"b": 1, "a": [2]})
+
+    def probe(server_id, call):
+        asked.append((server_id, call))
+        return report
+
+    test = run_test(test_id=row.pk, probe=probe)
+    assert asked == [(server.pk, ("echo", b'{"a":[2],"b":1}'))]
+    assert (test.verdict, test.error_code, test.tool_count) == ("failed", code, 1)
+    assert Server.objects.get(pk=server.pk).consecutive_failures == 0
+
+
+def test_a_message_delivered_twice_runs_the_test_once():
+    server, runs = confirmed(), []
+    row = queued(server)
+
+    def probe(*_):
+        runs.append(1)
+        assert run_test(test_id=row.pk, probe=probe) is None
+        return PASSED
+
+    assert run_test(test_id=row.pk, probe=probe)
+    assert run_test(test_id=row.pk, probe=probe) is None
+    assert run_test(test_id=0, probe=probe) is None
+    assert runs == [1]
+
+
+def test_a_result_that_comes_after_the_test_was_given_up_changes_nothing():
+    row = queued(confirmed())
+
+    def probe(*_):
+        ServerTest.objects.filter(pk=row.pk).update(started_at=timezone.now() - LOST_AFTER * 2)
+        assert give_up_lost(timezone.now()) == 1
+        return PASSED
+
+    run_test(test_id=row.pk, probe=probe)
+    row.refresh_from_db()
+    assert (row.verdict, row.error_code) == ("failed", "WORKER_LOST")
+    assert not Tool.objects.exists()
+
+
+def test_a_running_test_of_a_living_worker_is_not_given_up():
+    row = queued(confirmed())
+    ServerTest.objects.filter(pk=row.pk).update(verdict="running", started_at=timezone.now())
+    assert give_up_lost(timezone.now()) == 0
+
+
+def test_tests_whose_message_was_lost_are_sent_again(monkeypatch):
+    sent = []
+    monkeypatch.setattr(health, "wake", lambda *words: not sent.append(words))
+    old, new = queued(confirmed()), queued(confirmed("slow"))
+    ServerTest.objects.filter(pk=old.pk).update(requested_at=timezone.now() - timedelta(seconds=31))
+    assert resend_waiting(timezone.now()) == 1
+    assert sent == [("test_server", old.pk)]
+    assert new.verdict == "queued"
+
+
+def test_a_check_records_health_but_makes_no_test():
+    server = confirmed()
+    assert check_server(server_id=server.pk, probe=lambda *_: PASSED)
+    assert not check_server(server_id=server.pk, probe=lambda *_: FAILED)
+    server.refresh_from_db()
+    assert (server.consecutive_failures, server.last_error_code) == (1, "AUTH_FAILED")
+    assert not ServerTest.objects.exists()
+
+
+def test_a_server_disabled_meanwhile_is_not_checked():
+    server = confirmed()
+    Server.objects.filter(pk=server.pk).update(lifecycle="disabled")
+    assert not check_server(server_id=server.pk, probe=lambda *_: pytest.fail("it was reached"))

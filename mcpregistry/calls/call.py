@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -11,8 +11,8 @@ from mcpregistry.calls.catalog import Catalogue, Entry
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.policy import Decision
 
-# progress, total or None, message or None
-OnProgress = Callable[[float, float | None, str | None], Awaitable[None]]
+# progress, total or None, message or None; called on the event loop, must not block
+OnProgress = Callable[[float, float | None, str | None], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from mcpregistry.calls.live import LiveConfiguration
 from mcpregistry.calls.pipeline import Approver, Dispatcher, Pipeline
 from mcpregistry.calls.recorder import Recorder
 from mcpregistry.db import db_call
-from mcpregistry.domain.errors import Busy, Denied, NotFound, SlipsnisseError
+from mcpregistry.domain.errors import Busy, Denied, DownstreamError, NotFound, SlipsnisseError
 from mcpregistry.domain.policy import Policy, allow_granted
 from mcpregistry.domain.snapshot import AgentSpec, Snapshot
 from mcpregistry.downstream.pool import Pool
@@ -99,9 +99,16 @@ class Engine:
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         try:
-            return await task
+            return await asyncio.shield(task)
         except asyncio.CancelledError:
-            task.cancel()
+            if task.cancelled() and not _leaving():
+                raise DownstreamError(
+                    "The site stopped before the answer came.",
+                    remedy="It may have taken effect; look first.",
+                    sent=True,
+                ) from None
+            # Not at once: a task that never took its first step would leave no record of the call.
+            asyncio.get_running_loop().call_soon(task.cancel)
             raise
 
     async def call_tool(
@@ -137,6 +144,12 @@ class Engine:
             log.info("server.not_connected", server=server_id, code=error.code)
 
 
+def _leaving() -> bool:
+    """Whether it is the caller itself that is being cancelled."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 class DownstreamDispatcher:
     """Sends a call to the server that owns the tool."""
 
@@ -154,6 +167,7 @@ class DownstreamDispatcher:
             on_progress=request.on_progress,
             on_sent=on_sent,
             max_result_bytes=offer.server.max_message_bytes,
+            idempotent=offer.tool.idempotent,
         )
 
 

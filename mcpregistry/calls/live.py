@@ -30,6 +30,7 @@ class LiveConfiguration:
         self.listeners: list[Callable[[Snapshot], None]] = []
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._version: object = None
 
     def start(self) -> None:
         """Load the first snapshot (raises when the database cannot be read), then watch."""
@@ -61,6 +62,7 @@ class LiveConfiguration:
     def _watch_connection(self) -> None:
         wait = self._wait_postgres if connection.vendor == "postgresql" else self._wait_sqlite
         connection.ensure_connection()
+        self._version = None  # SQLite counts anew for every connection
         if connection.vendor == "postgresql":
             with connection.cursor() as cursor:
                 cursor.execute(f"LISTEN {CHANNEL}")
@@ -77,7 +79,7 @@ class LiveConfiguration:
         self._stop.wait(_TICK)
         with connection.cursor() as cursor:
             version = cursor.execute("PRAGMA data_version").fetchone()
-        changed = version != getattr(self, "_version", None)
+        changed = version != self._version
         self._version = version
         return changed
 

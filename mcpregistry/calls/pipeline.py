@@ -32,6 +32,7 @@ from mcpregistry.domain.schema import check_arguments
 
 log = structlog.get_logger(__name__)
 
+_CRASHED = "The call failed inside the control plane."
 _LEASE_GRACE = timedelta(seconds=60)
 _NO_TIMEOUT = timedelta(hours=24)  # lease of a call to a server whose calls have no time limit
 
@@ -75,6 +76,9 @@ class Pipeline:
             self.rates.take(request.catalogue.agent, call.started)
         except SlipsnisseError as refusal:
             return await self._refused(call, refusal)
+        except Exception:  # a fault of ours must not let the call through, nor end it without a record
+            log.exception("call.crashed", call=call.id)
+            return await self._refused(call, Denied(_CRASHED, remedy="Ask the operator."))
         if call.decision.outcome is Outcome.ASK:
             return await self._held(call)
         return await self._claimed(call)
@@ -85,10 +89,10 @@ class Pipeline:
             raise Denied(f"A rule denies this call: {decision.reason}.", remedy="Do not repeat it; ask the operator.")
         return decision
 
-    async def _refused(self, call: Call, refusal: SlipsnisseError) -> CallOutcome:
-        outcome = _outcome(call, State.DENIED, error=refusal)
+    async def _refused(self, call: Call, refusal: SlipsnisseError, state: State = State.DENIED) -> CallOutcome:
+        outcome = _outcome(call, state, error=refusal)
         try:
-            await self.recorder.begin(_record(call, outcome), kind="call.denied", facts=_facts(call, outcome))
+            await self.recorder.begin(_record(call, outcome), kind=f"call.{state}", facts=_facts(call, outcome))
         except SlipsnisseError as error:
             return replace(outcome, error_code=error.code, message=error.message, remedy=error.remedy)
         return outcome
@@ -97,10 +101,14 @@ class Pipeline:
         """Wait for people (the approver keeps its own record of that), then go on or end it."""
         try:
             await self.approver(call)
+        except asyncio.CancelledError:
+            self._left(call, State.CANCELLED, "the caller left before it was approved", self.recorder.begin_soon)
+            raise
         except SlipsnisseError as refusal:
-            outcome = _outcome(call, State.REJECTED, error=refusal)
-            await self.recorder.begin(_record(call, outcome), kind="call.rejected", facts=_facts(call, outcome))
-            return outcome
+            return await self._refused(call, refusal, State.REJECTED)
+        except Exception:
+            log.exception("call.crashed", call=call.id)
+            return await self._refused(call, Denied(_CRASHED, remedy="Ask the operator."), State.REJECTED)
         return await self._claimed(call)
 
     async def _claimed(self, call: Call) -> CallOutcome:
@@ -108,7 +116,7 @@ class Pipeline:
         try:
             await self.recorder.begin(_intent(call), kind="call.dispatched", facts=_facts(call))
         except asyncio.CancelledError:
-            self._left(call, State.NOT_SENT, "the caller left before anything was sent")
+            self._left(call, State.NOT_SENT, "the caller left before anything was sent", self.recorder.end_soon)
             raise
         except SlipsnisseError as error:
             return _outcome(call, State.NOT_SENT, error=error)
@@ -125,7 +133,7 @@ class Pipeline:
             result = await self.dispatchers[call.entry.offer.kind](call, on_sent=on_sent)
         except asyncio.CancelledError:
             state = State.UNKNOWN if sent else State.NOT_SENT
-            self._left(call, state, "the caller cancelled it")
+            self._left(call, state, "the caller cancelled it", self.recorder.end_soon)
             raise
         except ToolRefused as error:
             return _outcome(call, State.TOOL_ERROR, error=error)
@@ -135,7 +143,7 @@ class Pipeline:
             return _outcome(call, State.UNKNOWN if sent else State.NOT_SENT, error=error)
         except Exception:  # its text may hold a secret: it goes to the log only
             log.exception("call.crashed", call=call.id)
-            crash = DownstreamError("The call failed inside the control plane.", remedy="Ask the operator.", sent=sent)
+            crash = DownstreamError(_CRASHED, remedy="Ask the operator.", sent=sent)
             return _outcome(call, State.UNKNOWN if sent else State.NOT_SENT, error=crash)
         return _outcome(call, State.TOOL_ERROR if result.get("isError") else State.SUCCEEDED, result=result)
 
@@ -147,9 +155,13 @@ class Pipeline:
             log.error("call.end_not_recorded", call=call.id)
         return outcome
 
-    def _left(self, call: Call, state: State, reason: str) -> None:
+    def _left(self, call: Call, state: State, reason: str, record: Any) -> None:
+        """The caller is being cancelled: say how the call ended, without waiting."""
         outcome = replace(_outcome(call, state), error_code="CANCELLED", message=reason)
-        self.recorder.end_soon(_record(call, outcome), kind=f"call.{state}", facts=_facts(call, outcome))
+        try:
+            record(_record(call, outcome), kind=f"call.{state}", facts=_facts(call, outcome))
+        except SlipsnisseError:
+            log.error("call.end_not_recorded", call=call.id)
 
 
 # The stages that need nothing but their arguments

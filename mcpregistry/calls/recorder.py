@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import structlog
-from django.db import DatabaseError, connection
+from django.db import DatabaseError, OperationalError, connection
 
 from mcpregistry.domain.canonical import plain, stored
 from mcpregistry.domain.errors import Busy, SlipsnisseError
@@ -62,6 +62,7 @@ class Recorder:
         self._wake = threading.Semaphore(0)
         self._asleep = False
         self._closing = False
+        self._door = threading.Lock()  # what passes it before close() is written, what comes after is refused
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._seq, self._head = 0, GENESIS
@@ -76,7 +77,8 @@ class Recorder:
 
     def close(self) -> None:
         """Write what waits, then end. Blocks; nothing may be recorded afterwards."""
-        self._closing = True
+        with self._door:
+            self._closing = True
         self._wake.release()
         if self._thread:
             self._thread.join(timeout=30)
@@ -89,18 +91,23 @@ class Recorder:
         """Move a dispatched call to its end; returns when that is durable. Raises NotRecorded."""
         await self._wait(self._put("finish", row, kind, facts))
 
+    def begin_soon(self, row: Mapping[str, Any], *, kind: str, facts: Mapping[str, Any]) -> None:
+        """Insert a call that has ended already, without waiting: for a caller that is being cancelled."""
+        self._put("insert", row, kind, facts)
+
     def end_soon(self, row: Mapping[str, Any], *, kind: str, facts: Mapping[str, Any]) -> None:
         """The same without waiting: for a caller that is being cancelled."""
         self._put("finish", row, kind, facts)
 
     def _put(self, what: str, row: Mapping[str, Any], kind: str, facts: Mapping[str, Any]) -> asyncio.Future[None]:
-        if self._closing or self._loop is None:
-            raise NotRecorded("The site is shutting down.", remedy="Call again in a moment.")
         # An end is always taken: its call has happened, whatever the queue looks like.
         if what == "insert" and len(self._waiting) >= MAX_WAITING:
             raise Busy("The site is recording as many calls as it can.", remedy="Call again in a moment.")
-        done: asyncio.Future[None] = self._loop.create_future()
-        self._waiting.append(_Item(what, row, (kind, row["agent_slug"], f"call:{row['id']}", facts), done))
+        with self._door:
+            if self._closing or self._loop is None:
+                raise NotRecorded("The site is shutting down.", remedy="Call again in a moment.")
+            done: asyncio.Future[None] = self._loop.create_future()
+            self._waiting.append(_Item(what, row, (kind, row["agent_slug"], f"call:{row['id']}", facts), done))
         if self._asleep:
             self._asleep = False
             self._wake.release()
@@ -119,10 +126,11 @@ class Recorder:
     def _write(self) -> None:
         self._commit_all([_note("writer.started", self.writer)])
         while True:
+            closing = self._closing  # read before looking: nothing can come in afterwards
             batch = self._take()
             if batch:
                 self._settle(batch, self._commit_all(batch))
-            elif self._closing:
+            elif closing:
                 break
             else:
                 self._sleep()
@@ -140,14 +148,14 @@ class Recorder:
         self._asleep = False
 
     def _commit_all(self, batch: list[_Item]) -> list[Exception | None]:
-        """Commit the batch as one; if that fails, each row alone, so that a bad one stands alone."""
+        """Commit the batch as one; if a row is to blame, each alone, so that a bad one stands alone."""
         try:
             self._commit(batch)
-        except Exception as error:  # whatever it is, the callers must hear of it
-            if len(batch) == 1:
-                log.error("recorder.failed", error=type(error).__name__, call=batch[0].row["id"])
+        except Exception as error:  # noqa: BLE001 - whatever it is, the callers must hear of it
+            if len(batch) == 1 or _database_fails(error):
+                log.error("recorder.failed", error=type(error).__name__, call=batch[0].row["id"], rows=len(batch))
                 self._start_afresh(error)
-                return [error]
+                return [error] * len(batch)
             return [self._commit_all([item])[0] for item in batch]
         return [None] * len(batch)
 
@@ -201,6 +209,11 @@ class Recorder:
 
 def _note(kind: str, writer: str) -> _Item:
     return _Item("note", {"id": writer}, (kind, "recorder", f"writer:{writer}", {}), None)
+
+
+def _database_fails(error: Exception) -> bool:
+    """Gone, locked, full: whatever the rows are, and waiting once for each of them would take hours."""
+    return isinstance(error, OperationalError | connection.Database.OperationalError)
 
 
 def _swallow(done: asyncio.Future[None]) -> None:

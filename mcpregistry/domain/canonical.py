@@ -14,27 +14,30 @@ from typing import Any
 
 import msgspec
 
+_LONG = 10_000  # bits, some 3,000 digits
 _encoder = msgspec.json.Encoder(order="deterministic")
 
 
 def canonical(value: Any) -> str:
-    """Canonical JSON text of a JSON value. Raises ValueError for NaN, infinities and odd types."""
+    """Canonical JSON text of a JSON value. Raises ValueError for NaN, infinities and types that JSON has not."""
     try:
-        if not _has_odd_float(value):
+        if not _is_odd(value):
             return _encoder.encode(value).decode()
-    except (UnicodeEncodeError, msgspec.EncodeError, TypeError, OverflowError):
-        pass  # lone surrogates or huge integers: the slower encoder below takes them, or says why not
+    except (UnicodeEncodeError, msgspec.EncodeError, TypeError, OverflowError, RecursionError):
+        pass  # lone surrogates, for one: the slower encoder below takes them, or says why not
     try:
         return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except RecursionError as error:
         raise ValueError("The value is nested too deeply.") from error
+    except TypeError as error:
+        raise ValueError("The value holds something that JSON does not have.") from error
 
 
 def stored(value: Any) -> str:
-    """Like ``canonical``, but never fails for a JSON value: odd numbers become strings ("NaN")."""
+    """Like ``canonical``, but never fails for what has an end: odd numbers and types become strings ("NaN")."""
     try:
         return canonical(value)
-    except (ValueError, RecursionError):
+    except ValueError:
         return canonical(_named(value, 0))
 
 
@@ -53,12 +56,21 @@ def plain(text: str, limit: int = 10_000) -> str:
     return cut.replace("\x00", "\N{SYMBOL FOR NULL}").encode("utf-8", "replace").decode()
 
 
-def _has_odd_float(value: Any) -> bool:
-    if isinstance(value, float):
-        return not math.isfinite(value)
-    if isinstance(value, dict):
-        return any(_has_odd_float(item) for item in value.values())
-    return isinstance(value, list) and any(_has_odd_float(item) for item in value)
+def _is_odd(value: Any) -> bool:
+    """Whether the fast encoder would write something else than the value (null for NaN, base64 for bytes)."""
+    waiting = [value]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, float):
+            if not math.isfinite(node):
+                return True
+        elif isinstance(node, dict):
+            waiting.extend(node.values())
+        elif isinstance(node, list | tuple):
+            waiting.extend(node)
+        elif not isinstance(node, str | int | None):
+            return True
+    return False
 
 
 def _named(value: Any, depth: int) -> Any:
@@ -70,4 +82,6 @@ def _named(value: Any, depth: int) -> Any:
         return {str(key): _named(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_named(item, depth + 1) for item in value]
-    return value if isinstance(value, str | int | float | bool | None) else repr(value)
+    if isinstance(value, int) and value.bit_length() > _LONG:
+        return hex(value)  # beyond what Python is willing to write in decimal digits
+    return value if isinstance(value, str | int | float | None) else repr(value)

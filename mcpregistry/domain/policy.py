@@ -43,8 +43,9 @@ def allow_granted(question: Question) -> Decision:
 
 
 def decide(policy: Policy, question: Question) -> Decision:
-    """The policy's decision; a policy that fails decides to deny."""
+    """The policy's decision; a policy that fails, or answers anything else, decides to deny."""
     try:
-        return policy(question)
+        decision = policy(question)
+        return Decision(Outcome(decision.outcome), str(decision.reason))
     except Exception as error:  # noqa: BLE001 - whatever breaks in a rule, the call must not run
         return Decision(Outcome.DENY, f"the policy could not be evaluated ({type(error).__name__})")

@@ -1,0 +1,99 @@
+"""A site with fake servers, an engine over it, and ways to look at what was recorded and sent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from mcpregistry.calls.call import CallOutcome, CallRequest
+from mcpregistry.calls.engine import Engine
+from mcpregistry.db import db_call
+from mcpregistry.models import Agent, AuditEntry, Endpoint, Invocation, Server
+from mcpregistry.services import access, definitions, invariants, servers
+from tests.fakes.targets import stdio_target
+
+ACTOR = "test"
+ANY = {"type": "object"}
+
+
+def tool(name: str, schema: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    return {"name": name, "inputSchema": schema or ANY, **more}
+
+
+def add_server(fake: str, *tools: dict[str, Any], args: tuple[str, ...] = (), **fields: Any) -> Server:
+    """An active server that starts ``fakes/servers/FAKE.py``; its tools are approved, and granted to "ann"."""
+    command = [*stdio_target(fake).argv, *args]
+    fields = {"slug": fake, "command": command} | fields
+    server = servers.save_server(server=Server(**fields), actor=ACTOR)
+    server = servers.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
+    definitions.observe(server=server, listed=tools)
+    definitions.approve_waiting(server=server, actor=ACTOR)
+    agent = Agent.objects.filter(slug="ann").first() or access.save_agent(agent=Agent(slug="ann"), actor=ACTOR)
+    access.grant(agent=agent, server=server, actor=ACTOR)
+    if not Endpoint.objects.filter(slug="default").exists():
+        access.save_endpoint(endpoint=Endpoint(slug="default"), actor=ACTOR)
+    return server
+
+
+class Site:
+    """One engine; ``call`` is a call of agent "ann" on the endpoint "default"."""
+
+    def __init__(self, engine: Engine, journal: Path) -> None:
+        self.engine = engine
+        self.journal = journal
+
+    async def call(self, name: str, arguments: dict[str, Any] | None = None, **facts: Any) -> CallOutcome:
+        catalogue = self.engine.catalogue("default", "ann")
+        return await self.engine.call(CallRequest(catalogue, name, arguments or {}, "http", **facts))
+
+    def sent(self) -> list[dict[str, Any]]:
+        """The parameters of every ``tools/call`` that reached the server."""
+        lines = self.journal.read_text().splitlines() if self.journal.exists() else []
+        return [m["params"] for m in map(json.loads, lines) if m.get("method") == "tools/call"]
+
+    async def until_sent(self, count: int = 1) -> None:
+        async with asyncio.timeout(15):
+            while len(self.sent()) < count:
+                await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    return tmp_path / "journal"
+
+
+@pytest.fixture
+async def site(live_db: None, journal: Path) -> AsyncIterator[Callable[..., Any]]:
+    """``await site(**engine options)`` starts an engine; all stop at the end and every invariant must hold."""
+    made: list[Site] = []
+
+    async def make(**options: Any) -> Site:
+        made.append(Site(Engine("web", **options), journal))
+        await made[-1].engine.start()
+        return made[-1]
+
+    yield make
+    for each in made:
+        await each.engine.stop()
+    assert await db_call(broken) == []
+
+
+def broken() -> list[str]:
+    """What ``manage.py invariants --strict`` would complain about."""
+    found = invariants.check(timezone.now(), strict=True)
+    return [f"{finding.rule} {finding.examples}" for finding in found if finding.violations]
+
+
+def only_call() -> Invocation:
+    return Invocation.objects.get()
+
+
+def told(call_id: str) -> list[str]:
+    """The kinds of audit entries about one call, in order."""
+    return list(AuditEntry.objects.filter(subject=f"call:{call_id}").order_by("id").values_list("kind", flat=True))

@@ -1,0 +1,541 @@
+"""One call through a real engine to a real fake server: its answer, its record, its audit, what was sent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from mcpregistry.calls.call import Call, CallOutcome
+from mcpregistry.db import db_call
+from mcpregistry.domain.errors import Busy, Denied, DownstreamError
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.policy import Decision, Outcome
+from mcpregistry.models import Agent, Grant, Invocation, Server, Tool
+from mcpregistry.services import access
+from tests.calls.conftest import ACTOR, Site, add_server, only_call, told, tool
+
+Make = Callable[..., Any]
+STRICT = {
+    "type": "object",
+    "properties": {"n": {"type": "integer"}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
+ECHO = (tool("echo"), tool("refuse"), tool("pid"), tool("strict", STRICT))
+
+
+def journal_env(path: Path) -> dict[str, dict[str, str]]:
+    return {"env": {"FAKE_JOURNAL": str(path)}}
+
+
+@pytest.fixture
+def echo(live_db: None, journal: Path) -> Server:
+    return add_server("echo", *ECHO, **journal_env(journal))
+
+
+async def recorded(outcome: CallOutcome | None = None) -> tuple[Invocation, list[str]]:
+    """The only call's row and audit entries; the row says what the caller was told."""
+    row = await db_call(only_call)
+    if outcome is not None:
+        assert (row.id, row.state, row.error_code) == (outcome.invocation_id, outcome.state, outcome.error_code)
+    return row, await db_call(told, row.id)
+
+
+async def ended() -> tuple[Invocation, list[str]]:
+    """The only call once it has ended, for callers who did not wait."""
+    async with asyncio.timeout(15):
+        while True:
+            rows = await db_call(lambda: list(Invocation.objects.all()))
+            if rows and rows[0].finished_at:
+                return await recorded()
+            await asyncio.sleep(0.01)
+
+
+# -- answers -----------------------------------------------------------------------------------------
+
+
+async def test_a_call_is_answered_untouched_and_recorded_from_intent_to_end(site: Make, echo: Server):
+    here: Site = await site()
+    outcome = await here.call("echo__echo", {"b": 1, "a": "é"}, meta={"vendor/x": 1}, host_name="h", request_id="7")
+    assert outcome.state == State.SUCCEEDED
+    assert outcome.result is not None
+    assert outcome.result["structuredContent"]["arguments"] == {"a": "é", "b": 1}
+    assert (outcome.result["_meta"], outcome.result["unknownKey"]) == ({"kept": True}, [1])
+    row, kinds = await recorded(outcome)
+    assert kinds == ["call.dispatched", "call.succeeded"]
+    assert row.arguments == '{"a":"é","b":1}'
+    assert (row.agent_slug, row.endpoint_slug, row.server_slug, row.tool_name) == ("ann", "default", "echo", "echo")
+    assert (row.host_name, row.request_id, row.origin, row.outcome) == ("h", "7", "http", "allow")
+    assert row.received_at <= row.dispatched_at <= row.finished_at
+    assert row.lease_until is None
+    assert [sent["arguments"] for sent in here.sent()] == [{"a": "é", "b": 1}]
+
+
+async def test_a_tool_may_be_called_by_its_own_name_too(site: Make, echo: Server):
+    here = await site()
+    assert (await here.call("echo::echo")).state == State.SUCCEEDED
+
+
+async def test_a_tools_own_error_is_the_answer(site: Make, live_db: None, journal: Path):
+    await db_call(add_server, "hostile", tool("shapeless"))
+    here = await site()
+    result = {"content": [], "isError": True}
+    outcome = await here.call("hostile__shapeless", {"result": result})
+    assert (outcome.state, outcome.result) == (State.TOOL_ERROR, result)
+    assert (await recorded(outcome))[1] == ["call.dispatched", "call.tool_error"]
+
+
+async def test_a_json_rpc_error_is_a_tool_error_with_the_servers_words(site: Make, echo: Server):
+    here = await site()
+    outcome = await here.call("echo__refuse")
+    assert (outcome.state, outcome.error_code) == (State.TOOL_ERROR, "TOOL_CALL_FAILED")
+    assert "no such thing" in outcome.message
+    assert (await recorded(outcome))[1] == ["call.dispatched", "call.tool_error"]
+
+
+@pytest.mark.parametrize("result", [[1, 2], None, "text"])
+async def test_an_answer_that_is_no_object_is_unknown_never_success(site: Make, live_db: None, result: Any):
+    await db_call(add_server, "hostile", tool("shapeless"))
+    here = await site()
+    outcome = await here.call("hostile__shapeless", {"result": result})
+    assert (outcome.state, outcome.error_code, outcome.result) == (State.UNKNOWN, "PROTOCOL_ERROR", None)
+    assert (await recorded(outcome))[1] == ["call.dispatched", "call.unknown"]
+
+
+# -- refusals ----------------------------------------------------------------------------------------
+
+
+async def refused(here: Site, name: str, arguments: dict[str, Any], code: str) -> CallOutcome:
+    outcome = await here.call(name, arguments)
+    assert (outcome.state, outcome.error_code) == (State.DENIED, code)
+    row, kinds = await recorded(outcome)
+    assert kinds == ["call.denied"]
+    assert row.dispatched_at is None
+    assert here.sent() == []
+    return outcome
+
+
+async def test_absent_and_ungranted_tools_look_the_same(site: Make, echo: Server, journal: Path):
+    def other() -> None:
+        add_server("echo", tool("echo"), slug="secret", **journal_env(journal))
+        Grant.objects.filter(server__slug="secret").delete()
+
+    await db_call(other)
+    here = await site()
+    absent, ungranted = await here.call("echo__absent"), await here.call("secret__echo")
+    assert absent.error_code == ungranted.error_code == "NOT_FOUND"
+    assert absent.message.replace("echo__absent", "X") == ungranted.message.replace("secret__echo", "X")
+    assert await db_call(lambda: set(Invocation.objects.values_list("state", "server_slug"))) == {("denied", "")}
+    assert here.sent() == []
+
+
+@pytest.mark.parametrize(
+    "name", ["echo_echo", "echo__ech", "echo__echo ", "ECHO__echo", "", "echo::", "echo__echo\x00"]
+)
+async def test_a_name_must_be_exact(site: Make, echo: Server, name: str):
+    await refused(await site(), name, {}, "NOT_FOUND")
+
+
+async def test_arguments_beside_the_pins_are_denied_and_those_within_run(site: Make, echo: Server):
+    def pin() -> None:
+        Grant.objects.all().delete()
+        grant = Grant(agent=Agent.objects.get(), tool=Tool.objects.get(name="echo"), argument_pins={"repo": "docs"})
+        access.save_grant(grant=grant, actor=ACTOR)
+
+    await db_call(pin)
+    here = await site()
+    await refused(here, "echo__echo", {"repo": "main"}, "DENIED")
+    assert (await here.call("echo__echo", {"repo": "docs", "more": 1})).state == State.SUCCEEDED
+    assert (await here.call("echo__pid", {})).error_code == "NOT_FOUND"
+
+
+async def test_a_grant_that_ran_out_after_the_list_was_made_no_longer_counts(site: Make, echo: Server):
+    here: Site = await site()
+    catalogue = here.engine.catalogue("default", "ann")
+    past = tuple(replace(grant, expires_at=1.0) for grant in catalogue.agent.grants)
+    stale = replace(catalogue, agent=replace(catalogue.agent, grants=past))
+    here.engine.catalogue = lambda *_: stale  # type: ignore[method-assign]
+    await refused(here, "echo__echo", {}, "DENIED")
+
+
+@pytest.mark.parametrize("arguments", [{}, {"n": "1"}, {"n": 1, "m": 2}, {"n": 1.5}, {"n": None}])
+async def test_arguments_that_do_not_fit_the_schema_are_refused(site: Make, echo: Server, arguments: dict[str, Any]):
+    outcome = await refused(await site(), "echo__strict", arguments, "ARGUMENTS_INVALID")
+    assert outcome.remedy
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    "value",
+    [float("nan"), float("inf"), -float("inf"), nested(5000), 10**5000],
+    ids=["nan", "inf", "-inf", "deep5000", "int5000"],
+)
+async def test_values_that_json_does_not_have_are_refused_and_still_recorded(site: Make, echo: Server, value: Any):
+    await refused(await site(), "echo__echo", {"v": value}, "ARGUMENTS_INVALID")
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    "value",
+    ["a\x00b", 10**400, -(10**30), 1e308, 5e-324, "\u202e", "", "\u2028", {"\x00": {"": None}}, nested(60), "ü" * 9000],
+    ids=repr,
+)
+async def test_odd_but_honest_values_pass_exactly(site: Make, echo: Server, value: Any):
+    here: Site = await site()
+    outcome = await here.call("echo__echo", {"v": value})
+    assert outcome.state == State.SUCCEEDED
+    assert here.sent()[0]["arguments"] == {"v": value}
+    assert outcome.result is not None
+    assert outcome.result["structuredContent"]["arguments"] == {"v": value}
+
+
+@pytest.mark.attack
+async def test_a_lone_surrogate_is_refused_or_sent_but_never_lost(site: Make, echo: Server):
+    here: Site = await site()
+    outcome = await here.call("echo__echo", {"v": "\ud800"})
+    row, _ = await recorded(outcome)
+    assert outcome.state in (State.DENIED, State.NOT_SENT)
+    assert here.sent() == []
+    assert row.arguments == '{"v":"\\ud800"}'
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("kind", ["nan", "infinity", "overflow", "absurd_int", "surrogate", "bottomless", "deep"])
+async def test_an_answer_that_cannot_be_read_is_unknown(site: Make, live_db: None, kind: str):
+    await db_call(add_server, "hostile", tool("poison"), request_timeout=5.0)
+    here = await site()
+    outcome = await here.call("hostile__poison", {"kind": kind})
+    assert outcome.state == State.UNKNOWN
+    await recorded(outcome)
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("kind", ["nul", "huge_int", "big_int", "duplicate_key"])
+async def test_an_odd_answer_is_recorded(site: Make, live_db: None, kind: str):
+    await db_call(add_server, "hostile", tool("poison"))
+    here = await site()
+    outcome = await here.call("hostile__poison", {"kind": kind})
+    assert outcome.state == State.SUCCEEDED
+    row, _ = await recorded(outcome)
+    assert row.result_bytes == len(row.result) > 10
+
+
+# -- policy ------------------------------------------------------------------------------------------
+
+
+def policy(outcome: Any) -> Callable[[Any], Decision]:
+    return lambda question: Decision(outcome, "because")
+
+
+async def test_a_rule_that_denies_is_told_with_its_reason(site: Make, echo: Server):
+    outcome = await refused(await site(policy=policy(Outcome.DENY)), "echo__echo", {}, "DENIED")
+    assert "because" in outcome.message
+
+
+async def test_a_rule_that_fails_denies_and_its_text_stays_inside(site: Make, echo: Server):
+    def broken(question: Any) -> Decision:
+        raise ValueError("hunter2")
+
+    outcome = await refused(await site(policy=broken), "echo__echo", {}, "DENIED")
+    assert "hunter2" not in outcome.message
+    assert "hunter2" not in (await recorded(outcome))[0].reason
+
+
+@pytest.mark.parametrize("answer", [None, "allow", Decision("maybe", ""), True])  # type: ignore[arg-type]
+async def test_a_rule_that_answers_nonsense_denies(site: Make, echo: Server, answer: Any):
+    await refused(await site(policy=lambda question: answer), "echo__echo", {}, "DENIED")
+
+
+async def test_the_word_ask_asks_as_well(site: Make, echo: Server):
+    here: Site = await site(policy=policy("ask"))
+    assert (await here.call("echo__echo")).state == State.REJECTED
+    assert here.sent() == []
+
+
+async def test_what_needs_a_person_is_rejected_where_nobody_can_be_asked(site: Make, echo: Server):
+    here: Site = await site(policy=policy(Outcome.ASK))
+    outcome = await here.call("echo__echo")
+    assert (outcome.state, outcome.error_code) == (State.REJECTED, "DENIED")
+    assert (await recorded(outcome))[1] == ["call.rejected"]
+    assert here.sent() == []
+
+
+async def test_an_approved_call_runs_once_with_the_bytes_that_were_shown(site: Make, echo: Server):
+    shown: list[Call] = []
+
+    async def yes(call: Call) -> None:
+        shown.append(call)
+
+    here: Site = await site(policy=policy(Outcome.ASK), approver=yes)
+    outcome = await here.call("echo__echo", {"z": 1, "a": 2})
+    assert outcome.state == State.SUCCEEDED
+    row, kinds = await recorded(outcome)
+    assert (row.arguments, row.binding, row.outcome) == (shown[0].arguments_json, shown[0].binding, "ask")
+    assert kinds == ["call.dispatched", "call.succeeded"]
+    assert [sent["arguments"] for sent in here.sent()] == [{"a": 2, "z": 1}]
+
+
+@pytest.mark.parametrize("error", [Denied("No, thank you."), RuntimeError("hunter2")])
+async def test_a_person_who_refuses_and_an_approver_that_breaks_both_end_the_call(
+    site: Make, echo: Server, error: Exception
+):
+    async def no(call: Call) -> None:
+        raise error
+
+    here: Site = await site(policy=policy(Outcome.ASK), approver=no)
+    outcome = await here.call("echo__echo")
+    assert (outcome.state, outcome.error_code) == (State.REJECTED, "DENIED")
+    assert "hunter2" not in outcome.message
+    assert (await recorded(outcome))[1] == ["call.rejected"]
+    assert here.sent() == []
+
+
+async def test_a_caller_that_leaves_while_people_think_cancels_the_call(site: Make, echo: Server):
+    asked = asyncio.Event()
+
+    async def forever(call: Call) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    here: Site = await site(policy=policy(Outcome.ASK), approver=forever)
+    caller = asyncio.create_task(here.call("echo__echo"))
+    await asked.wait()
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    row, kinds = await ended()
+    assert (row.state, row.error_code, kinds) == ("cancelled", "CANCELLED", ["call.cancelled"])
+    assert here.sent() == []
+
+
+async def test_a_fault_of_our_own_refuses_the_call_and_tells_no_secret(
+    site: Make, echo: Server, monkeypatch: pytest.MonkeyPatch
+):
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError("hunter2")
+
+    monkeypatch.setattr("mcpregistry.calls.pipeline.check_arguments", broken)
+    outcome = await refused(await site(), "echo__echo", {}, "DENIED")
+    assert "hunter2" not in outcome.message + outcome.remedy
+
+
+# -- budgets and limits ------------------------------------------------------------------------------
+
+
+async def test_calls_beyond_the_rate_are_refused_with_the_time_to_wait(site: Make, echo: Server):
+    await db_call(lambda: Agent.objects.update(calls_per_minute=2))
+    here: Site = await site()
+    outcomes = [await here.call("echo__echo") for _ in range(3)]
+    assert [outcome.state for outcome in outcomes] == ["succeeded", "succeeded", "denied"]
+    assert outcomes[2].error_code == "RATE_LIMITED"
+    assert "seconds" in outcomes[2].remedy
+    assert len(here.sent()) == 2
+
+
+async def test_an_oversize_answer_is_a_typed_error(site: Make, live_db: None):
+    await db_call(add_server, "hostile", tool("big"), max_message_bytes=10_000)
+    here = await site()
+    outcome = await here.call("hostile__big", {"size": 50_000})
+    assert (outcome.state, outcome.error_code) == (State.UNKNOWN, "RESOURCE_LIMIT")
+    await recorded(outcome)
+
+
+async def test_a_long_result_is_kept_in_part_and_its_size_in_full(site: Make, live_db: None):
+    await db_call(add_server, "hostile", tool("big"))
+    here = await site()
+    outcome = await here.call("hostile__big", {"size": 300_000})
+    row, _ = await recorded(outcome)
+    assert row.result_bytes > 300_000 > len(row.result)
+
+
+async def test_a_timeout_after_sending_is_unknown(site: Make, live_db: None, journal: Path):
+    await db_call(lambda: add_server("slow", tool("count"), request_timeout=1.5, **journal_env(journal)))
+    here: Site = await site()
+    assert (await here.call("slow__count", {"steps": 1})).state == State.SUCCEEDED
+    outcome = await here.call("slow__count", {"steps": 1000, "pause": 0.1})
+    assert (outcome.state, outcome.error_code) == (State.UNKNOWN, "TIMEOUT")
+    assert len(here.sent()) == 2
+
+
+async def test_a_server_that_cannot_start_means_not_sent(site: Make, live_db: None):
+    await db_call(lambda: add_server("crash", tool("pid"), env={"FAKE_CRASH": "start"}))
+    here = await site()
+    outcome = await here.call("crash__pid")
+    assert (outcome.state, outcome.error_code) == (State.NOT_SENT, "CONNECTION_FAILED")
+    assert (await recorded(outcome))[1] == ["call.dispatched", "call.not_sent"]
+
+
+async def test_a_server_that_dies_in_the_call_leaves_it_unknown_and_the_next_call_works(
+    site: Make, live_db: None, journal: Path
+):
+    await db_call(lambda: add_server("crash", tool("crash"), tool("pid"), **journal_env(journal)))
+    here: Site = await site()
+    assert (await here.call("crash__pid")).state == State.SUCCEEDED
+    outcome = await here.call("crash__crash")
+    assert (outcome.state, outcome.error_code) == (State.UNKNOWN, "CONNECTION_FAILED")
+    assert [sent["name"] for sent in here.sent()] == ["pid", "crash"]
+    async with asyncio.timeout(15):
+        while (await here.call("crash__pid")).state != State.SUCCEEDED:
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize(("idempotent", "times"), [(False, 1), (True, 2)])
+async def test_only_a_tool_marked_idempotent_is_ever_sent_again(
+    site: Make, live_db: None, journal: Path, idempotent: bool, times: int
+):
+    def prepare() -> None:
+        add_server("crash", tool("crash"), tool("pid"), resend="always", **journal_env(journal))
+        Tool.objects.filter(name="crash").update(idempotent=idempotent)
+
+    await db_call(prepare)
+    here: Site = await site()
+    assert (await here.call("crash__pid")).state == State.SUCCEEDED
+    outcome = await here.call("crash__crash")
+    assert outcome.state == State.UNKNOWN
+    assert [sent["name"] for sent in here.sent()].count("crash") == times
+
+
+# -- cancelling and stopping -------------------------------------------------------------------------
+
+
+async def test_a_caller_that_leaves_at_once_leaves_one_record_and_nothing_is_sent(site: Make, echo: Server):
+    here: Site = await site()
+    caller = asyncio.create_task(here.call("echo__echo"))
+    await asyncio.sleep(0)  # the caller waits, the pipeline has not taken its first step
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    row, kinds = await ended()
+    assert (row.state, row.error_code) == ("not_sent", "CANCELLED")
+    assert kinds == ["call.dispatched", "call.not_sent"]
+    assert here.sent() == []
+
+
+async def test_a_caller_that_leaves_after_sending_leaves_the_end_unknown(site: Make, live_db: None, journal: Path):
+    await db_call(lambda: add_server("slow", tool("count"), **journal_env(journal)))
+    here: Site = await site()
+    caller = asyncio.create_task(here.call("slow__count", {"steps": 1000, "pause": 0.1}))
+    await here.until_sent()
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    row, kinds = await ended()
+    assert (row.state, row.error_code) == ("unknown", "CANCELLED")
+    assert kinds == ["call.dispatched", "call.unknown"]
+
+
+@pytest.mark.fault
+async def test_whenever_callers_leave_each_call_ends_exactly_once(site: Make, echo: Server):
+    """Cancel after 0, 1, 2, … turns of the loop: at every stage of the pipeline, on the way in and out."""
+    here: Site = await site()
+    await here.call("echo__echo", {"warm": 1})
+
+    async def leave_after(turns: int) -> None:
+        caller = asyncio.create_task(here.call("echo__echo", {"turns": turns}))
+        for _ in range(turns):
+            await asyncio.sleep(0.0001 * (turns % 7))
+        caller.cancel()
+        await asyncio.gather(caller, return_exceptions=True)
+
+    await asyncio.gather(*(leave_after(turns) for turns in range(80)))
+    await here.engine.stop()
+    rows = await db_call(lambda: list(Invocation.objects.values_list("id", "state", "arguments")))
+    assert len(rows) == 80  # one of the 80 left before it had called at all, and one was to warm up
+    assert {state for _, state, _ in rows} <= {"succeeded", "not_sent", "unknown"}
+    sent = [str(params["arguments"].get("turns")) for params in here.sent()]
+    assert len(sent) == len(set(sent))
+    never = {arguments for _, state, arguments in rows if state == "not_sent"}
+    assert not never & {f'{{"turns":{turns}}}' for turns in sent}
+
+
+async def test_a_stopping_engine_refuses_new_calls_and_lets_running_ones_end(site: Make, live_db: None, journal: Path):
+    await db_call(lambda: add_server("slow", tool("count"), **journal_env(journal)))
+    here: Site = await site()
+    running = asyncio.create_task(here.call("slow__count", {"steps": 10, "pause": 0.05}))
+    await here.until_sent()
+    stopping = asyncio.create_task(here.engine.stop())
+    await asyncio.sleep(0)
+    with pytest.raises(Busy):
+        await here.call("slow__count")
+    assert (await running).state == State.SUCCEEDED
+    await stopping
+    await recorded(await running)
+
+
+async def test_a_call_that_outlasts_the_drain_is_unknown_and_its_caller_hears_of_it(
+    site: Make, live_db: None, journal: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("mcpregistry.calls.engine.DRAIN_SECONDS", 0.1)
+    await db_call(lambda: add_server("slow", tool("count"), **journal_env(journal)))
+    here: Site = await site()
+    running = asyncio.create_task(here.call("slow__count", {"steps": 1000, "pause": 0.1}))
+    await here.until_sent()
+    await here.engine.stop()
+    with pytest.raises(DownstreamError, match="stopped") as caught:
+        await running
+    assert caught.value.sent
+    row, kinds = await recorded()
+    assert (row.state, kinds) == ("unknown", ["call.dispatched", "call.unknown"])
+
+
+# -- evidence ----------------------------------------------------------------------------------------
+
+
+async def test_the_binding_changes_with_everything_that_is_decided_on(site: Make, echo: Server):
+    bindings: list[str] = []
+
+    async def binding(here: Site, name: str, arguments: dict[str, Any]) -> str:
+        outcome = await here.call(name, arguments)
+        return await db_call(lambda: Invocation.objects.get(id=outcome.invocation_id).binding)
+
+    here = await site()
+    bindings.append(await binding(here, "echo__echo", {"a": 1}))
+    assert await binding(here, "echo__echo", {"a": 1}) == bindings[0]
+    bindings.append(await binding(here, "echo__echo", {"a": 2}))
+    bindings.append(await binding(here, "echo__pid", {"a": 1}))
+    await db_call(lambda: Server.objects.update(revision=2))
+    await db_call(here.engine.live.refresh)
+    bindings.append(await binding(here, "echo__echo", {"a": 1}))
+    assert len(set(bindings)) == 4
+
+
+async def test_no_secret_of_a_server_reaches_a_record(site: Make, live_db: None, journal: Path):
+    env = {"FAKE_JOURNAL": str(journal), "API_TOKEN": "canary-7e1f"}
+    await db_call(lambda: add_server("echo", *ECHO, env=env))
+    here: Site = await site()
+    await here.call("echo__echo", {"a": 1})
+    await here.engine.stop()
+
+    def everything() -> str:
+        from mcpregistry.models import AuditEntry
+
+        return repr([*Invocation.objects.values(), *AuditEntry.objects.values(), *Server.objects.values()])
+
+    assert "canary-7e1f" not in await db_call(everything)
+
+
+async def test_an_expired_grant_disappears_from_the_list_in_time(site: Make, echo: Server):
+    def expire() -> None:
+        Grant.objects.update(expires_at=timezone.now() + timedelta(seconds=1))
+
+    await db_call(expire)
+    here: Site = await site()
+    catalogue = here.engine.catalogue("default", "ann")
+    assert catalogue.entries
+    async with asyncio.timeout(10):
+        while here.engine.catalogue("default", "ann").entries:
+            await asyncio.sleep(0.05)

@@ -23,17 +23,13 @@ def fill_row(server: Server, entry: ServerEntry, *, source: str, position: int) 
     server.transport, server.command = entry.transport, list(entry.command)
     server.description = entry.description or server.description
     server.cwd, server.url, server.source = entry.cwd, entry.url, source
-    # Sealing is never the same twice, so equal values are left alone: a change closes connections.
-    if server.env != dict(entry.env):
-        server.env = dict(entry.env)
-    if server.headers != dict(entry.headers):
-        server.headers = dict(entry.headers)
+    server.env, server.headers = dict(entry.env), dict(entry.headers)
     if entry.connect_timeout_ms is not None:
         server.connect_timeout = entry.connect_timeout_ms / 1000
     if entry.request_timeout_ms is not None:
         server.request_timeout = entry.request_timeout_ms / 1000
     extra = _extra(server.extra, entry, position)
-    if server.extra != extra:
+    if server.extra != extra:  # sealing is never the same twice, and equal values are no change
         server.extra = extra
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mcpregistry.domain.errors import NotFound
+from mcpregistry.services import exchange_files
 from mcpregistry.services.exchange_files import FileWatch, folders_for, locate, write_file
 
 
@@ -70,6 +71,23 @@ def test_a_watched_file_tells_each_new_content_once(tmp_path: Path) -> None:
     assert watch.changed() is None
     put(tmp_path / "new", "four").replace(path)
     assert watch.changed() == b"four"
+
+
+def test_a_file_that_changes_while_it_is_read_is_left_for_the_next_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = put(tmp_path / "x.json", "first half")
+    watch = FileWatch(path)
+
+    def read_while_somebody_writes(path: Path) -> bytes:
+        monkeypatch.undo()
+        content = path.read_bytes()
+        put(path, "first half and second half")
+        return content
+
+    monkeypatch.setattr(exchange_files, "read_file", read_while_somebody_writes)
+    assert watch.changed() is None
+    assert watch.changed() == b"first half and second half"
 
 
 def test_a_written_file_replaces_the_old_one_and_is_the_owners_alone(tmp_path: Path) -> None:

@@ -1,0 +1,100 @@
+"""Commands say what they found and end with an exit code that a script can use."""
+
+from __future__ import annotations
+
+import io
+import json
+import stat
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from mcpregistry.models import AuditEntry, ServerTest
+from mcpregistry.models.guards import drop_guards, install_guards
+from mcpregistry.services import audit
+from tests.services.rows import confirmed, dispatched, draft
+
+
+def run(*words: str) -> tuple[int, str]:
+    out = io.StringIO()
+    try:
+        call_command(*words, stdout=out)
+    except SystemExit as ended:
+        return int(ended.code or 0), out.getvalue()
+    return 0, out.getvalue()
+
+
+def test_mcptest_shows_steps_tools_and_the_answer(live_db):
+    confirmed()
+    code, said = run("mcptest", "echo", "--call", "echo", "--args", '{"text": "\\u001b[2J"}')
+    assert code == 0
+    assert [line.split()[0] for line in said.splitlines()[1:5]] == ["connect", "list", "call", "total"]
+    assert "3: echo, refuse, pid" in said
+    assert said.endswith("Passed\n")
+    assert "\x1b" not in said
+    assert ServerTest.objects.get().verdict == "passed"
+
+
+def test_mcptest_fails_with_the_reason_and_the_servers_log(live_db):
+    confirmed("crash", env={"FAKE_CRASH": "start"})
+    code, said = run("mcptest", "crash")
+    assert code == 1
+    assert "CONNECTION_FAILED" in said
+    assert "cannot find my configuration" in said
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["absent"], "no server 'absent'"),
+        (["new"], "nobody has confirmed"),
+        (["echo", "--call", "echo", "--args", "[1]"], "no JSON object"),
+        (["echo", "--call", "echo", "--args", "{"], "no JSON"),
+    ],
+)
+def test_mcptest_ends_with_2_when_nothing_could_be_tested(words, reason):
+    confirmed()
+    draft("new")
+    with pytest.raises(CommandError, match=reason) as caught:
+        run("mcptest", *words)
+    assert caught.value.returncode == 2
+
+
+@pytest.mark.django_db
+def test_invariants_prints_a_table_and_ends_with_1_when_one_is_broken():
+    assert run("invariants", "--strict")[0] == 0
+    dispatched(lease_until=None)
+    code, said = run("invariants")
+    assert code == 1
+    assert "BROKEN 1 times    A call that is out has a lease.\n" in said
+    assert "1 broken." in said
+
+
+@pytest.mark.django_db
+def test_audit_verifies_exports_and_compares(tmp_path):
+    for number in range(3):
+        audit.record(kind="test", actor="ann", subject="s", number=number)
+    file = tmp_path / "audit.jsonl"
+    assert run("audit", "verify") == (0, "All 3 entries are as they were written.\n")
+    assert run("audit", "export", "--output", str(file))[0] == 0
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert run("audit", "export")[1] == file.read_text()
+    assert [json.loads(line)["seq"] for line in file.read_text().splitlines()] == [1, 2, 3]
+    drop_guards()
+    AuditEntry.objects.filter(seq=3).delete()
+    install_guards()
+    assert run("audit", "verify")[0] == 0
+    code, said = run("audit", "verify", "--against", str(file))
+    assert (code, "configuration #3: was exported and is gone" in said) == (1, True)
+    with pytest.raises(CommandError, match="does not exist yet"):
+        run("audit", "export", "--output", str(file))
+    file.write_text("[]")
+    with pytest.raises(CommandError, match="no export"):
+        run("audit", "verify", "--against", str(file))
+
+
+@pytest.mark.django_db
+def test_demo_leaves_a_site_in_use_alone():
+    draft()
+    assert "not empty" in run("demo")[1]

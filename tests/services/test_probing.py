@@ -1,0 +1,73 @@
+"""The downstream side of a synchronous process: every trouble is a report, nothing is left behind."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+import pytest
+from django.db import connections
+
+from mcpregistry.services import probing
+from mcpregistry.services.probing import Prober
+from tests.services.rows import confirmed, draft
+
+
+@pytest.fixture
+def prober():
+    made = Prober()
+    yield made
+    made.close()
+
+
+def test_many_threads_test_at_the_same_time(live_db, prober):
+    servers = [confirmed(slug) for slug in ("echo", "slow", "legacy", "crash")]
+
+    def test(server):
+        try:
+            return prober.test(server.pk)
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(4) as threads:
+        reports = list(threads.map(test, servers))
+    assert [report.error for report in reports] == [None] * 4
+    assert all(report.listed for report in reports)
+
+
+def test_a_call_with_its_exact_bytes_is_part_of_the_report(live_db, prober):
+    report = prober.test(confirmed().pk, ("echo", b'{"b":1,"a":2}'))
+    assert report.result["structuredContent"]["arguments"] == {"a": 2, "b": 1}
+    assert report.timings["call"] > 0
+
+
+def test_what_may_not_run_is_refused_in_the_report(live_db, prober):
+    report = prober.test(draft().pk)
+    assert (report.ok, report.error.code, report.listed) == (False, "CONFLICT", False)
+
+
+def test_an_unexpected_failure_tells_nothing_of_itself(live_db, prober, monkeypatch):
+    def explode(server_id):
+        raise RuntimeError("the password is hunter2")
+
+    monkeypatch.setattr(probing, "target_for", explode)
+    report = prober.test(1)
+    assert "hunter2" not in str(report.error)
+    assert report.error.remedy
+
+
+def test_a_server_that_never_answers_is_given_up(live_db, prober, monkeypatch):
+    monkeypatch.setattr(probing, "_patience", lambda target: 0.3)
+    report = prober.test(confirmed("mute").pk)
+    assert report.error.code == "TIMEOUT"
+
+
+def test_closing_leaves_neither_threads_nor_processes(live_db):
+    before = {thread.name for thread in threading.enumerate()}
+    prober = Prober()
+    assert prober.test(confirmed().pk).ok
+    prober.close()
+    left = {thread.name for thread in threading.enumerate()} - before
+    assert not [name for name in left if name.startswith("mcp")]
+    assert not [child for child in psutil.Process().children() if "echo.py" in " ".join(child.cmdline())]

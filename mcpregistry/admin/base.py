@@ -94,6 +94,13 @@ class RecordAdmin(ModelAdmin):
         for row in queryset:
             self.remove(request, row)
 
+    def get_deleted_objects(
+        self, objs: Any, request: HttpRequest
+    ) -> tuple[list[Any], dict[str, int], set[str], list[str]]:
+        """The right to delete a record covers what hangs on it, such as the tokens of an agent."""
+        listed, counts, _, protected = super().get_deleted_objects(objs, request)
+        return listed, counts, set(), protected
+
     def changeform_view(
         self,
         request: HttpRequest,

@@ -28,13 +28,13 @@ class ServerForm(forms.ModelForm):
     )
     env = SecretsField(
         label="Environment",
-        placeholder="API_KEY=${cred:github}",
+        placeholder="API_KEY=${cred:name}",
         help_text=f"One NAME=value per line. Stored values are never shown: leave {MASK} to keep one, remove the line "
-        "to delete it. ${VAR} takes a variable of the site's own environment, ${cred:NAME} a stored credential.",
+        "to delete it. ${VAR} takes a variable that SLIPSNISSE_PASS_ENV lists, ${cred:NAME} a stored credential.",
     )
     headers = SecretsField(
         label="Headers",
-        placeholder="Authorization=Bearer ${cred:github}",
+        placeholder="Authorization=Bearer ${cred:name}",
         help_text=f"One NAME=value per line, sent with every request. Stored values are never shown: leave {MASK} to "
         "keep one.",
     )

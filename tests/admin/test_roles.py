@@ -1,0 +1,198 @@
+"""Every page and every button of the admin, tried by every role."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib import admin
+from django.db.models import Model
+from django.test import Client
+from django.urls import reverse
+
+from mcpregistry.admin.base import RecordAdmin, Verb
+from mcpregistry.models import Agent, AuditEntry, Server, Token, Tool
+from mcpregistry.services import servers
+from mcpregistry.services.roles import ADMIN, APPROVER, OPERATOR, ROLES, VIEWER
+from tests.admin.conftest import ClientOf
+from tests.fakes.seed import ACTOR, Site
+
+OURS = [model for model, page in admin.site._registry.items() if isinstance(page, RecordAdmin)]
+LADDER = {role: place for place, role in enumerate(ROLES)}
+
+# The least role that may add, change or delete; nobody may where nothing is said.
+ADDS = {
+    "server": OPERATOR, "endpoint": OPERATOR, "workspace": OPERATOR, "credential": OPERATOR,
+    "agent": ADMIN, "grant": ADMIN,
+}  # fmt: skip
+CHANGES = ADDS | {"tool": OPERATOR, "configuration": ADMIN}
+DELETES = {
+    "server": OPERATOR,
+    "endpoint": OPERATOR,
+    "workspace": OPERATOR,
+    "credential": ADMIN,
+    "agent": ADMIN,
+    "grant": ADMIN,
+}
+VERBS = {
+    ("server", "confirm"): ADMIN, ("server", "test"): OPERATOR, ("server", "refresh"): OPERATOR,
+    ("server", "reconnect"): OPERATOR, ("server", "approve"): APPROVER, ("server", "enable"): OPERATOR,
+    ("server", "disable"): OPERATOR, ("tool", "enable"): OPERATOR, ("tool", "disable"): OPERATOR,
+    ("tool", "approve"): APPROVER, ("tool", "reject"): APPROVER, ("agent", "token"): ADMIN,
+    ("token", "revoke"): ADMIN,
+}  # fmt: skip
+
+
+def page(model: type[Model], what: str, *args: Any) -> str:
+    return reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_{what}", args=args)
+
+
+def holds(role: str, least: str | None) -> bool:
+    return least is not None and LADDER[role] >= LADDER[least]
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_role_opens_every_list_and_record(client_of: ClientOf, role: str) -> None:
+    client = client_of(role)
+    for model in OURS:
+        assert client.get(page(model, "changelist"), follow=True).status_code == 200, model
+        row = model._default_manager.first()
+        assert row is not None, f"the seed makes no {model.__name__}"
+        for what in ("change", "history"):
+            assert client.get(page(model, what, row.pk)).status_code == 200, (model, what)
+    assert client.get(reverse("admin:index")).status_code == 200
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_adding_changing_and_deleting_follow_the_roles(client_of: ClientOf, role: str) -> None:
+    client = client_of(role)
+    for model in OURS:
+        name, row = str(model._meta.model_name), model._default_manager.first()
+        may = {"add": ADDS.get(name), "delete": DELETES.get(name)}
+        assert (client.get(page(model, "add")).status_code == 200) is holds(role, may["add"]), (model, "add")
+        answer = client.get(page(model, "delete", row.pk))
+        assert (answer.status_code == 200) is holds(role, may["delete"]), (model, "delete")
+        saved = client.post(page(model, "change", row.pk), {})
+        assert (saved.status_code != 403) is holds(role, CHANGES.get(name)), (model, "change")
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_people_and_groups_are_for_admins(client_of: ClientOf, role: str) -> None:
+    client = client_of(role)
+    for name in ("auth_user", "auth_group"):
+        for what in ("changelist", "add"):
+            assert (client.get(reverse(f"admin:{name}_{what}")).status_code == 200) is (role == ADMIN)
+
+
+def every_verb() -> list[tuple[type[Model], Verb]]:
+    pages = admin.site._registry
+    return [(model, verb) for model in OURS for verb in pages[model].verbs]  # type: ignore[attr-defined]
+
+
+def test_every_button_is_in_the_table_of_this_test() -> None:
+    assert {(model._meta.model_name, verb.name) for model, verb in every_verb()} == set(VERBS)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_buttons_obey_the_roles_and_nothing_changes_for_those_refused(client_of: ClientOf, role: str) -> None:
+    client = client_of(role)
+    for model, verb in every_verb():
+        least, row = VERBS[model._meta.model_name, verb.name], _row_for(model, verb)
+        if verb.page:
+            answer = client.get(reverse(f"admin:{verb.page}", args=[row.pk]))
+            assert (answer.status_code == 200) is holds(role, least), (model, verb.name)
+            if not holds(role, least):
+                assert client.post(reverse(f"admin:{verb.page}", args=[row.pk])).status_code == 403
+            continue
+        before = AuditEntry.objects.count()
+        answer = client.post(page(model, "verb", row.pk, verb.name))
+        assert answer.status_code == (302 if holds(role, least) else 403), (model, verb.name)
+        if not holds(role, least):
+            assert AuditEntry.objects.count() == before, (model, verb.name)
+
+
+def _row_for(model: type[Model], verb: Verb) -> Any:
+    """A record that the button fits; made on the spot where earlier buttons have used it up."""
+    rows = [row for row in model._default_manager.all() if verb.applies(row)]
+    return rows[0] if rows else model._default_manager.first()
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_page_offers_only_the_buttons_that_the_role_may_press(client_of: ClientOf, site: Site, role: str) -> None:
+    client = client_of(role)
+    html = client.get(page(Server, "change", site.servers["github"].pk)).content.decode()
+    assert ("Test now" in html) is holds(role, OPERATOR)
+    assert ("Approve all waiting" in html) is holds(role, APPROVER)
+    draft = client.get(page(Server, "change", site.servers["browser"].pk)).content.decode()
+    assert ("Confirm launch" in draft) is holds(role, ADMIN)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_list_actions_obey_the_roles(client_of: ClientOf, site: Site, role: str) -> None:
+    client, waiting = client_of(role), Tool.objects.waiting().first()
+    assert waiting is not None
+    tries = [
+        (Tool, "approve_selected", waiting.pk, APPROVER),
+        (Server, "disable_selected", site.servers["time"].pk, OPERATOR),
+        (Token, "revoke_selected", Token.objects.first().pk, ADMIN),  # type: ignore[union-attr]
+        (Agent, "delete_selected", site.agents["ci"].pk, ADMIN),
+    ]
+    for model, action, pk, least in tries:
+        before = AuditEntry.objects.count()
+        client.post(page(model, "changelist"), {"action": action, "_selected_action": [pk], "post": "yes"})
+        assert (AuditEntry.objects.count() > before) is holds(role, least), (model, action)
+
+
+def test_nothing_changes_by_opening_an_address(client_of: ClientOf, site: Site) -> None:
+    client = client_of("root")
+    for model, verb in every_verb():
+        if not verb.page:
+            row = _row_for(model, verb)
+            assert client.get(page(model, "verb", row.pk, verb.name)).status_code == 405
+    assert client.get(reverse("admin:mcpregistry_auditentry_verify")).status_code == 405
+    before = AuditEntry.objects.count()
+    client.get(reverse("admin:mcpregistry_server_confirm", args=[site.servers["browser"].pk]))
+    client.get(reverse("admin:mcpregistry_agent_issue_token", args=[site.agents["ci"].pk]))
+    assert AuditEntry.objects.count() == before
+
+
+def test_a_button_needs_the_token_of_its_page(site: Site) -> None:
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(site.people["admin"])
+    url = page(Server, "verb", site.servers["git"].pk, "disable")
+    assert client.post(url).status_code == 403
+    assert Server.objects.get(slug="git").lifecycle == "active"
+
+
+def test_an_unknown_button_or_record_is_not_found(client_of: ClientOf, site: Site) -> None:
+    client = client_of("root")
+    assert client.post(page(Server, "verb", site.servers["git"].pk, "explode")).status_code == 404
+    assert client.post(page(Server, "verb", 999_999, "test")).status_code == 404
+
+
+@pytest.mark.parametrize("who", ["anonymous", "no role", "not staff"])
+def test_without_a_role_there_is_nothing_to_see(site: Site, who: str) -> None:
+    client = Client()
+    if who != "anonymous":
+        person = site.people[VIEWER]
+        person.groups.clear()
+        person.is_staff = who == "no role"
+        person.save()
+        client.force_login(person)
+    for model in OURS:
+        assert client.get(page(model, "changelist")).status_code in (302, 403)
+    if who == "no role":
+        assert "no role was given to you" in client.get(reverse("admin:index")).content.decode()
+
+
+def test_an_operator_cannot_make_a_changed_server_run(client_of: ClientOf, site: Site) -> None:
+    """Editing the command makes it a draft, and enabling a draft leaves it one."""
+    server = site.servers["time"]
+    server.refresh_from_db()
+    server.command = ["sh", "-c", "touch /tmp/canary"]
+    servers.save_server(server=server, actor=ACTOR)
+    client = client_of(OPERATOR)
+    for name in ("enable", "disable", "enable", "test", "reconnect"):
+        client.post(page(Server, "verb", server.pk, name))
+        server.refresh_from_db()
+        assert server.lifecycle != "active"

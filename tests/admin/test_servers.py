@@ -1,0 +1,299 @@
+"""Servers: the form, its secrets, confirming a launch, and the buttons."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from mcpregistry.models import AuditEntry, Invocation, Server, Tool
+from mcpregistry.services import definitions, servers
+from tests.admin.conftest import ClientOf
+from tests.fakes.seed import ACTOR, Site, tool
+
+ADD = "/admin/mcpregistry/server/add/"
+LIMITS = {
+    "connect_mode": "lazy", "protocol_mode": "auto", "resend": "safe", "check_interval": 300, "connect_timeout": 30,
+    "request_timeout": 30, "idle_timeout": 600, "max_message_bytes": 4194304, "max_concurrency": 8,
+}  # fmt: skip
+LOCAL = LIMITS | {"slug": "new", "transport": "stdio", "command": "uvx\nmcp-server-time", "env": "TOKEN=s3cret"}
+
+
+def change(server: Server) -> str:
+    return reverse("admin:mcpregistry_server_change", args=[server.pk])
+
+
+def press(client: Client, server: Server, name: str) -> str:
+    """Press a button and return the page that follows."""
+    url = reverse("admin:mcpregistry_server_verb", args=[server.pk, name])
+    return client.post(url, follow=True).content.decode()
+
+
+def errors(answer: Any) -> dict[str, list[str]]:
+    return {name: list(texts) for name, texts in answer.context["adminform"].form.errors.items()}
+
+
+def test_a_new_server_is_a_draft_with_its_secrets_sealed(client_of: ClientOf) -> None:
+    answer = client_of("operator").post(ADD, LOCAL | {"cwd": "/srv"})
+    assert answer.status_code == 302, errors(answer)
+    server = Server.objects.get(slug="new")
+    assert (server.lifecycle, server.command, server.env) == ("draft", ["uvx", "mcp-server-time"], {"TOKEN": "s3cret"})
+    assert "s3cret" not in server.sealed_env
+    assert AuditEntry.objects.filter(kind="server.created", subject="server:new", actor="user:operator").exists()
+
+
+def test_a_command_may_also_be_a_json_list(client_of: ClientOf) -> None:
+    client_of("operator").post(ADD, LOCAL | {"command": '["my prog", "two words", ""]'})
+    assert Server.objects.get(slug="new").command == ["my prog", "two words", ""]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "where", "says"),
+    [
+        ({"command": ""}, "command", "must be a list of words"),
+        ({"command": '["a"'}, "command", "none"),
+        ({"command": "[1, 2]"}, "command", "list of texts"),
+        ({"slug": "two__lines"}, "slug", "single underscores"),
+        ({"slug": "git"}, "slug", "already exists"),
+        ({"env": "no equals sign"}, "env", "NAME=value"),
+        ({"env": "LD_PRELOAD=/tmp/x.so"}, "env", "load other code"),
+        ({"env": "A=1\nA=2"}, "env", "twice"),
+        ({"env": "NEW=•••"}, "env", "no stored value"),
+        ({"transport": "http", "url": "ftp://x"}, "url", "no http or https address"),
+        ({"transport": "http", "url": "https://u:p@x/"}, "url", "password"),
+        (
+            {"transport": "http", "url": "https://x/", "allowed_networks": "10.0.0.0/99"},
+            "allowed_networks",
+            "no network",
+        ),
+        ({"connect_timeout": "-1"}, "connect_timeout", "0.1"),
+        ({"max_concurrency": "many"}, "max_concurrency", "whole number"),
+    ],
+)
+def test_a_mistake_is_explained_at_its_field(
+    client_of: ClientOf, wrong: dict[str, str], where: str, says: str
+) -> None:  # fmt: skip
+    answer = client_of("operator").post(ADD, LOCAL | wrong)
+    assert answer.status_code == 200
+    assert list(errors(answer)) == [where]
+    assert says in " ".join(errors(answer)[where])
+    assert "s3cret" not in answer.content.decode() or "env" in LOCAL | wrong
+
+
+def test_values_of_env_and_headers_never_reach_a_page(client_of: ClientOf, site: Site) -> None:
+    client = client_of("root")
+    pages = [change(site.servers[slug]) for slug in ("git", "github", "postgres")]
+    pages += [page.replace("change", "history") for page in pages]
+    html = "".join(client.get(page).content.decode() for page in pages)
+    assert "GIT_TOKEN=•••" in html
+    assert "Authorization=•••" in html
+    for secret in ("hunter2", "cred:github", "cred:git-forge"):
+        assert secret not in html
+
+
+def saved(client: Client, server: Server, **fields: Any) -> Server:
+    form = client.get(change(server)).context["adminform"].form
+    data = {name: form[name].value() for name in form.fields} | fields
+    texts = {name: value for name, value in data.items() if isinstance(value, str | int | float)}
+    answer = client.post(change(server), texts)
+    assert answer.status_code == 302, errors(answer)
+    return Server.objects.get(pk=server.pk)
+
+
+def test_a_mask_keeps_the_stored_value_and_a_missing_line_removes_it(client_of: ClientOf, site: Site) -> None:
+    client, command = client_of("admin"), "uvx\nmcp-server-git"
+    kept = saved(client, site.servers["git"], command=command, env="GIT_TOKEN=•••\nNEW=1", allowed_networks="")
+    assert kept.env == {"GIT_TOKEN": "${cred:git-forge}", "NEW": "1"}
+    assert kept.lifecycle == "draft"
+    assert saved(client, kept, command=command, env="", allowed_networks="").env == {}
+
+
+def test_changing_only_words_for_people_keeps_a_server_active(client_of: ClientOf, site: Site) -> None:
+    git = site.servers["git"]
+    texts = {"command": "\n".join(git.command), "env": "GIT_AUTHOR_NAME=•••\nGIT_TOKEN=•••", "allowed_networks": ""}
+    after = saved(client_of("operator"), git, description="Better words", **texts)
+    assert (after.lifecycle, after.description, after.revision) == ("active", "Better words", 1)
+
+
+def test_another_transport_empties_the_fields_of_the_old_one(client_of: ClientOf, site: Site) -> None:
+    fields = {"transport": "http", "url": "https://example.org/mcp", "command": "uvx", "headers": "X-Key=1"}
+    after = saved(client_of("operator"), site.servers["git"], env="A=b", allowed_networks="", **fields)
+    assert (after.command, after.cwd, after.env) == ([], "", {})
+    assert (after.url, after.headers, after.lifecycle) == ("https://example.org/mcp", {"X-Key": "1"}, "draft")
+
+
+# Confirming a launch
+
+
+def confirm(server: Server) -> str:
+    return reverse("admin:mcpregistry_server_confirm", args=[server.pk])
+
+
+def test_the_launch_page_shows_every_word_and_no_value(client_of: ClientOf, site: Site) -> None:
+    words = ["sh", "-c", "echo 'a b' && true", "", "x" * 5_000]
+    server = servers.save_server(
+        server=Server(slug="long", command=words, env={"KEY": "canary-value"}, cwd="/srv/x"), actor=ACTOR
+    )
+    html = client_of("admin").get(confirm(server)).content.decode()
+    assert "x" * 5_000 in html
+    assert "echo &#x27;a b&#x27; &amp;&amp; true" in html
+    assert html.count("<li><code") == len(words)
+    assert "KEY" in html
+    assert "/srv/x" in html
+    assert "canary-value" not in html
+    assert str(shutil.which("sh") and __import__("os").path.realpath(shutil.which("sh"))) in html
+
+
+def test_a_program_that_is_not_there_is_said_to_be_missing(client_of: ClientOf, site: Site) -> None:
+    server = servers.save_server(server=Server(slug="gone", command=["no-such-program-here"]), actor=ACTOR)
+    assert "was not found on this machine" in client_of("admin").get(confirm(server)).content.decode()
+
+
+def test_confirming_what_was_shown_activates_the_server(client_of: ClientOf, site: Site) -> None:
+    client, server = client_of("admin"), site.servers["browser"]
+    shown = client.get(confirm(server)).context["launch"]
+    client.post(confirm(server), {"launch": shown})
+    server.refresh_from_db()
+    assert (server.lifecycle, server.confirmed_by) == ("active", site.people["admin"])
+    assert AuditEntry.objects.filter(kind="server.confirmed", actor="user:admin").exists()
+
+
+def test_a_launch_that_changed_meanwhile_is_not_confirmed_and_shown_anew(client_of: ClientOf, site: Site) -> None:
+    client, server = client_of("admin"), site.servers["browser"]
+    shown = client.get(confirm(server)).context["launch"]
+    server.command = ["sh", "-c", "evil"]
+    servers.save_server(server=server, actor=ACTOR)
+    answer = client.post(confirm(server), {"launch": shown})
+    html = answer.content.decode()
+    assert answer.status_code == 409
+    assert "changed after this page was shown" in html
+    assert "evil" in html
+    server.refresh_from_db()
+    assert server.lifecycle == "draft"
+
+
+@pytest.mark.parametrize("wrong", ["", "0" * 64])
+def test_a_made_up_fingerprint_confirms_nothing(client_of: ClientOf, site: Site, wrong: str) -> None:
+    server = site.servers["browser"]
+    assert client_of("root").post(confirm(server), {"launch": wrong}).status_code == 409
+    server.refresh_from_db()
+    assert server.lifecycle == "draft"
+
+
+# Buttons
+
+
+def test_testing_and_refreshing_wake_a_worker(
+    client_of: ClientOf, site: Site, woken: list[Any], django_capture_on_commit_callbacks: Any
+) -> None:  # fmt: skip
+    client, git = client_of("operator"), site.servers["git"]
+    with django_capture_on_commit_callbacks(execute=True):
+        assert "The test starts" in press(client, git, "test")
+    test = git.tests.first()
+    assert test is not None
+    assert (test.verdict, test.requested_by) == ("queued", site.people["operator"])
+    assert "being read anew" in press(client, git, "refresh")
+    assert [task for task, _ in woken] == ["test_server", "refresh_server"]
+
+
+def test_a_draft_cannot_be_tested_and_says_why(client_of: ClientOf, site: Site) -> None:
+    html = press(client_of("operator"), site.servers["browser"], "test")
+    assert "nobody has confirmed how it is launched" in html
+    assert not site.servers["browser"].tests.exists()
+
+
+def test_reconnecting_raises_the_revision_for_every_process(client_of: ClientOf, site: Site) -> None:
+    assert "drops its connection" in press(client_of("operator"), site.servers["git"], "reconnect")
+    assert Server.objects.get(slug="git").revision == 2
+
+
+def test_disabling_and_enabling_a_confirmed_server(client_of: ClientOf, site: Site) -> None:
+    client, git = client_of("operator"), site.servers["git"]
+    press(client, git, "disable")
+    assert Server.objects.get(slug="git").lifecycle == "disabled"
+    assert "active again" in press(client, git, "enable")
+    assert Server.objects.get(slug="git").lifecycle == "active"
+
+
+def test_all_waiting_definitions_are_approved_at_once(client_of: ClientOf, site: Site) -> None:
+    assert "2 definitions approved" in press(client_of("approver"), site.servers["github"], "approve")
+    assert not Tool.objects.waiting().exists()
+
+
+def test_deleting_a_server_keeps_the_records_of_its_calls(client_of: ClientOf, site: Site) -> None:
+    calls = Invocation.objects.count()
+    url = reverse("admin:mcpregistry_server_delete", args=[site.servers["git"].pk])
+    client = client_of("operator")
+    assert "The records of its calls stay" in client.get(url).content.decode()
+    client.post(url, {"post": "yes"})
+    assert not Server.objects.filter(slug="git").exists()
+    assert Invocation.objects.count() == calls
+
+
+# The pages
+
+
+def test_the_page_tells_how_the_server_is(client_of: ClientOf, site: Site) -> None:
+    html = client_of("viewer").get(change(site.servers["git"])).content.decode()
+    for told in ("web@box:4711", "git_status", "connect 640 ms", "Idle for 600 s.", "⟦ESC⟧[33mWARNING", "git_commit"):
+        assert told in html, told
+    assert "\x1b" not in html
+    down = client_of("viewer").get(change(site.servers["tickets"])).content.decode()
+    assert "did not accept a connection" in down
+
+
+def test_the_list_shows_states_calls_and_errors(client_of: ClientOf, site: Site) -> None:
+    answer = client_of("viewer").get("/admin/mcpregistry/server/")
+    shown = {server.slug: server for server in answer.context["cl"].result_list}
+    assert shown["github"].tool_count == 6
+    assert sum(server.recent.calls for server in shown.values()) == 40
+    html = answer.content.decode()
+    for state in ("ready", "unavailable", "failing", "draft"):
+        assert state in html
+
+
+@pytest.mark.parametrize(
+    ("query", "slugs"),
+    [
+        ("q=warehouse", {"postgres"}),
+        ("q=githubcopilot", {"github"}),
+        ("state=unavailable", {"tickets"}),
+        ("state=failing", {"postgres"}),
+        ("state=ready", {"time", "git", "github"}),
+        ("state=untested", set()),
+        ("lifecycle__exact=draft", {"browser"}),
+        ("transport__exact=sse", {"tickets"}),
+        ("state=nonsense", {"time", "git", "github", "postgres", "tickets", "browser"}),
+    ],
+)
+def test_the_list_is_searched_and_filtered(client_of: ClientOf, query: str, slugs: set[str]) -> None:
+    answer = client_of("viewer").get(f"/admin/mcpregistry/server/?{query}")
+    assert {server.slug for server in answer.context["cl"].result_list} == slugs
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("query", ["o=999", "o=-1.x", "q=%00", "lifecycle__exact=%27", "env__x=1", "p=99999999999"])
+def test_hostile_list_addresses_are_no_server_error(client_of: ClientOf, query: str) -> None:
+    answer = client_of("viewer").get(f"/admin/mcpregistry/server/?{query}")
+    assert answer.status_code in (200, 302, 400)
+
+
+def test_secrets_that_no_longer_open_leave_the_page_readable(client_of: ClientOf, site: Site) -> None:
+    other = site.servers["github"].sealed_headers
+    Server.objects.filter(slug="git").update(sealed_env=other)
+    html = client_of("admin").get(change(site.servers["git"])).content.decode()
+    assert "does not open" in html
+
+
+def test_json_of_a_tool_is_shown_as_the_server_wrote_it(client_of: ClientOf, site: Site) -> None:
+    listed = tool("evil", "<img src=x onerror=alert(1)> \u202eabc")
+    definitions.observe(server=site.servers["time"], listed=[listed])
+    found = Tool.objects.get(name="evil")
+    html = client_of("viewer").get(reverse("admin:mcpregistry_tool_change", args=[found.pk])).content.decode()
+    assert "&lt;img src=x onerror=alert(1)&gt; ⟦U+202E⟧abc" in html
+    assert "\u202e" not in html
+    assert json.loads(found.latest.body)["description"].endswith("abc")  # type: ignore[union-attr]

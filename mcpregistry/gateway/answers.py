@@ -18,11 +18,9 @@ _SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 
 def tool_result(outcome: CallOutcome, *, legacy: bool) -> dict[str, Any]:
     """The result object for ``tools/call``. Raises MCPError -32602 for an unknown tool."""
-    if outcome.result is not None:
-        return _passed_through(outcome.result, legacy=legacy)
-    if outcome.error_code == "NOT_FOUND":
+    if outcome.error_code == "NOT_FOUND" and outcome.result is None:
         raise MCPError(t.INVALID_PARAMS, outcome.message)
-    return _own_words(outcome)
+    return _passed_through(_own_words(outcome) if outcome.result is None else outcome.result, legacy=legacy)
 
 
 def _own_words(outcome: CallOutcome) -> dict[str, Any]:
@@ -35,7 +33,6 @@ def _own_words(outcome: CallOutcome) -> dict[str, Any]:
         "call": outcome.invocation_id,
     }
     return {
-        "resultType": "complete",
         "isError": True,
         "content": [{"type": "text", "text": f"{text} (call {outcome.invocation_id})"}],
         "structuredContent": said,
@@ -45,10 +42,23 @@ def _own_words(outcome: CallOutcome) -> dict[str, Any]:
 def _passed_through(result: dict[str, Any], *, legacy: bool) -> dict[str, Any]:
     """The server's own result; only its name tag is replaced by ours, which the SDK adds."""
     answer = {"resultType": "complete", "content": []} | result
+    if not _readable(answer["content"]):
+        raise MCPError(t.INTERNAL_ERROR, "The server's answer cannot be read: its content is no list of parts.")
     meta = answer.get("_meta")
-    if isinstance(meta, dict) and _SERVER_INFO in meta:
+    if isinstance(meta, dict):
         answer["_meta"] = {key: value for key, value in meta.items() if key != _SERVER_INFO}
-    if legacy and "structuredContent" in answer and not isinstance(answer["structuredContent"], dict):
-        # Before 2026-07-28 structured content had to be an object; anything else fails the whole call.
+    else:
+        answer.pop("_meta", None)
+    return _for_legacy(answer) if legacy else answer
+
+
+def _readable(content: Any) -> bool:
+    return isinstance(content, list) and all(isinstance(p, dict) and isinstance(p.get("type"), str) for p in content)
+
+
+def _for_legacy(answer: dict[str, Any]) -> dict[str, Any]:
+    """Before 2026-07-28 structured content had to be an object; anything else fails the whole call."""
+    del answer["resultType"]
+    if "structuredContent" in answer and not isinstance(answer["structuredContent"], dict):
         answer["structuredContent"] = {"result": answer["structuredContent"]}
     return answer

@@ -20,6 +20,7 @@ from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, Too
 
 from mcpregistry.calls.engine import Engine
 from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.gateway.identity import Caller
 
 log = structlog.get_logger(__name__)
@@ -48,7 +49,11 @@ class Changes:
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
-        self._engine.live.listeners.append(lambda _: loop.call_soon_threadsafe(self._look.set))
+
+        def swapped(_: Snapshot) -> None:
+            loop.call_soon_threadsafe(self._look.set)
+
+        self._engine.live.listeners.append(swapped)
         self._task = loop.create_task(self._watch())
 
     def close(self) -> None:

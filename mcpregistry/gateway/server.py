@@ -2,12 +2,16 @@
 
 Handlers translate and nothing more: lists come from the catalogue, calls go to the engine. No
 exception's text may leave here (the SDK's older era would put it on the wire).
+
+Of a host's ``_meta`` only the W3C trace context goes on to servers. The rest stays here: hosts put
+session, thread and user ids there, which are nobody else's business, and ``baggage`` may hold anything.
 """
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
@@ -26,6 +30,7 @@ from mcpregistry.domain.errors import NotFound, SlipsnisseError
 from mcpregistry.gateway.answers import tool_result
 from mcpregistry.gateway.changes import Changes
 from mcpregistry.gateway.identity import Caller, caller_of
+from mcpregistry.gateway.progress import passing_on
 
 log = structlog.get_logger(__name__)
 
@@ -36,6 +41,11 @@ LIST_EXTRA: Mapping[str, Any] = {"resultType": "complete", "ttlMs": 1000, "cache
 
 Context = ServerRequestContext[Any, Any]
 
+_TRACE, _TRACE_LENGTH = ("traceparent", "tracestate"), 512  # W3C Trace Context
+_PLACEHOLDER: Mapping[str, Any] = {"resultType": "complete", "content": []}
+
+# The answer of the call being served, on its way around the SDK's models.
+_answer: ContextVar[dict[str, Any]] = ContextVar("answer")
 # The caller of the HTTP request being served: the SDK checks Mcp-Param headers before any handler.
 current_caller: ContextVar[Caller | None] = ContextVar("current_caller", default=None)
 
@@ -75,7 +85,7 @@ class Gateway:
         server.add_notification_handler("notifications/initialized", t.NotificationParams, self._initialized)
         if importlib.util.find_spec("opentelemetry.sdk") is None:
             server.middleware.clear()  # tracing without an exporter costs a tenth of a call and shows nothing
-        server.middleware.append(self._guard)
+        server.middleware += [self._guard, self._whole]
         return server
 
     async def _guard(self, ctx: Context, call_next: CallNext) -> HandlerResult:
@@ -91,7 +101,7 @@ class Gateway:
             if type(error).__module__.startswith("pydantic"):
                 raise MCPError(t.INVALID_PARAMS, "The request's parameters are not valid.") from None
             raise self._silenced(ctx) from None
-        except Exception:
+        except Exception:  # noqa: BLE001 - logged there
             raise self._silenced(ctx) from None
         if ctx.method in {"initialize", "server/discover"}:
             return self._introduced(ctx, result)
@@ -118,20 +128,40 @@ class Gateway:
             tools, after = catalogue.page(params.cursor if params else None, legacy=is_legacy(ctx))
         except ValueError as error:
             raise MCPError(t.INVALID_PARAMS, str(error)) from None
-        return {"tools": tools} | LIST_EXTRA | ({"nextCursor": after} if after else {})
+        return {"tools": tools, **LIST_EXTRA} | ({"nextCursor": after} if after else {})
 
     async def _call_tool(self, ctx: Context, params: t.CallToolRequestParams) -> Any:
         caller = self._caller_of(ctx)
-        request = CallRequest(
-            catalogue=self.catalogue(caller),
-            name=params.name,
-            arguments=params.arguments or {},
-            origin=caller.origin,
-            host_name=_host_name(ctx),
-            request_id=_request_id(ctx),
-            on_progress=_progress(ctx),
-        )
-        return tool_result(await self.engine.call(request), legacy=is_legacy(ctx))
+        async with self._progress(ctx) as on_progress:
+            request = CallRequest(
+                catalogue=self.catalogue(caller),
+                name=params.name,
+                arguments=params.arguments or {},
+                origin=caller.origin,
+                host_name=_host_name(ctx),
+                request_id=_request_id(ctx),
+                meta=_onward(ctx),
+                on_progress=on_progress,
+            )
+            outcome = await self.engine.call(request)
+        _answer.set(tool_result(outcome, legacy=is_legacy(ctx)))
+        return _PLACEHOLDER
+
+    async def _whole(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        """What a server answered goes out as it came: the SDK's models would drop what they do not know."""
+        result = await call_next(ctx)
+        if ctx.method != "tools/call" or not isinstance(result, dict):
+            return result
+        answer = _answer.get()
+        meta = (answer.get("_meta") or {}) | (result.get("_meta") or {})  # the latter: our name tag
+        return answer | {"_meta": meta} if meta else answer
+
+    @staticmethod
+    def _progress(ctx: Context) -> AbstractAsyncContextManager[OnProgress | None]:
+        """Pass progress on to a host that asked for it."""
+        if not ctx.meta or ctx.meta.get("progress_token") is None:
+            return nullcontext()
+        return passing_on(ctx.session.report_progress)
 
     async def _listen(self, ctx: Context, params: t.SubscriptionsListenRequestParams) -> Any:
         return await self.changes.listen(self._caller_of(ctx), ctx, params)
@@ -161,19 +191,14 @@ def _host_name(ctx: Context) -> str:
 
 def _request_id(ctx: Context) -> str:
     """What ties this call to the host's own log: its tool-use id where it sends one."""
-    meta = ctx.meta or {}
+    meta: Mapping[str, Any] = ctx.meta or {}
     for key in ("claudecode/toolUseId", "callId"):
         if isinstance(meta.get(key), str):
             return str(meta[key])
     return str(ctx.request_id or "")
 
 
-def _progress(ctx: Context) -> OnProgress | None:
-    """Pass progress on to a host that asked for it."""
-    if not ctx.meta or ctx.meta.get("progress_token") is None:
-        return None
-
-    async def report(progress: float, total: float | None, message: str | None) -> None:
-        await ctx.session.report_progress(progress, total, message)
-
-    return report
+def _onward(ctx: Context) -> dict[str, Any]:
+    """The host's ``_meta`` as far as a server may see it."""
+    meta: Mapping[str, Any] = ctx.meta or {}
+    return {key: meta[key] for key in _TRACE if isinstance(meta.get(key), str) and len(meta[key]) <= _TRACE_LENGTH}

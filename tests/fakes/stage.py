@@ -136,6 +136,15 @@ class Web:
             time.sleep(0.05)
         raise AssertionError(self.log())
 
+    def wait_known(self, token: str) -> None:
+        """Until the gateway has seen the change that made this token."""
+        headers = {"authorization": f"Bearer {token}"}
+        for _ in range(500):
+            if httpx2.post(self.url(), headers=headers, json={}, timeout=5, trust_env=False).status_code != 401:
+                return
+            time.sleep(0.02)
+        raise AssertionError(self.log())
+
     def log(self) -> str:
         self._log.seek(0)
         return self._log.read()

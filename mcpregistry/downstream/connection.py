@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import importlib
 import math
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -93,9 +92,12 @@ CHANNELS = {
 
 
 async def open_connection(target: Target, on_tools_changed: Callable[[Discovery], None]) -> Connection:
-    """A connection whose transport is loaded; importing an HTTP client must not hold the loop."""
+    """A connection whose transport is loaded; importing an HTTP client must not hold the loop.
+
+    Always through the import system, whose lock waits for a module that another connection is just loading.
+    """
     module, name = CHANNELS[target.transport]
-    loaded = sys.modules.get(module) or await asyncio.to_thread(importlib.import_module, module)
+    loaded = await asyncio.to_thread(importlib.import_module, module)
     return Connection(target, getattr(loaded, name)(target), on_tools_changed)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import structlog
@@ -30,7 +31,8 @@ class Prober:
         """Connect afresh, list the tools, perhaps make one call, close. Whatever goes wrong is in the report."""
         try:
             target = target_for(server_id)
-            return self._loop.run(self._pool.test(target, call=call), _patience(target))
+            patience = _patience(target)
+            return self._loop.run(self._within(patience, target, call), patience + _CLOSING_SECONDS)
         except SlipsnisseError as error:
             return _failed(error)
         except TimeoutError:
@@ -38,6 +40,11 @@ class Prober:
         except Exception:
             log.exception("test_crashed", server_id=server_id)  # its text may hold a secret: it stays in the log
             return _failed(SlipsnisseError("The test failed inside Slipsnisse.", remedy="Look at the worker's log."))
+
+    async def _within(self, patience: float, target: Target, call: tuple[str, bytes] | None) -> TestReport:
+        """Too long a test is ended here, on the loop, so that its server is gone when we return."""
+        async with asyncio.timeout(patience):
+            return await self._pool.test(target, call=call)
 
     def close(self) -> None:
         try:

@@ -17,9 +17,11 @@ from types import FrameType
 import structlog
 from asgiref.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
 from django.core.asgi import get_asgi_application
+from django.urls import get_resolver
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 django_app = get_asgi_application()
+get_resolver().url_patterns  # noqa: B018 (loads every page now: the first visitor shall not wait for it)
 
 # Only now are the models loaded that these need.
 from controlplane.health import HealthProbes  # noqa: E402

@@ -396,3 +396,15 @@ async def test_a_refused_credential_is_its_own_error(bench: Make):
         assert report.error is not None
         assert report.error.code == "AUTH_FAILED"
         assert "401" in str(report.error)
+
+
+@pytest.mark.fault
+async def test_a_call_that_broke_its_server_is_sent_again_only_if_it_is_marked_idempotent(bench: Make, tmp_path: Path):
+    path = tmp_path / "journal"
+    here = bench(stdio_target("crash", resend="always", env={"FAKE_JOURNAL": str(path)}))
+    for idempotent, sent in ((False, 1), (True, 3)):
+        with pytest.raises(ConnectionFailed) as caught:
+            await here.call("crash", idempotent=idempotent)
+        assert len([message for message in journal(path) if message.get("method") == "tools/call"]) == sent
+        await here.pool.reconnect(1)
+    assert caught.value.sent

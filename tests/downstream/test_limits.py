@@ -1,0 +1,96 @@
+"""Bounds and repair on raw JSON, and when a call may be sent again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mcpregistry.domain.errors import AuthFailed, ConnectionFailed, DownstreamError, ProtocolError, TimedOut
+from mcpregistry.domain.targets import Limits
+from mcpregistry.downstream.limits import check_tools, exceeds_depth, public_meta, repair_result, repair_tool
+from mcpregistry.downstream.pool import may_resend
+from mcpregistry.downstream.wire import salvage_id
+from tests.fakes.targets import stdio_target
+
+
+def nested(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def test_depth_is_counted_without_recursion():
+    assert not exceeds_depth(nested(128))
+    assert exceeds_depth(nested(129))
+    assert exceeds_depth(nested(100_000))
+
+
+@pytest.mark.parametrize(
+    "result", [{"content": []}, {"resultType": "input_required"}, {"resultType": "task", "task": {}}, {"content": None}]
+)
+def test_a_result_that_needs_no_repair_is_the_same_object(result: dict[str, Any]):
+    assert repair_result(result) is result
+
+
+def test_a_definition_that_needs_no_repair_is_the_same_object():
+    tool = {"name": "a", "inputSchema": {"type": "object"}, "parameters": {"kept": 1}}
+    assert repair_tool(tool) is tool
+
+
+def test_names_and_sizes_are_checked_one_by_one():
+    listed = [
+        {"name": ""},
+        {"name": "x" * 257},
+        "text",
+        {"name": "good"},
+        {"name": "big", "inputSchema": {"x": "y" * 400_000}},
+    ]
+    tools, problems = check_tools(listed, Limits())
+    assert [tool["name"] for tool in tools] == ["good"]
+    assert len(problems) == 4
+
+
+def test_only_what_is_meant_for_the_server_is_passed_on_in_meta():
+    meta = {"a": 1, "progressToken": 2, "io.modelcontextprotocol/protocolVersion": "x", "com.example/b": 3}
+    assert public_meta(meta) == {"a": 1, "com.example/b": 3}
+    assert public_meta(None) == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        (b'{"jsonrpc":"2.0","id":"f12","result":NaN}', "f12"),
+        (b'{"result":[[[1e400]]],"id" : "f3" }\r', "f3"),
+        (b'{"jsonrpc":"2.0","id":"f7","resu', "f7"),
+        (b'{"result":{"id":"f3"},"x":NaN}', None),
+        (b'{"jsonrpc":"2.0","id":12,"result":NaN}', None),
+        (b"garbage", None),
+    ],
+)
+def test_the_owner_of_an_unusable_answer_is_found_only_in_its_outermost_object(line: bytes, found: str | None):
+    assert salvage_id(line) == found
+
+
+UNSENT, SENT = ConnectionFailed("x"), ConnectionFailed("x", sent=True)
+
+
+@pytest.mark.parametrize(
+    ("error", "resend", "idempotent", "again"),
+    [
+        (UNSENT, "never", True, False),
+        (UNSENT, "safe", False, True),
+        (UNSENT, "always", False, True),
+        (SENT, "never", True, False),
+        (SENT, "safe", True, False),
+        (SENT, "always", False, False),
+        (SENT, "always", True, True),
+        (TimedOut("x", sent=True), "always", True, False),
+        (TimedOut("x"), "always", True, False),
+        (AuthFailed("x"), "always", True, False),
+        (ProtocolError("x", sent=True), "always", True, False),
+    ],
+)
+def test_when_a_call_may_be_sent_again(error: DownstreamError, resend: str, idempotent: bool, again: bool):
+    assert may_resend(error, stdio_target("echo", resend=resend), idempotent=idempotent) is again

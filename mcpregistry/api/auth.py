@@ -108,7 +108,7 @@ class Session(_Gate):
                 "The request does not come from a page of this site.",
                 remedy="Send the X-CSRFToken header and a matching Origin, or use a bearer token.",
             )
-        return allowed(Principal(user=cast(User, request.user)), self.rule)
+        return allowed(Principal(user=request.user), self.rule)
 
 
 class Nobody(AuthBase):

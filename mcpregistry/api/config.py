@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from django.http import HttpRequest
 from ninja import Query
+from pydantic import AfterValidator, Field
 
 from mcpregistry.api.auth import actor
 from mcpregistry.api.routes import Routes
@@ -23,7 +24,14 @@ from mcpregistry.services.exchange import export_config, import_file
 
 router = Routes(tags=["configuration files"])
 
-FormatName = Literal[tuple(FORMATS)]  # type: ignore[valid-type]  # mypy wants the names written out
+
+def _known(name: str) -> str:
+    if name not in FORMATS:
+        raise ValueError(f"is none of {', '.join(FORMATS)}")
+    return name
+
+
+FormatName = Annotated[str, AfterValidator(_known), Field(json_schema_extra={"enum": list(FORMATS)})]
 
 _FILE: dict[str, Any] = {
     "requestBody": {
@@ -34,9 +42,7 @@ _FILE: dict[str, Any] = {
 
 
 @router.get("/config/export", response=ExportOut)
-def export_configuration(
-    request: HttpRequest, format: Annotated[FormatName, Query()], only_enabled: bool = False
-) -> ExportOut:
+def export_configuration(request: HttpRequest, format: FormatName, only_enabled: bool = False) -> ExportOut:
     written = export_config(format_name=format, actor=actor(request), only_enabled=only_enabled)
     _refuse(written.refused, "Nothing was exported")
     return ExportOut(format=format, data=written.data, notes=_notes(written.notes))

@@ -84,8 +84,9 @@ def _calls(since: datetime) -> Metric:
 
 def _durations(since: datetime) -> Metric:
     """Of calls that were sent and ended, from receiving to the end."""
-    rows = Invocation.objects.filter(received_at__gte=since, dispatched_at__isnull=False, duration_ms__isnull=False)
-    seconds = [ms / 1000 for ms in rows.order_by().values_list("duration_ms", flat=True).iterator()]
+    rows = Invocation.objects.filter(received_at__gte=since, dispatched_at__isnull=False)
+    values = rows.order_by().values_list("duration_ms", flat=True).iterator()
+    seconds = [ms / 1000 for ms in values if ms is not None]
     counts = Counter(next((limit for limit in BUCKETS if value <= limit), None) for value in seconds)
     total, buckets = 0, []
     for limit in BUCKETS:

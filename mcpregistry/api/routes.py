@@ -26,9 +26,7 @@ _ALWAYS = (400, 401, 403, 422, 429, 500, 503)
 
 
 class Routes(Router):
-    def add_api_operation(  # type: ignore[override]  # the same call, with our options filled in
-        self, path: str, methods: list[str], view_func: Callable[..., Any], **options: Any
-    ) -> None:
+    def add_api_operation(self, path: str, methods: list[str], view_func: Callable[..., Any], **options: Any) -> None:
         is_async = inspect.iscoroutinefunction(view_func)
         own = options["response"] if isinstance(options["response"], dict) else {200: options["response"]}
         options["auth"] = gates(_rule(path, methods), is_async=is_async)

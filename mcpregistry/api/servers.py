@@ -35,6 +35,7 @@ from mcpregistry.api.schemas.servers import (
 )
 from mcpregistry.models import Server, ServerEvent, ServerTest
 from mcpregistry.services import health, servers
+from mcpregistry.services.wakeups import NO_BROKER
 
 router = Routes(tags=["servers"])
 
@@ -116,7 +117,7 @@ def disable_server(request: HttpRequest, slug: Slug) -> ServerOut:
 def refresh_server(request: HttpRequest, slug: Slug) -> Status[Accepted]:
     """Read its tools anew. What changed waits for approval."""
     soon = health.request_refresh(server=lookup.server(slug), actor=actor(request))
-    return Status(202, Accepted(message="A worker reads its tools now." if soon else health.NO_BROKER))
+    return Status(202, Accepted(message="A worker reads its tools now." if soon else NO_BROKER))
 
 
 @router.post("/servers/{slug}/reconnect", response={202: Accepted, 409: Problem})

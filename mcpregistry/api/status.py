@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import cast
 
 from django.db.models import Count, Q
 from django.http import HttpRequest
@@ -12,7 +13,7 @@ from mcpregistry.api import lookup
 from mcpregistry.api.paging import Cursor, Limit, page
 from mcpregistry.api.routes import Routes
 from mcpregistry.api.schemas.basics import Page, Slug, capped
-from mcpregistry.api.schemas.servers import StatusOut, connection_out
+from mcpregistry.api.schemas.servers import LifecycleName, StatusOut, TransportName, connection_out
 from mcpregistry.api.schemas.status import SiteStatus
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import Configuration, Connection, Invocation, Server, ServerTest, Tool
@@ -75,8 +76,8 @@ def _calls(slugs: Iterable[str]) -> dict[str, tuple[int, int]]:
 def _status(server: Server, connections: list[Connection], tools: int, good: int, bad: int) -> StatusOut:
     return StatusOut(
         server_name=server.slug,
-        transport=server.transport,
-        lifecycle=server.lifecycle,
+        transport=cast(TransportName, server.transport),
+        lifecycle=cast(LifecycleName, server.lifecycle),
         connected=any(connection.state == "connected" for connection in connections),
         available=server.lifecycle == "active" and server.unavailable_since is None,
         tools_discovered=tools,

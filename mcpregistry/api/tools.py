@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from ninja import Path, Query
 
@@ -42,7 +42,7 @@ def list_tools(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[ToolOut]:
-    rows = Tool.objects.select_related("server", "pinned", "latest")
+    rows: QuerySet[Tool] = Tool.objects.select_related("server", "pinned", "latest")
     if q:
         rows = rows.filter(Q(name__icontains=q) | Q(server__slug__icontains=q))
     if server:

@@ -28,7 +28,7 @@ class EndpointChange(Input):
 
 
 class EndpointNew(EndpointChange):
-    slug: Slug  # type: ignore[assignment]
+    slug: Slug
 
 
 class EndpointOut(Schema):
@@ -70,7 +70,7 @@ class AgentChange(Input):
 
 
 class AgentNew(AgentChange):
-    slug: Slug  # type: ignore[assignment]
+    slug: Slug
 
 
 class AgentOut(Schema):

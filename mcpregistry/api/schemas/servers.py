@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from ninja import Schema
 from pydantic import Field
@@ -13,6 +13,7 @@ from mcpregistry.models import Connection, Server, ServerEvent, ServerTest
 
 TransportName = Literal["stdio", "http", "sse", "websocket"]
 LifecycleName = Literal["draft", "active", "disabled"]
+Verdict = Literal["queued", "running", "passed", "failed"]
 Pairs = dict[Annotated[Text, Field(max_length=200)], Annotated[Text, Field(max_length=20_000)]]
 Seconds = Annotated[float, Field(ge=0.1, le=600, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=1000)]
@@ -43,7 +44,7 @@ class ServerChange(Input):
 
 
 class ServerNew(ServerChange):
-    slug: Slug  # type: ignore[assignment]
+    slug: Slug
 
 
 class Confirmation(Input):
@@ -134,7 +135,7 @@ class EventOut(Schema):
 class ServerTestOut(Schema):
     id: int
     server: str
-    verdict: Literal["queued", "running", "passed", "failed"]
+    verdict: Verdict
     requested_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
@@ -177,7 +178,7 @@ def event_out(event: ServerEvent) -> EventOut:
 
 def test_out(test: ServerTest) -> ServerTestOut:
     return ServerTestOut(
-        id=test.id, server=test.server.slug, verdict=test.verdict, requested_at=test.requested_at,
+        id=test.id, server=test.server.slug, verdict=cast(Verdict, test.verdict), requested_at=test.requested_at,
         started_at=test.started_at, finished_at=test.finished_at, call_tool=test.call_tool,
         server_revision=test.server_revision, protocol_era=test.protocol_era, timings=test.timings,
         tool_count=test.tool_count, error_code=test.error_code, error=capped(test.error),

@@ -321,7 +321,7 @@ class Connection:
                     async for _ in changes:
                         self._dirty.set()
             except (SubscriptionLost, MCPError, TimeoutError):
-                log.info("change_stream_lost", server_id=self.target.server_id)
+                log.debug("change_stream_lost", server_id=self.target.server_id)
             await anyio.sleep(delay)
             delay = min(delay * 2, LISTEN_RETRY_MOST)
             self._dirty.set()  # what changed meanwhile was not told

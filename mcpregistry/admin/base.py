@@ -223,11 +223,12 @@ def _changes(old: Any, new: Any) -> list[tuple[str, str, str]] | None:
     """(field, before, after) of two versions; None when nothing that a person sets has changed."""
     if old is None:
         return []
-    delta = new.diff_against(old, foreign_keys_are_objs=True)
-    shown = [
-        (_SEALED[change.field], "•••", "•••")
-        if change.field in _SEALED
-        else (change.field, str(change.old), str(change.new))
-        for change in delta.changes
-    ]
-    return shown or None
+    # Not ``diff_against``: it leaves out what no form edits, such as the lifecycle and sealed secrets.
+    differ = [f for f in new.tracked_fields if getattr(old, f.attname) != getattr(new, f.attname)]
+    return [_change(f, getattr(old, f.attname), getattr(new, f.attname)) for f in differ] or None
+
+
+def _change(field: models.Field[Any, Any], before: Any, after: Any) -> tuple[str, str, str]:
+    if field.name in _SEALED:
+        return _SEALED[field.name], "•••", "•••"
+    return str(field.verbose_name), "" if before is None else str(before), "" if after is None else str(after)

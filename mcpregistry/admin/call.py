@@ -76,12 +76,12 @@ class CallAgentFilter(admin.SimpleListFilter):
 
 @admin.register(Invocation)
 class InvocationAdmin(ReadOnlyAdmin):
-    list_display = ("shown_name", "shown_state", "agent_slug", "server_slug", "duration", "error_code", "received_at")
+    list_display = ("shown_name", "shown_state", "shown_agent", "shown_server", "duration", "error_code", "received_at")
     list_filter = ("state", PeriodFilter, CallServerFilter, CallAgentFilter, "origin")
     search_fields = ("=id", "exposed_name", "tool_name", "error_code", "=request_id")
     search_help_text = "Call id, tool or error code"
     sortable_by = ("received_at",)
-    fields = ("origin", "host_name", "request_id", "server_revision", "definition_hash", "binding", "writer")
+    fields = ("origin", "shown_host", "shown_request", "server_revision", "definition_hash", "binding", "writer")
     change_form_outer_before_template = "admin/mcpregistry/call.html"
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Invocation]:
@@ -94,6 +94,22 @@ class InvocationAdmin(ReadOnlyAdmin):
     @display(description="state", label=CALL_COLOURS)
     def shown_state(self, call: Invocation) -> str:
         return call.state.replace("_", " ") if call.state not in CALL_COLOURS else call.state
+
+    @display(description="agent")
+    def shown_agent(self, call: Invocation) -> str:
+        return reveal(call.agent_slug)
+
+    @display(description="server")
+    def shown_server(self, call: Invocation) -> str:
+        return reveal(call.server_slug)
+
+    @display(description="host")
+    def shown_host(self, call: Invocation) -> str:
+        return reveal(call.host_name)
+
+    @display(description="request id")
+    def shown_request(self, call: Invocation) -> str:
+        return reveal(call.request_id)
 
     @display(description="took")
     def duration(self, call: Invocation) -> str:

@@ -59,7 +59,7 @@ class IssueTokenPage:
         }
         if form.is_valid():
             try:
-                context["token"], context["text"] = access.issue_token(
+                context["token"], context["issued"] = access.issue_token(
                     name=form.cleaned_data["name"],
                     actor=actor(request),
                     agent=agent,

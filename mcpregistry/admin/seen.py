@@ -47,7 +47,7 @@ class ServerTestAdmin(ReadOnlyAdmin):
     search_fields = ("server__slug", "error_code", "error")
     fields = (
         "server", "shown_verdict", "requested_by", "requested_at", "started_at", "finished_at", "took", "steps",
-        "protocol_era", "tool_count", "call_tool", "error_code", "shown_error", "stderr",
+        "protocol_era", "tool_count", "called", "error_code", "shown_error", "stderr",
     )  # fmt: skip
 
     @display(description="verdict", label=VERDICT_COLOURS)
@@ -62,7 +62,11 @@ class ServerTestAdmin(ReadOnlyAdmin):
 
     @display(description="steps")
     def steps(self, test: ServerTest) -> str:
-        return ", ".join(f"{step} {milliseconds(took)}" for step, took in test.timings.items())
+        return ", ".join(f"{reveal(step, 40)} {milliseconds(took)}" for step, took in test.timings.items())
+
+    @display(description="called")
+    def called(self, test: ServerTest) -> str:
+        return reveal(test.call_tool)
 
     @display(description="error")
     def shown_error(self, test: ServerTest) -> str:

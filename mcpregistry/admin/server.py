@@ -18,6 +18,7 @@ from mcpregistry.admin.base import RecordAdmin, Verb, actor
 from mcpregistry.admin.launch import LaunchPage
 from mcpregistry.admin.server_form import ServerForm
 from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.reveal import reveal
 from mcpregistry.models import Server
 from mcpregistry.models.server import Lifecycle
 from mcpregistry.services import definitions, health, servers
@@ -169,7 +170,7 @@ class ServerAdmin(RecordAdmin):
 
     @display(description="server", ordering="slug", header=True)
     def title_and_slug(self, server: Server) -> list[str]:
-        return [server.title, server.slug if server.name else ""]
+        return [reveal(server.title, 80), server.slug if server.name else ""]
 
     @display(description="state", label=STATE_COLOURS)
     def shown_state(self, server: Server) -> str:

@@ -83,7 +83,8 @@ class ServerForm(forms.ModelForm):
     def _post_clean(self) -> None:
         super()._post_clean()  # type: ignore[misc]
         for name in ("env", "headers"):
-            if name in self.cleaned_data:
+            # Sealing the same pairs anew would look like a change.
+            if name in self.cleaned_data and self.cleaned_data[name] != self.initial.get(name):
                 setattr(self.instance, name, self.cleaned_data[name])
         for name, check in self._checks().items():
             if name in self.fields and name not in self._errors:

@@ -1,0 +1,81 @@
+"""Lists ask the database a fixed number of questions, however many rows they show."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils import timezone
+
+from mcpregistry.models import Agent, Connection, Grant, Invocation, Server, ServerEvent, ServerTest, Token, Tool
+from mcpregistry.services import access, definitions, servers
+from tests.admin.conftest import ClientOf
+from tests.fakes.seed import ACTOR, Site, tool
+
+BUDGETS = {
+    "server": 12, "tool": 12, "definition": 12, "agent": 10, "token": 10, "endpoint": 9, "grant": 14, "workspace": 11,
+    "credential": 9, "invocation": 11, "auditentry": 9, "connection": 11, "servertest": 11, "serverevent": 11,
+}  # fmt: skip
+
+
+def more(site: Site) -> None:
+    """Thirty more of everything that lists show."""
+    now, owner = timezone.now(), site.people["admin"]
+    for number in range(30):
+        server = servers.save_server(server=Server(slug=f"more-{number}", command=["x"]), actor=ACTOR)
+        definitions.observe(server=server, listed=[tool("a", "b")])
+        definitions.approve_waiting(server=server, actor=ACTOR, user=owner)
+        agent = access.save_agent(agent=Agent(slug=f"agent-{number}", owner=owner), actor=ACTOR)
+        access.issue_token(name="t", agent=agent, actor=ACTOR)
+        access.save_grant(grant=Grant(agent=agent, tool=Tool.objects.get(server=server)), actor=ACTOR, user=owner)
+        Connection.objects.create(server=server, process="p", state="connected", since=now, seen_at=now)
+        ServerEvent.objects.create(server=server, at=now, kind="connected")
+        ServerTest.objects.create(server=server, requested_at=now, requested_by=owner)
+        Invocation.objects.create(
+            id=f"more-{number}", state="succeeded", agent_slug=agent.slug, server_slug=server.slug, tool_name="a",
+            exposed_name="a", origin="http", writer="w", received_at=now - timedelta(minutes=number),
+        )  # fmt: skip
+
+
+def asked(client_of: ClientOf, url: str) -> int:
+    client = client_of("viewer")
+    with CaptureQueriesContext(
+        connection,
+    ) as questions:
+        assert client.get(url).status_code == 200
+    return len(questions)
+
+
+def test_lists_and_overview_keep_their_budget_when_rows_multiply(client_of: ClientOf, site: Site) -> None:
+    urls = {name: reverse(f"admin:mcpregistry_{name}_changelist") for name in BUDGETS} | {
+        "index": reverse("admin:index")
+    }
+    before = {name: asked(client_of, url) for name, url in urls.items()}
+    more(site)
+    after = {name: asked(client_of, url) for name, url in urls.items()}
+    assert after == before
+    assert {name: count for name, count in after.items() if count > (BUDGETS | {"index": 15})[name]} == {}
+
+
+@pytest.mark.parametrize("name", ["server", "agent"])
+def test_a_records_page_keeps_its_budget_when_rows_multiply(client_of: ClientOf, site: Site, name: str) -> None:
+    row = site.servers["github"] if name == "server" else site.agents["local"]
+    url = reverse(f"admin:mcpregistry_{name}_change", args=[row.pk])
+    before = asked(client_of, url)
+    definitions.observe(server=site.servers["github"], listed=[tool(f"t{number}", "x") for number in range(50)])
+    definitions.approve_waiting(server=site.servers["github"], actor=ACTOR)
+    for number in range(20):
+        access.issue_token(name=f"t{number}", agent=site.agents["local"], actor=ACTOR)
+    assert Token.objects.count() > 20
+    assert asked(client_of, url) <= before
+    assert before <= 30
+
+
+def test_pages_of_calls_do_not_read_payloads(client_of: ClientOf, site: Site) -> None:
+    client = client_of("viewer")
+    with CaptureQueriesContext(connection) as questions:
+        client.get("/admin/mcpregistry/invocation/")
+    assert not any('"result",' in question["sql"] or '"arguments",' in question["sql"] for question in questions)

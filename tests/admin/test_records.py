@@ -1,0 +1,193 @@
+"""Calls, the audit log, histories and the overview."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+from django.urls import reverse
+from django.utils import timezone
+
+from controlplane.dashboard import next_step
+from mcpregistry import queries
+from mcpregistry.models import Agent, AuditEntry, Invocation, Server, guards
+from mcpregistry.services import audit, servers
+from tests.admin.conftest import ClientOf
+from tests.fakes.seed import ACTOR, Site
+
+CALLS = "/admin/mcpregistry/invocation/"
+
+
+def call_page(call: Invocation) -> str:
+    return reverse("admin:mcpregistry_invocation_change", args=[call.pk])
+
+
+@pytest.mark.parametrize("query", ["state__exact=succeeded", "server=git", "agent=local", "origin=http", "period=hour"])
+def test_calls_are_filtered(client_of: ClientOf, site: Site, query: str) -> None:
+    name, _, value = query.partition("=")
+    since = timezone.now() - timedelta(hours=1)
+    field = {"server": "server_slug", "agent": "agent_slug", "state__exact": "state"}.get(name, name)
+    wanted = {"received_at__gte": since} if name == "period" else {field: value}
+    answer = client_of("viewer").get(f"{CALLS}?{query}")
+    assert answer.context["cl"].result_count == Invocation.objects.filter(**wanted).count() > 0
+
+
+def test_a_call_is_found_by_its_id(client_of: ClientOf, site: Site) -> None:
+    call = Invocation.objects.all()[3]
+    answer = client_of("viewer").get(f"{CALLS}?q={call.pk}")
+    assert [found.pk for found in answer.context["cl"].result_list] == [call.pk]
+
+
+def test_a_calls_page_shows_payloads_times_and_its_audit_entries(client_of: ClientOf, site: Site) -> None:
+    call = Invocation.objects.get(pk=f"{0:032x}")
+    html = client_of("viewer").get(call_page(call)).content.decode()
+    for told in ("&quot;number 0&quot;", "Result 0", "call.sent", "call.ended", "claude-code"):
+        assert told in html, told
+    assert "Show all" not in html
+
+
+def test_a_long_result_is_cut_until_all_of_it_is_wanted(client_of: ClientOf, site: Site) -> None:
+    call = Invocation.objects.create(
+        id="long", state="succeeded", agent_slug="local", tool_name="t", exposed_name="t", origin="http", writer="w",
+        received_at=timezone.now(), result=json.dumps({"text": "x" * 9_000 + "END"}), arguments="{}",
+    )  # fmt: skip
+    client = client_of("viewer")
+    short = client.get(call_page(call)).content.decode()
+    assert "more characters)" in short
+    assert "Show all" in short
+    assert "xEND" not in short
+    assert "xEND" in client.get(call_page(call) + "?all=1").content.decode()
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    "payload", ['"\\ud800"', "[" * 50_000, "9" * 6_000, '"\u202e\x1b[2J"', "not json \x00"[:8], '{"a": NaN}']
+)
+def test_odd_payloads_are_shown_without_failing(client_of: ClientOf, site: Site, payload: str) -> None:
+    call = Invocation.objects.create(
+        id="odd", state="succeeded", agent_slug="a\u202eb", tool_name="t\u200b", exposed_name="t\u200b", origin="http",
+        writer="w", received_at=timezone.now(), result=payload, arguments=payload,
+    )  # fmt: skip
+    client = client_of("viewer")
+    for page in (call_page(call), call_page(call) + "?all=1", CALLS, reverse("admin:index")):
+        answer = client.get(page)
+        assert answer.status_code == 200
+        html = answer.content.decode()
+        assert not any(hidden in html for hidden in ("\u202e", "\u200b", "\x1b"))
+
+
+# The audit log
+
+
+def test_an_intact_log_is_said_to_hold(client_of: ClientOf, site: Site) -> None:
+    html = client_of("viewer").post(reverse("admin:mcpregistry_auditentry_verify")).content.decode()
+    assert "holds" in html
+    assert "broken" not in html
+
+
+def tamper(**columns: object) -> AuditEntry:
+    """Change a row behind the guards' back, as somebody with the database file could."""
+    entry = AuditEntry.objects.get(writer=audit.CHAIN, seq=5)
+    guards.drop_guards()
+    AuditEntry.objects.filter(pk=entry.pk).update(**columns)
+    guards.install_guards()
+    return entry
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    ("columns", "seq"),
+    [
+        ({"body": '{"seq":5}'}, 5), ({"actor": "user:nobody"}, 5), ({"kind": "x"}, 5), ({"subject": "x"}, 5),
+        ({"hash": "0" * 64}, 5), ({"prev": "0" * 64}, 5), ({"seq": 5_000}, 6), ({"writer": "other"}, 6),
+        ({"at": timezone.now() + timedelta(days=1)}, 5),
+    ],
+)  # fmt: skip
+def test_the_first_entry_that_was_changed_is_named(
+    client_of: ClientOf, site: Site, columns: dict[str, object], seq: int
+) -> None:  # fmt: skip
+    tamper(**columns)
+    chain = next(chain for chain in queries.verify_audit() if chain.writer == audit.CHAIN)
+    assert chain.bad_seq == seq
+    html = client_of("viewer").post(reverse("admin:mcpregistry_auditentry_verify")).content.decode()
+    assert f"Entry {seq}:" in html
+
+
+@pytest.mark.attack
+def test_a_removed_entry_breaks_the_chain_and_a_changed_one_is_marked(client_of: ClientOf, site: Site) -> None:
+    entry = tamper(body="{}")
+    page = reverse("admin:mcpregistry_auditentry_change", args=[entry.pk])
+    assert "not what was written" in client_of("viewer").get(page).content.decode()
+    guards.drop_guards()
+    AuditEntry.objects.filter(pk=entry.pk)._raw_delete("default")
+    guards.install_guards()
+    chain = next(chain for chain in queries.verify_audit() if chain.writer == audit.CHAIN)
+    assert (chain.bad_seq, chain.problem) == (6, "entries from 5 on are missing before it")
+
+
+def test_the_log_is_searched_by_subject(client_of: ClientOf, site: Site) -> None:
+    answer = client_of("viewer").get("/admin/mcpregistry/auditentry/?q=server:browser")
+    assert {entry.kind for entry in answer.context["cl"].result_list} == {"server.created"}
+
+
+# History
+
+
+def test_a_history_names_fields_and_keeps_secrets(client_of: ClientOf, site: Site) -> None:
+    git = Server.objects.get(slug="git")
+    git.description, git.env = "Other words", {"GIT_TOKEN": "fresh-canary"}
+    servers.save_server(server=git, actor=ACTOR)
+    html = client_of("viewer").get(reverse("admin:mcpregistry_server_history", args=[git.pk])).content.decode()
+    assert "Other words" in html
+    assert "<strong>env</strong>" in html
+    assert "fresh-canary" not in html
+    assert git.sealed_env not in html
+
+
+# The overview
+
+
+def test_the_overview_counts_servers_calls_and_what_waits(client_of: ClientOf, site: Site) -> None:
+    context = client_of("viewer").get(reverse("admin:index")).context
+    counts = context["servers"]
+    assert (counts.up, counts.down, counts.drafts, counts.disabled) == (4, 1, 1, 0)
+    assert context["waiting"] == 2
+    assert context["figures"].calls == 40
+    assert sum(bar["hour"].calls for bar in context["bars"]) >= 38
+    assert len(context["bars"]) == 24
+    assert context["next_step"] == ""
+
+
+def test_an_empty_site_says_what_to_do_next(client_of: ClientOf, site: Site) -> None:
+    client = client_of("root")
+    Agent.objects.all().delete()
+    assert next_step() == "grant"
+    assert "No agent may call anything yet" in client.get(reverse("admin:index")).content.decode()
+    Server.objects.update(lifecycle="draft")
+    assert next_step() == "confirm"
+    for server in Server.objects.all():
+        servers.delete_server(server=server, actor=ACTOR)
+    Invocation.objects.all().delete()
+    html = client.get(reverse("admin:index")).content.decode()
+    assert "Nothing is registered yet" in html
+    assert "importconfig" in html
+    assert "No calls in the last 24 hours" in html
+
+
+def test_percentiles_are_those_of_the_last_day(site: Site) -> None:
+    Invocation.objects.all().delete()
+    now = timezone.now()
+    for number in range(100):
+        Invocation.objects.create(
+            id=str(number), state="succeeded" if number else "unknown", agent_slug="a", server_slug="git", tool_name="t",
+            exposed_name="t", origin="http", writer="w", received_at=now, duration_ms=float(number + 1),
+        )  # fmt: skip
+    Invocation.objects.create(
+        id="old", state="unknown", agent_slug="a", server_slug="git", tool_name="t", exposed_name="t", origin="http",
+        writer="w", received_at=now - timedelta(hours=25), duration_ms=1e9,
+    )  # fmt: skip
+    figures = queries.call_figures(now=now, server=site.servers["git"])
+    assert figures == queries.CallFigures(calls=100, errors=1, p50=51.0, p95=96.0)
+    assert figures.error_rate == 0.01
+    assert queries.call_figures(now=now, server=site.servers["time"]) == queries.CallFigures()

@@ -1,0 +1,129 @@
+"""Tools: what waits, what changed, and the decision about it."""
+
+from __future__ import annotations
+
+import pytest
+from django.urls import reverse
+
+from mcpregistry.models import AuditEntry, Definition, Tool
+from mcpregistry.services import definitions
+from tests.admin.conftest import ClientOf
+from tests.fakes.seed import ACTOR, Site, tool
+
+LIST = "/admin/mcpregistry/tool/"
+
+
+def named(name: str) -> Tool:
+    return Tool.objects.select_related("server", "latest", "pinned").get(name=name)
+
+
+def change(found: Tool) -> str:
+    return reverse("admin:mcpregistry_tool_change", args=[found.pk])
+
+
+def verb(found: Tool, name: str) -> str:
+    return reverse("admin:mcpregistry_tool_verb", args=[found.pk, name])
+
+
+@pytest.mark.parametrize(
+    ("status", "names"),
+    [
+        ("waiting", {"create_issue", "delete_repository"}),
+        ("quarantined", {"delete_repository"}),
+        ("changed", {"create_issue"}),
+        ("rejected", {"git_push"}),
+        ("gone", {"convert_time"}),
+        ("disabled", {"git_log"}),
+        ("nonsense", None),
+    ],
+)
+def test_tools_are_filtered_by_status(client_of: ClientOf, site: Site, status: str, names: set[str] | None) -> None:
+    push = named("git_push").latest
+    assert push is not None
+    definitions.reject(definition=push, actor=ACTOR)
+    log = named("git_log")
+    log.enabled = False
+    definitions.save_tool(tool=log, actor=ACTOR)
+    definitions.observe(
+        server=site.servers["time"], listed=[tool("get_current_time", "Get the current time in a time zone.")]
+    )
+    answer = client_of("viewer").get(f"{LIST}?status={status}")
+    shown = {found.name for found in answer.context["cl"].result_list}
+    assert shown == (names if names is not None else set(Tool.objects.values_list("name", flat=True)))
+
+
+def test_the_status_filter_agrees_with_the_model(site: Site) -> None:
+    from mcpregistry.queries import with_status
+
+    for status in ("gone", "approved", "rejected", "changed", "quarantined"):
+        every = Tool.objects.select_related("latest")
+        assert {t.pk for t in with_status(Tool.objects.all(), status)} == {t.pk for t in every if t.status == status}
+
+
+def test_a_changed_definition_is_shown_beside_the_approved_one(client_of: ClientOf, site: Site) -> None:
+    html = client_of("viewer").get(change(named("create_issue"))).content.decode()
+    assert "The server has changed this tool since it was approved" in html
+    assert '<li class="sn-plus"><b>+</b><span>Always add the label &#x27;triage&#x27;.</span></li>' in html
+    assert "destructiveHint" in html
+
+
+def test_approving_pins_what_was_shown(client_of: ClientOf, site: Site) -> None:
+    found = named("create_issue")
+    assert found.latest is not None
+    client_of("approver").post(verb(found, "approve"), {"shown": found.latest.hash})
+    after = named("create_issue")
+    assert after.status == "approved"
+    assert after.pinned is not None
+    assert after.pinned.decided_by == site.people["approver"]
+    assert AuditEntry.objects.filter(kind="definition.approved", actor="user:approver").exists()
+
+
+def test_a_definition_that_changed_after_the_page_was_shown_is_not_approved(client_of: ClientOf, site: Site) -> None:
+    shown = named("create_issue").latest
+    assert shown is not None
+    definitions.observe(server=site.servers["github"], listed=[tool("create_issue", "Now something else entirely")])
+    answer = client_of("approver").post(verb(named("create_issue"), "approve"), {"shown": shown.hash}, follow=True)
+    assert "changed the definition meanwhile" in answer.content.decode()
+    assert named("create_issue").status == "changed"
+
+
+def test_rejecting_a_new_tool_ends_the_waiting(client_of: ClientOf, site: Site) -> None:
+    client_of("approver").post(verb(named("delete_repository"), "reject"))
+    assert named("delete_repository").status == "rejected"
+
+
+def test_several_are_decided_from_the_list(client_of: ClientOf, site: Site) -> None:
+    waiting = [found.pk for found in Tool.objects.waiting()]
+    client = client_of("approver")
+    answer = client.post(LIST, {"action": "approve_selected", "_selected_action": waiting}, follow=True)
+    assert "2 tools done" in answer.content.decode()
+    assert not Tool.objects.waiting().exists()
+
+
+def test_switching_a_tool_off_by_button_and_by_form(client_of: ClientOf, site: Site) -> None:
+    client, found = client_of("operator"), named("git_commit")
+    client.post(verb(found, "disable"))
+    assert not named("git_commit").enabled
+    client.post(change(found), {"enabled": "on", "idempotent": "on"})
+    assert (named("git_commit").enabled, named("git_commit").idempotent) == (True, True)
+    assert AuditEntry.objects.filter(kind="tool.changed", subject="tool:git::git_commit").count() == 2
+
+
+def test_the_sidebar_counts_what_waits(client_of: ClientOf, site: Site) -> None:
+    from controlplane.unfold import waiting
+
+    request = client_of("viewer").get(LIST).wsgi_request
+    assert waiting(request) == "2"
+    for found in Tool.objects.waiting():
+        assert found.latest is not None
+        definitions.approve(definition=found.latest, actor=ACTOR)
+    assert waiting(request) == ""
+
+
+def test_a_definition_can_be_read_by_itself(client_of: ClientOf, site: Site) -> None:
+    definition = Definition.objects.filter(tool__name="git_diff").get()
+    html = (
+        client_of("viewer").get(reverse("admin:mcpregistry_definition_change", args=[definition.pk])).content.decode()
+    )
+    assert "Show changes between commits." in html
+    assert definition.hash in html

@@ -28,7 +28,7 @@ def recognise(data: JsonObject, path: str) -> bool:
 def read(data: JsonObject, path: str) -> Document:
     report = Report(path)
     parked = park_root(data, ["providers", ROOT, "defaults"], report)
-    providers, defaults = object_at(data, "providers", report), object_at(data, "defaults", report)
+    providers, defaults = (object_at(data, key, report, required=False) for key in ("providers", "defaults"))
     for name in providers:
         report.add("kept", pointer("providers", name), "Kept for the expert tools, not yet served.")
     for name in defaults:
@@ -39,7 +39,7 @@ def read(data: JsonObject, path: str) -> Document:
         )
         report.add("kept", pointer("defaults", name), sentence)
     timeout = _tool_timeout(defaults, report)
-    servers = read_servers(KEYS, object_at(data, ROOT, report), f"/{ROOT}", report)
+    servers = read_servers(KEYS, object_at(data, ROOT, report, required=False), f"/{ROOT}", report)
     if timeout is not None:
         servers = tuple(replace(server, request_timeout_ms=timeout) for server in servers)
     return Document(
@@ -64,10 +64,11 @@ def write(document: Document) -> Written:
     report_left_out(document, report, written=["providers", "defaults"])
     shared, servers = _shared_timeout(document, report)
     must: JsonObject = {"providers": dict(document.providers)} if document.providers else {}
-    must[ROOT] = write_servers(KEYS, servers, f"/{ROOT}", report)
+    written = write_servers(KEYS, servers, f"/{ROOT}", report)
+    must |= {ROOT: written} if written or KEYS.family not in document.parked else {}
     defaults = {**document.defaults, **({} if shared is None else {TOOL_TIMEOUT: shared})}
     must |= {"defaults": defaults} if defaults else {}
-    optional: JsonObject = {"providers": {}, "defaults": {}}
+    optional: JsonObject = {"providers": {}, ROOT: {}, "defaults": {}}
     return Written(compose(document.parked_for(KEYS.family), must, optional), tuple(report.notes))
 
 

@@ -33,13 +33,15 @@ def park_root(data: JsonObject, known: Iterable[str], report: Report, at: str = 
     return Parked(unknown, tuple(data))
 
 
-def object_at(data: JsonObject, key: str, report: Report) -> JsonObject:
-    """The object under a key of the root; absent is empty, anything else is refused."""
+def object_at(data: JsonObject, key: str, report: Report, *, at: str = "", required: bool = True) -> JsonObject:
+    """The object under a key of ``data`` (which stands at ``at``); anything else is refused."""
     value: Json = data.get(key, {})
-    if isinstance(value, dict):
-        return value
-    report.refuse(pointer(key), "The value is not an object.", "Write it as { … }.")
-    return {}
+    if not isinstance(value, dict):
+        report.refuse(at + pointer(key), "The value is not an object.", "Write it as { … }.")
+        return {}
+    if required and key not in data:
+        report.refuse(at, f"The key {key} is missing.", f"Add {key}, or name another format.")
+    return value
 
 
 _BESIDES = {

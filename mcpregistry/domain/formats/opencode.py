@@ -78,7 +78,7 @@ def read_v2(data: JsonObject, path: str) -> Document:
     parked = park_root(data, [ROOT], report)
     mcp = object_at(data, ROOT, report)
     inner = park_root(mcp, ["servers"], report, f"/{ROOT}")
-    servers = read_servers(_V2, object_at(mcp, "servers", report), f"/{ROOT}/servers", report)
+    servers = read_servers(_V2, object_at(mcp, "servers", report, at=f"/{ROOT}"), f"/{ROOT}/servers", report)
     whole = replace(parked, spelling={ROOT: inner.to_json()})
     return Document(servers, parked={_V2.family: whole}, notes=tuple(report.notes))
 

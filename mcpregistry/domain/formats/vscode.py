@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from mcpregistry.domain.formats.document import Document, Json, JsonObject, ServerEntry, Written
+from mcpregistry.domain.formats.document import Document, Json, JsonObject, Written
 from mcpregistry.domain.formats.entry_reader import read_servers
 from mcpregistry.domain.formats.entry_writer import compose, write_servers
 from mcpregistry.domain.formats.format import Format, object_at, park_root, report_left_out
@@ -69,17 +69,19 @@ def write(document: Document) -> Written:
     report_left_out(document, report, written=["inputs"])
     servers = write_servers(KEYS, document.servers, f"/{ROOT}", report)
     asked = {item["id"] for item in document.inputs}
-    new = [_prompt(name) for name in dict.fromkeys(_credentials(document.servers)) if name not in asked]
+    new = [_prompt(name) for name in dict.fromkeys(_prompted(servers)) if name not in asked]
     inputs = [*document.inputs, *new]
     must = {"inputs": inputs, ROOT: servers} if inputs else {ROOT: servers}
     return Written(compose(document.parked_for(KEYS.family), must, {"inputs": []}), tuple(report.notes))
 
 
-def _credentials(servers: tuple[ServerEntry, ...]) -> Iterator[str]:
-    for server in servers:
-        texts = [*server.command, *server.env.values(), *server.headers.values(), server.url, server.cwd]
-        for text in texts:
-            yield from re.findall(r"\$\{cred:([^}\s:]+)\}", text)
+def _prompted(data: Json) -> Iterator[str]:
+    """Ids of the inputs that the written servers speak of."""
+    if isinstance(data, str):
+        yield from re.findall(r"\$\{input:([^}\s:]+)\}", data)
+    elif isinstance(data, dict | list):
+        for item in data.values() if isinstance(data, dict) else data:
+            yield from _prompted(item)
 
 
 def _prompt(name: str) -> JsonObject:

@@ -82,3 +82,90 @@ def servers(key: str) -> st.SearchStrategy[ServerEntry]:
 documents = st.lists(keys, unique=True, max_size=3).flatmap(
     lambda names: st.tuples(*map(servers, names)).map(lambda made: Document(made))
 )
+
+# Files that nobody wrote by the book: every key that some format knows, with values of any kind.
+odd_values = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-5, 100_000),
+    words,
+    st.sampled_from(
+        ["stdio", "http", "sse", "remote", "https://h.example/sse", "a b", "${env:X}", "{env:Y}", "${input:z}"]
+    ),
+    st.lists(words, max_size=3),
+    pairs,
+    st.dictionaries(
+        st.sampled_from(["startup", "request", "clientId", "client_id", "scopes", "scope", "x"]), words | milliseconds
+    ),
+)
+_times = st.integers(1, 90_000)
+_usual = {
+    "args": st.lists(words, max_size=2),
+    "env": pairs,
+    "environment": pairs,
+    "headers": pairs,
+    "enabled": st.booleans(),
+    "disabled": st.booleans(),
+    "cwd": words,
+    "envFile": words,
+    "autoApprove": st.booleans() | st.lists(words, max_size=2),
+    "alwaysAllow": st.lists(words, max_size=2),
+    "tools": st.just(["*"]) | st.lists(words, max_size=2),
+    "timeout": _times | st.dictionaries(st.sampled_from(["startup", "request", "x"]), _times),
+    "oauth": st.just(False) | st.dictionaries(st.sampled_from(["clientId", "client_id", "x"]), words),
+    "auth": st.dictionaries(st.sampled_from(["CLIENT_ID", "CLIENT_SECRET", "scopes"]), words),
+    "sandbox": odd_values,
+    "apiKey": words,
+}
+_starts = st.fixed_dictionaries({"command": st.just("x") | st.lists(words.filter(str.strip), min_size=1, max_size=2)})
+_reaches = st.fixed_dictionaries(
+    {"url": st.sampled_from(["https://h.example/mcp", "https://h.example/sse", "${B}/mcp"])},
+    optional={"type": st.sampled_from(["http", "sse", "remote", "streamable-http"])},
+)
+_odd_keys = st.sampled_from([*_usual, "command", "url", "type", "transport", "id", "name"])
+_extras = st.lists(st.sampled_from(list(_usual)), max_size=3, unique=True).flatmap(
+    lambda names: st.fixed_dictionaries({name: _usual[name] for name in names})
+)
+odd_entries = st.one_of(
+    st.builds(lambda base, more: {**base, **more}, st.one_of(_starts, _reaches), _extras),
+    st.builds(lambda base, more: {**base, **more}, _starts, st.dictionaries(_odd_keys, odd_values, max_size=1)),
+    odd_values,
+)
+
+
+def _with_required(entry: object) -> object:
+    """What every server of ``mcp-servers.json`` must have."""
+    return {"name": "n", "args": [], "command": "x", "enabled": True, **entry} if isinstance(entry, dict) else entry
+
+
+_maps = st.dictionaries(st.one_of(keys, keys, keys, plain), odd_entries, max_size=3)
+_ROOTS = {
+    "slipsnisse": st.fixed_dictionaries({"mcps": _maps, "tools": st.just([])}),
+    "mcp-servers": st.builds(
+        lambda entries: {
+            "servers": [{"id": key, **entry} for key, entry in entries.items() if isinstance(entry, dict)]
+        },
+        st.dictionaries(keys, odd_entries.map(_with_required), max_size=3),
+    ),
+    "ai-agent": st.fixed_dictionaries({}, optional={"mcpServers": _maps}),
+    "mcpservers": st.fixed_dictionaries({"mcpServers": _maps}),
+    "opencode": st.fixed_dictionaries({"mcp": _maps}),
+    "opencode2": st.fixed_dictionaries({"mcp": st.fixed_dictionaries({"servers": _maps}, optional={"x": words})}),
+    "vscode": st.fixed_dictionaries({"servers": _maps, "inputs": st.just([{"id": "z"}])}),
+    "dispatch": st.fixed_dictionaries({"servers": _maps}),
+}
+_besides = st.fixed_dictionaries(
+    {},
+    optional={
+        "inputs": st.lists(st.fixed_dictionaries({"id": keys}, optional={"type": words}), max_size=2) | odd_values,
+        "providers": odd_values,
+        "defaults": odd_values,
+        "subAgentEnabled": odd_values,
+        "$schema": words,
+        "servers": odd_values,
+    },
+)
+
+
+def odd_files(family: str) -> st.SearchStrategy[dict[str, object]]:
+    return st.builds(lambda besides, root: {**besides, **root}, _besides, _ROOTS[family])

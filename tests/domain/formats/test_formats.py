@@ -172,6 +172,8 @@ def test_an_unusable_entry_is_refused_with_its_place(entry: object, pointer: str
         ("mcp-servers", {"servers": [{"id": "a", "name": "a", "command": "x", "args": []}]}, "/servers/0"),
         ("mcp-servers", {"servers": [], "subAgentEnabled": 1}, "/subAgentEnabled"),
         ("mcpservers", {"mcpServers": []}, "/mcpServers"),
+        ("mcpservers", {"servers": {}}, ""),
+        ("opencode2", {"mcp": {}}, "/mcp"),
         ("mcpservers", {"mcpServers": {"a b": {"command": "x"}, "a-b": {"command": "x"}}}, "/mcpServers/a-b"),
         ("mcpservers", {"mcpServers": {"--": {"command": "x"}}}, "/mcpServers/--"),
         ("ai-agent", {"mcpServers": {}, "defaults": {"toolTimeout": "10s"}}, "/defaults/toolTimeout"),

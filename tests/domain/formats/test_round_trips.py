@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mcpregistry.domain.formats import FORMATS, text
 from mcpregistry.domain.formats.document import Document
 from mcpregistry.domain.formats.notes import Note
-from tests.domain.formats.samples import IDS, SAMPLES, documents, read_sample
+from tests.domain.formats.samples import IDS, SAMPLES, documents, odd_files, read_sample
 
 # The formats that share their whole table of keys with another one add nothing to the slower tests.
 DISTINCT = [name for name in FORMATS if name not in ("claude-code", "copilot")]
@@ -80,3 +81,17 @@ def _notes(notes: tuple[Note, ...], key: str, index: int = -1) -> list[Note]:
     return [
         note for note in notes if {key, str(index)} & {part.replace("~1", "/") for part in note.pointer.split("/")[:4]}
     ]
+
+
+@pytest.mark.parametrize("target", DISTINCT)
+@settings(max_examples=25, deadline=None)
+@given(made=st.data())
+def test_any_file_is_refused_with_a_place_or_comes_back_unchanged(target: str, made: st.DataObject) -> None:
+    form = FORMATS[target]
+    data = made.draw(odd_files(form.family))
+    document = form.read(data, form.file)
+    if document.refused:
+        assert all(note.sentence and note.remedy for note in document.refused)
+    else:
+        written = form.write(document)
+        assert written.refused or written.data == data

@@ -6,24 +6,38 @@ caller did wrong is a 4xx. ``?strict=1`` turns the former into 502 and 504.
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 from django.http import HttpRequest
-from ninja import Query, Status
+from ninja import Header, Query, Status
 
 from mcpregistry.api.answers import content_type, failure, plain_result
 from mcpregistry.api.auth import Principal, principal
 from mcpregistry.api.routes import Routes
-from mcpregistry.api.schemas.basics import Problem
+from mcpregistry.api.schemas.basics import Problem, Text
 from mcpregistry.api.schemas.calls import CallAnswer, CallMeta, CallOrder, CallResultMeta
 from mcpregistry.api.tools import ToolName
 from mcpregistry.calls.call import CallOutcome, CallRequest
 from mcpregistry.calls.catalog import Entry
 from mcpregistry.calls.engine import current_engine
-from mcpregistry.domain.errors import ArgumentsInvalid, Denied
+from mcpregistry.db import db_call
+from mcpregistry.domain.canonical import digest, stored
+from mcpregistry.domain.errors import ArgumentsInvalid, Denied, SlipsnisseError
 from mcpregistry.domain.lifecycle import State
+from mcpregistry.services import idempotency
 
 router = Routes(tags=["calls"])
+
+IdempotencyKey = Annotated[
+    Text | None,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=200,
+        description="Repeat a request with the same key, and it is answered from the first one for 24 hours.",
+    ),
+]
 
 # The pipeline's refusals, as the caller's fault or a reason to come again.
 _REFUSED = {
@@ -36,15 +50,41 @@ _REFUSED = {
 }
 
 
-@router.post("/tools/{name}/call", response={200: CallAnswer, 202: CallAnswer, 502: CallAnswer, 504: CallAnswer})
+@router.post(
+    "/tools/{name}/call",
+    response={200: CallAnswer, 202: CallAnswer, 409: Problem, 502: CallAnswer, 504: CallAnswer},
+)
 async def call_tool(
     request: HttpRequest,
     name: ToolName,
     payload: CallOrder,
+    *,
     strict: Annotated[bool, Query(description="Answer 502 or 504 when the tool or its server failed.")] = False,
+    idempotency_key: IdempotencyKey = None,
 ) -> Status[CallAnswer] | Status[Problem]:
     """By exposed name at the endpoint, or server::tool. 202: it waits for a person's approval."""
-    who, engine = principal(request), current_engine()
+    who = principal(request)
+    if idempotency_key is None:
+        return await _call(who, name, payload, strict=strict)
+    use = {"caller": who.actor, "key": idempotency_key}
+    asked = digest(name, stored(payload.model_dump()))
+    kept = await db_call(idempotency.claim, **use, fingerprint=asked)
+    if kept is not None and kept.status is not None:
+        return Status(kept.status, CallAnswer(**json.loads(kept.body)))
+    try:
+        answer = await _call(who, name, payload, strict=strict)
+    except SlipsnisseError:
+        await db_call(idempotency.release, **use)
+        raise
+    if isinstance(answer.value, Problem):
+        await db_call(idempotency.release, **use)
+    else:
+        await db_call(idempotency.keep, **use, status=answer.status_code, body=json.dumps(answer.value.model_dump()))
+    return answer
+
+
+async def _call(who: Principal, name: str, payload: CallOrder, *, strict: bool) -> Status[CallAnswer] | Status[Problem]:
+    engine = current_engine()
     catalogue = engine.catalogue(payload.endpoint, _agent(who, payload.agent))
     entry = catalogue.find(name)
     _check_names(entry, payload.mcp)

@@ -2,6 +2,7 @@
 
 from mcpregistry.models.access import Agent, Configuration, Endpoint, Grant, Token, Workspace
 from mcpregistry.models.audit import AuditEntry
+from mcpregistry.models.idempotency import KeptAnswer
 from mcpregistry.models.imported import ImportedFile
 from mcpregistry.models.invocation import Invocation
 from mcpregistry.models.server import Connection, Credential, Server, ServerEvent, ServerTest
@@ -18,6 +19,7 @@ __all__ = [
     "Grant",
     "ImportedFile",
     "Invocation",
+    "KeptAnswer",
     "Server",
     "ServerEvent",
     "ServerTest",

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
+from django.db import connections
 from django.test import AsyncClient
+from django.utils import timezone
 
 from mcpregistry.api.answers import content_type, failure, plain_result
 from mcpregistry.calls.call import CallOutcome
 from mcpregistry.calls.engine import Engine, set_current_engine
 from mcpregistry.db import db_call
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.models import Agent, Endpoint, Invocation, Server
+from mcpregistry.models import Agent, Endpoint, Invocation, KeptAnswer, Server
 from mcpregistry.services import access, definitions, servers
 from tests.api.conftest import ROOT, new_agent, new_server, new_user
 from tests.fakes.targets import SERVERS
@@ -62,8 +67,10 @@ class Site:
         self.tokens = tokens
         self.client = AsyncClient()
 
-    async def call(self, name: str, body: Any = None, *, who: str = "robot", query: str = "") -> tuple[int, Any]:
-        headers = {"Authorization": f"Bearer {self.tokens[who]}"}
+    async def call(
+        self, name: str, body: Any = None, *, who: str = "robot", query: str = "", **extra: str
+    ) -> tuple[int, Any]:
+        headers = {"Authorization": f"Bearer {self.tokens[who]}"} | extra
         response = await self.client.post(
             f"{ROOT}/tools/{name}/call{query}",
             json.dumps({} if body is None else body),
@@ -89,6 +96,7 @@ async def site(live_db: None) -> AsyncIterator[Site]:
     finally:
         set_current_engine(None)
         await engine.stop()
+        await sync_to_async(connections.close_all)()  # the thread in which plain views ran
 
 
 async def test_a_call_answers_with_value_raw_result_and_record(site):
@@ -231,3 +239,45 @@ def test_failures_speak_with_the_words_of_whoever_failed():
     down = outcome(state=State.NOT_SENT, error_code="CONNECTION_FAILED")
     assert failure(down) == "Server not connected: Gone."
     assert failure(outcome(state=State.UNKNOWN, error_code="TIMEOUT")) == "Tool execution failed: Gone."
+
+
+async def test_a_repeated_key_answers_from_the_first_call(site):
+    keyed = {"Idempotency-Key": "k-1"}
+    first = await site.call("echo__echo", {"params": {"a": 1}}, **keyed)
+    again = await site.call("echo__echo", {"params": {"a": 1}}, **keyed)
+    assert first == again
+    assert first[0] == 200
+    assert await db_call(Invocation.objects.count) == 1
+    other = await site.call("echo__echo", {"params": {"a": 2}}, **keyed)
+    assert (other[0], other[1]["code"]) == (409, "CONFLICT")
+    person = await site.call("echo__echo", {"params": {"a": 1}, "agent": "robot"}, who="operator", **keyed)
+    assert person[1]["mcp"]["invocation_id"] != first[1]["mcp"]["invocation_id"]
+
+
+async def test_a_call_that_may_have_happened_is_not_repeated(site):
+    first = await site.call("falls__crash", **{"Idempotency-Key": "k-1"})
+    assert first[1]["mcp"]["state"] == "unknown"
+    assert await site.call("falls__crash", **{"Idempotency-Key": "k-1"}) == first
+    assert await db_call(Invocation.objects.count) == 1
+
+
+async def test_of_two_requests_at_once_with_one_key_only_one_runs(site):
+    body, keyed = {"params": {"steps": 2, "pause": 0.05}}, {"Idempotency-Key": "k-1"}
+    answers = await asyncio.gather(*(site.call("slow__count", body, **keyed) for _ in range(5)))
+    assert {status for status, _ in answers} <= {200, 409}
+    assert await db_call(Invocation.objects.count) == 1
+
+
+async def test_a_refused_request_gives_its_key_back(site):
+    keyed = {"Idempotency-Key": "k-1"}
+    assert (await site.call("nope__nope", **keyed))[0] == 404
+    assert (await site.call("echo__echo", {"endpoint": "nowhere"}, **keyed))[0] == 404
+    assert (await site.call("echo__echo", **keyed))[0] == 200
+
+
+async def test_a_key_is_forgotten_after_a_day(site):
+    keyed = {"Idempotency-Key": "k-1"}
+    await site.call("echo__echo", **keyed)
+    await db_call(KeptAnswer.objects.update, created_at=timezone.now() - timedelta(hours=25))
+    await site.call("echo__echo", **keyed)
+    assert await db_call(Invocation.objects.count) == 2

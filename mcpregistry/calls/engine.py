@@ -166,6 +166,7 @@ class DownstreamDispatcher:
             timeout=offer.server.request_timeout,
             on_progress=request.on_progress,
             on_sent=on_sent,
+            revision=offer.server.revision,
             max_result_bytes=offer.server.max_message_bytes,
             idempotent=offer.tool.idempotent,
         )

@@ -73,6 +73,12 @@ class ConnectionFailed(DownstreamError):
     code = "CONNECTION_FAILED"
 
 
+class StaleRevision(DownstreamError):
+    """The server is no longer configured as it was when the call was decided on; nothing was sent."""
+
+    code = "STALE_REVISION"
+
+
 class AuthFailed(DownstreamError):
     """The server refused our credential (HTTP 401 or 403). Not retried."""
 

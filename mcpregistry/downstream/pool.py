@@ -19,7 +19,7 @@ from typing import Any
 import structlog
 
 from mcpregistry.domain import health
-from mcpregistry.domain.errors import ConnectionFailed, DownstreamError, SlipsnisseError, TimedOut
+from mcpregistry.domain.errors import ConnectionFailed, DownstreamError, SlipsnisseError, StaleRevision, TimedOut
 from mcpregistry.domain.targets import Target
 from mcpregistry.downstream.connection import Connection, Discovery, open_connection
 from mcpregistry.downstream.facts import ConnectionEvent, ServerState, TestReport
@@ -58,21 +58,24 @@ class Pool:
         on_sent: Callable[[], None] | None = None,
         max_result_bytes: int | None = None,
         idempotent: bool = False,
+        revision: int | None = None,
     ) -> dict[str, Any]:
         """One ``tools/call``; the raw result dict, untouched.
 
         ``timeout`` in seconds spans queueing, connecting and the answer (None: the server's own;
         0: none). Cancelling the awaiting task tells the server. Raises Busy, or DownstreamError
-        whose ``sent`` says whether the call may have taken effect.
+        whose ``sent`` says whether the call may have taken effect. With ``revision`` it goes to
+        the server as it was configured then, or nowhere.
         """
         arguments = parse_arguments(arguments_json)
-        slot = self._slot(server_id)
+        slot = self._slot_at(server_id, revision)
         target = slot.target or await slot.load()
         limit = target.limits.request_timeout if timeout is None else timeout
         deadline = time.monotonic() + limit if limit else None
         for last in (False, True):
             connection = slot.enter_now() or await slot.enter(deadline)
             try:
+                _check_revision(connection, revision)
                 result = await connection.call(
                     tool_name,
                     arguments,
@@ -156,9 +159,12 @@ class Pool:
         for server_id, slot in list(self._slots.items()):
             if slot.target is None or revisions.get(server_id) == slot.target.revision:
                 continue
-            del self._slots[server_id]
             was_eager = server_id in revisions and slot.target.connect == "eager"
-            self._spawn(self._replace(slot, again=was_eager))
+            self._retire(slot, again=was_eager)
+
+    def _retire(self, slot: Slot, *, again: bool) -> None:
+        del self._slots[slot.server_id]
+        self._spawn(self._replace(slot, again=again))
 
     async def _replace(self, slot: Slot, *, again: bool) -> None:
         await slot.drain()
@@ -195,10 +201,23 @@ class Pool:
             slot = self._slots[server_id] = Slot(server_id, self._targets, self._on_event)
         return slot
 
+    def _slot_at(self, server_id: int, revision: int | None) -> Slot:
+        """The server's slot; one older than ``revision`` is retired here if nobody has done it yet."""
+        slot = self._slot(server_id)
+        if revision is not None and slot.target is not None and slot.target.revision < revision:
+            self._retire(slot, again=False)
+            slot = self._slot(server_id)
+        return slot
+
     def _spawn(self, work: Any) -> None:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+
+def _check_revision(connection: Connection, revision: int | None) -> None:
+    if revision is not None and connection.target.revision != revision:
+        raise StaleRevision("The server was changed after this call was decided on.", remedy="Call again.")
 
 
 def may_resend(error: DownstreamError, target: Target, *, idempotent: bool) -> bool:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from mcpregistry.domain import health
-from mcpregistry.domain.errors import ConnectionFailed, DownstreamError, TimedOut
+from mcpregistry.domain.errors import ConnectionFailed, DownstreamError, SlipsnisseError, TimedOut
 from mcpregistry.domain.health import Health
 from mcpregistry.domain.targets import Target
 from mcpregistry.downstream.connection import Connection, Discovery, open_connection
@@ -139,6 +139,9 @@ class Slot:
             returns = target is not None and target.connect == "eager" and not self._stopping
             self._fell(error, returns=returns)
             return returns
+        except SlipsnisseError as error:  # it may not be started any more: disabled, changed, a value missing
+            self._fell(ConnectionFailed(error.message, remedy=error.remedy), returns=False)
+            return False
         finally:
             self._keep_tail(connection)
         self._move(health.stopped(self.health, now=time.monotonic()))

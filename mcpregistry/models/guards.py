@@ -27,7 +27,7 @@ WATCHED: dict[type[Model], frozenset[str]] = {
     Server: frozenset(
         {
             "last_ok_at", "last_error", "last_error_code", "last_error_at", "consecutive_failures", "next_check_at",
-            "protocol_era", "server_info", "refreshed_at", "updated_at", "extra", "source",
+            "protocol_era", "server_info", "refreshed_at", "updated_at", "sealed_extra", "source",
         }
     ),
     Tool: frozenset({"latest", "first_seen_at", "last_seen_at"}),
@@ -38,6 +38,8 @@ WATCHED: dict[type[Model], frozenset[str]] = {
     Workspace: frozenset(),
     Credential: frozenset({"description", "updated_at"}),
 }  # fmt: skip
+
+_AUDIT_EXTRA = {"sqlite": ("replace",), "postgresql": ("truncate",)}  # ways round UPDATE and DELETE
 
 
 def install_guards() -> None:
@@ -67,8 +69,7 @@ def missing_guards() -> list[str]:
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT {column} FROM {source}")  # noqa: S608  both words are ours
         present = {name for (name,) in cursor.fetchall()}
-    expected = {name for name, _ in _names() if connection.vendor == "postgresql" or name != "audit_no_truncate"}
-    return sorted(expected - present)
+    return sorted({name for name, _ in _names()} - present)
 
 
 def _watched_columns(model: type[Model]) -> list[str]:
@@ -83,7 +84,10 @@ def _names() -> list[tuple[str, str]]:
     """(trigger, table) of every guard."""
     events = ("insert", "update", "delete")
     watched = [(f"watch_{m._meta.db_table}_{event}", m._meta.db_table) for m in WATCHED for event in events]
-    audit = [(f"audit_no_{event}", AuditEntry._meta.db_table) for event in ("update", "delete", "truncate")]
+    audit = [
+        (f"audit_no_{event}", AuditEntry._meta.db_table)
+        for event in ("update", "delete", *_AUDIT_EXTRA[connection.vendor])
+    ]
     return [*watched, *audit, ("call_stays_ended", Invocation._meta.db_table)]
 
 
@@ -104,6 +108,9 @@ def _sqlite() -> list[str]:
     statements = [
         f"CREATE TRIGGER audit_no_update BEFORE UPDATE ON {audit} {refuse}",
         f"CREATE TRIGGER audit_no_delete BEFORE DELETE ON {audit} {refuse}",
+        # REPLACE takes the old row away without asking any DELETE trigger.
+        f"CREATE TRIGGER audit_no_replace BEFORE INSERT ON {audit} WHEN EXISTS (SELECT 1 FROM {audit} WHERE "
+        f"id = NEW.id OR (writer = NEW.writer AND seq = NEW.seq)) {refuse}",
         f"CREATE TRIGGER call_stays_ended BEFORE UPDATE OF state ON {calls} WHEN OLD.state IN ({_terminal()}) "
         "AND OLD.state IS NOT NEW.state BEGIN SELECT RAISE(ABORT, 'an ended call keeps its state'); END",
     ]

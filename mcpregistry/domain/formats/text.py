@@ -20,7 +20,7 @@ from mcpregistry.domain.formats.notes import FileInvalid, pointer
 
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 64
-MAX_VALUES = 20_000
+MAX_VALUES = 10_000
 
 # Strings first, so that comment marks inside them are left alone.
 # Atomic groups keep the scan linear, whatever a stranger sends.

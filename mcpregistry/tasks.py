@@ -20,11 +20,13 @@ from mcpregistry.services.wakeups import wake
 
 log = structlog.get_logger(__name__)
 
+_PROCESS = connections.process_name("worker")
+
 
 @shared_task
 def test_server(test_id: int) -> None:
     """Run a queued test (the id of a ServerTest)."""
-    test = testing.run_test(test_id=test_id, probe=_prober().test)
+    test = testing.run_test(test_id=test_id, probe=_prober().test, process=_PROCESS)
     if test is not None:
         log.info("server_tested", server=test.server.slug, verdict=test.verdict, code=test.error_code)
 
@@ -32,7 +34,7 @@ def test_server(test_id: int) -> None:
 @shared_task
 def refresh_server(server_id: int) -> None:
     """Connect, read the tools, note health."""
-    testing.check_server(server_id=server_id, probe=_prober().test)
+    testing.check_server(server_id=server_id, probe=_prober().test, process=_PROCESS)
 
 
 @shared_task

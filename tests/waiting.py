@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def eventually(look: Callable[[], T], patience: float = 30.0) -> T:
+def eventually(look: Callable[[], T], patience: float = 60.0) -> T:
     """The first true answer of ``look``; fails after ``patience`` seconds."""
     deadline = time.monotonic() + patience
     while not (answer := look()):

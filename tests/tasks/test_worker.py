@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
-import psutil
 import pytest
 from django.utils import timezone
 
 from mcpregistry import tasks
 from mcpregistry.models import AuditEntry, Credential, ServerEvent, ServerTest, Tool
 from mcpregistry.services import definitions
-from mcpregistry.services.health import request_refresh, request_test
+from mcpregistry.services.health import queue_test, request_refresh, request_test
+from tests.conftest import child_env
 from tests.services.rows import confirmed
 from tests.tasks import worker
 from tests.waiting import eventually
@@ -23,72 +24,20 @@ SECRET = "canary-7f3a91"
 TIME_SERVER = [str(Path(sys.executable).parent / "mcp-server-time")]
 
 
-@pytest.fixture(autouse=True)
-def _empty_broker(broker):
+@pytest.fixture(scope="module")
+def _worker(broker: str, django_db_setup: None) -> Iterator[None]:
+    """One for all tests here that need no say in when it starts: that takes seconds."""
     worker.empty_broker()
-    yield
-    worker.empty_broker()
+    with worker.running(child_env()):
+        yield
 
 
 def finished(test: ServerTest) -> ServerTest:
     return eventually(lambda: ServerTest.objects.filter(pk=test.pk, finished_at__isnull=False).first())
 
 
-def test_a_real_server_is_tested_approved_and_tested_again_with_a_call(site_env):
-    server = confirmed("time", command=TIME_SERVER)
-    with worker.running(site_env):
-        first = finished(request_test(server=server, actor="user:ann"))
-        assert (first.verdict, first.tool_count, first.error) == ("passed", 2, "")
-        assert {"connect", "list", "total"} <= set(first.timings)
-        assert {tool.status for tool in Tool.objects.filter(server=server)} == {"quarantined"}
-        assert definitions.approve_waiting(server=server, actor="user:ann") == 2
-        tool = Tool.objects.get(server=server, name="get_current_time")
-        assert tool.pinned.data["annotations"]["readOnlyHint"] is True
-        second = finished(
-            request_test(server=server, actor="a", call_tool=tool.name, call_arguments={"timezone": "Europe/Vienna"})
-        )
-        assert (second.verdict, second.error) == ("passed", "")
-        assert second.timings["call"] > 0
-    assert not ServerTest.objects.exclude(verdict="passed").exists()
-
-
-def test_failures_are_told_and_no_process_is_left_when_the_worker_stops(site_env):
-    crash = confirmed("crash", env={"FAKE_CRASH": "start"})
-    absent = confirmed("absent", command=["/no/such/program"])
-    with worker.running(site_env):
-        for server, words in ((crash, "cannot find my configuration"), (absent, "/no/such/program")):
-            test = finished(request_test(server=server, actor="test"))
-            assert (test.verdict, test.error_code) == ("failed", "CONNECTION_FAILED")
-            assert words in test.stderr_tail + test.error
-    mine = [
-        process for process in psutil.process_iter(["cmdline"]) if "crash.py" in " ".join(process.info["cmdline"] or [])
-    ]
-    assert mine == []
-
-
-def test_a_message_that_is_lost_is_sent_again_by_the_reaper(site_env):
-    server = confirmed()
-    test = request_test(server=server, actor="test")
+def test_messages_events_audit_and_logs_hold_no_secret(site_env, broker):
     worker.empty_broker()
-    ServerTest.objects.filter(pk=test.pk).update(requested_at=timezone.now() - timedelta(minutes=1))
-    with worker.running(site_env):
-        tasks.reap()
-        assert finished(test).verdict == "passed"
-
-
-def test_the_tick_checks_what_is_due(site_env):
-    servers = [confirmed("echo"), confirmed("slow")]
-    with worker.running(site_env):
-        tasks.check_due_servers()
-        eventually(lambda: all(Tool.objects.filter(server=server).exists() for server in servers))
-    for server in servers:
-        server.refresh_from_db()
-        assert server.last_ok_at
-        assert server.next_check_at > timezone.now()
-    assert not ServerTest.objects.exists()
-
-
-def test_messages_events_audit_and_logs_hold_no_secret(site_env):
     Credential.objects.create(name="github", value=SECRET)
     loud = [sys.executable, "-S", "-c", "import os, sys; sys.exit('bad token ' + os.environ['TOKEN'])"]
     server = confirmed("loud", command=loud, env={"TOKEN": "${cred:github}", "PLAIN": SECRET + "-2"})
@@ -98,7 +47,6 @@ def test_messages_events_audit_and_logs_hold_no_secret(site_env):
     assert len(messages) == 2
     with worker.running(site_env) as output:
         test = finished(test)
-        eventually(lambda: not worker.queued_messages())
         eventually(lambda: type(server).objects.get(pk=server.pk).consecutive_failures == 2)
     server.refresh_from_db()
     assert test.stderr_tail == "bad token [secret]\n"
@@ -106,3 +54,49 @@ def test_messages_events_audit_and_logs_hold_no_secret(site_env):
     seen += [entry.body for entry in AuditEntry.objects.all()]
     seen += [note.message for note in ServerEvent.objects.all()]
     assert [text for text in seen if SECRET in text] == []
+
+
+@pytest.mark.usefixtures("live_db", "_worker")
+def test_a_real_server_is_tested_approved_and_tested_again_with_a_call():
+    server = confirmed("time", command=TIME_SERVER)
+    first = finished(request_test(server=server, actor="user:ann"))
+    assert (first.verdict, first.tool_count, first.error) == ("passed", 2, "")
+    assert {"connect", "list", "total"} <= set(first.timings)
+    assert {tool.status for tool in Tool.objects.filter(server=server)} == {"quarantined"}
+    assert definitions.approve_waiting(server=server, actor="user:ann") == 2
+    tool = Tool.objects.get(server=server, name="get_current_time")
+    assert tool.pinned.data["annotations"]["readOnlyHint"] is True
+    arguments = {"timezone": "Europe/Vienna"}
+    second = finished(request_test(server=server, actor="a", call_tool=tool.name, call_arguments=arguments))
+    assert (second.verdict, second.error) == ("passed", "")
+    assert second.timings["call"] > 0
+
+
+@pytest.mark.usefixtures("live_db", "_worker")
+def test_failures_are_told_with_code_and_log():
+    crash = confirmed("crash", env={"FAKE_CRASH": "start"})
+    absent = confirmed("absent", command=["/no/such/program"])
+    for server, words in ((crash, "cannot find my configuration"), (absent, "/no/such/program")):
+        test = finished(request_test(server=server, actor="test"))
+        assert (test.verdict, test.error_code) == ("failed", "CONNECTION_FAILED")
+        assert words in test.stderr_tail + test.error
+
+
+@pytest.mark.usefixtures("live_db", "_worker")
+def test_a_test_whose_message_never_went_out_is_sent_by_the_reaper():
+    test = queue_test(server=confirmed(), actor="test", call_tool="", call_arguments={})
+    ServerTest.objects.filter(pk=test.pk).update(requested_at=timezone.now() - timedelta(minutes=1))
+    tasks.reap()
+    assert finished(test).verdict == "passed"
+
+
+@pytest.mark.usefixtures("live_db", "_worker")
+def test_the_tick_checks_what_is_due():
+    servers = [confirmed("echo"), confirmed("slow")]
+    tasks.check_due_servers()
+    for server in servers:
+        eventually(lambda server=server: type(server).objects.filter(pk=server.pk, last_ok_at__isnull=False).exists())
+        server.refresh_from_db()
+        assert server.next_check_at > timezone.now()
+        assert server.tools.exists()
+    assert not ServerTest.objects.exists()

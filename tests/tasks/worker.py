@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import redis
 
 from controlplane import embedded
@@ -38,7 +39,9 @@ def running(env: Mapping[str, str]) -> Iterator[Path]:
         assert worker.poll() is None, output.read_text()
         yield output
     finally:
+        children = [] if worker.poll() is not None else psutil.Process(worker.pid).children(recursive=True)
         stop(worker, 20)
+        assert not psutil.wait_procs(children, 10)[1], "the worker left processes behind"
 
 
 def queued_messages() -> list[bytes]:

@@ -88,7 +88,7 @@ def call_figures(*, now: datetime, server: Server | None = None) -> CallFigures:
         recent = recent.filter(server_slug=server.slug)
     totals = recent.order_by().aggregate(calls=Count("id"), errors=Count("id", _failed()))
     times = recent.filter(duration_ms__isnull=False).order_by("-received_at")
-    durations = sorted(times.values_list("duration_ms", flat=True)[:SAMPLE])
+    durations = sorted(took for took in times.values_list("duration_ms", flat=True)[:SAMPLE] if took is not None)
     return CallFigures(totals["calls"], totals["errors"], _percentile(durations, 0.50), _percentile(durations, 0.95))
 
 
@@ -175,7 +175,7 @@ def with_status(tools: QuerySet[Tool], status: str) -> QuerySet[Tool]:
         "quarantined": Q(present=True, pinned__isnull=True) & ~rejected,
     }
     if status == "waiting":
-        return tools.waiting()
+        return tools.filter(pk__in=Tool.objects.waiting())
     return tools.filter(kinds[status]) if status in kinds else tools
 
 

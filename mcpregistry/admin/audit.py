@@ -54,7 +54,10 @@ class AuditEntryAdmin(ReadOnlyAdmin):
 
     @display(description="holds", boolean=True)
     def verified(self, entry: AuditEntry) -> bool:
-        return not queries.entry_problem(entry)
+        return not entry.problem  # type: ignore[attr-defined]
+
+    def prepare(self, row: AuditEntry) -> None:
+        row.problem = queries.entry_problem(row)  # type: ignore[attr-defined]
 
     def overview(self, request: HttpRequest, row: AuditEntry) -> dict[str, Any]:
         return {"entry": row, "problem": queries.entry_problem(row)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
@@ -24,7 +24,7 @@ from unfold.admin import ModelAdmin
 from unfold.widgets import UnfoldAdminTextareaWidget
 
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.domain.reveal import reveal
+from mcpregistry.domain.reveal import LIMIT, reveal
 
 # History columns that hold sealed secrets: that they changed is told, what they held is not.
 _SEALED = {"sealed_env": "env", "sealed_headers": "headers", "sealed_value": "value"}
@@ -64,7 +64,7 @@ class CappedPaginator(Paginator):
 
     @cached_property
     def count(self) -> int:
-        return self.object_list[: self.most].count()  # type: ignore[union-attr]
+        return cast(models.QuerySet[Any], self.object_list)[: self.most].count()
 
 
 class RecordAdmin(ModelAdmin):
@@ -122,6 +122,23 @@ class RecordAdmin(ModelAdmin):
             return super().delete_view(request, object_id, extra_context)
         except SlipsnisseError as error:
             return self._refused(request, error, request.path)
+
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, obj: Any = None, **kwargs: Any
+    ) -> HttpResponse:
+        if obj is not None and not self.has_change_permission(request, obj):
+            show_unseen(obj)  # a form must hold what is stored, a page that is only read need not
+        return super().render_change_form(request, context, *args, obj=obj, **kwargs)
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        page = super().get_changelist_instance(request)
+        for row in page.result_list:
+            self.prepare(row)
+            show_unseen(row, 200)
+        return page
+
+    def prepare(self, row: Any) -> None:
+        """Work out what a list shows of this row from what is stored."""
 
     def overview(self, request: HttpRequest, row: Any) -> dict[str, Any]:
         """What the record's page shows besides the form."""
@@ -203,6 +220,14 @@ class ReadOnlyAdmin(RecordAdmin):
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
+
+
+def show_unseen(row: models.Model, limit: int = LIMIT) -> None:
+    """Name the invisible characters in the loaded texts of a record that is about to be shown, not saved."""
+    for field in row._meta.concrete_fields:
+        text = row.__dict__.get(field.attname)
+        if isinstance(text, str) and not field.primary_key:
+            setattr(row, field.attname, reveal(text, limit))
 
 
 def versions(row: Any) -> list[dict[str, Any]]:

@@ -77,7 +77,7 @@ class ServerForm(forms.ModelForm):
         others = REMOTE if data.get("transport") == Transport.STDIO else LOCAL
         for name, empty in others.items():
             data[name] = empty()
-            self._errors.pop(name, None)  # nobody can mend a field that the page hides
+            self.errors.pop(name, None)  # nobody can mend a field that the page hides
         return data
 
     def _post_clean(self) -> None:
@@ -87,7 +87,7 @@ class ServerForm(forms.ModelForm):
             if name in self.cleaned_data and self.cleaned_data[name] != self.initial.get(name):
                 setattr(self.instance, name, self.cleaned_data[name])
         for name, check in self._checks().items():
-            if name in self.fields and name not in self._errors:
+            if name in self.fields and name not in self.errors:
                 self._check(name, check)
 
     def _checks(self) -> dict[str, Callable[[Any], object]]:

@@ -73,7 +73,7 @@ def missing_guards() -> list[str]:
 
 
 def _watched_columns(model: type[Model]) -> list[str]:
-    return [f.column for f in model._meta.local_concrete_fields if f.name not in WATCHED[model]]
+    return [f.column for f in model._meta.local_concrete_fields if f.column and f.name not in WATCHED[model]]
 
 
 def _changed(model: type[Model], differs: str) -> str:
@@ -102,14 +102,14 @@ def _terminal() -> str:
 
 
 def _sqlite() -> list[str]:
-    bump = f"BEGIN UPDATE {Configuration._meta.db_table} SET revision = revision + 1 WHERE id = 1; END"
+    bump = f"BEGIN UPDATE {Configuration._meta.db_table} SET revision = revision + 1 WHERE id = 1; END"  # noqa: S608
     refuse = "BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END"
     audit, calls = AuditEntry._meta.db_table, Invocation._meta.db_table
     statements = [
         f"CREATE TRIGGER audit_no_update BEFORE UPDATE ON {audit} {refuse}",
         f"CREATE TRIGGER audit_no_delete BEFORE DELETE ON {audit} {refuse}",
         # REPLACE takes the old row away without asking any DELETE trigger.
-        f"CREATE TRIGGER audit_no_replace BEFORE INSERT ON {audit} WHEN EXISTS (SELECT 1 FROM {audit} WHERE "
+        f"CREATE TRIGGER audit_no_replace BEFORE INSERT ON {audit} WHEN EXISTS (SELECT 1 FROM {audit} WHERE "  # noqa: S608
         f"id = NEW.id OR (writer = NEW.writer AND seq = NEW.seq)) {refuse}",
         f"CREATE TRIGGER call_stays_ended BEFORE UPDATE OF state ON {calls} WHEN OLD.state IN ({_terminal()}) "
         "AND OLD.state IS NOT NEW.state BEGIN SELECT RAISE(ABORT, 'an ended call keeps its state'); END",
@@ -129,7 +129,7 @@ def _postgres() -> list[str]:
     statements = [
         f"""CREATE OR REPLACE FUNCTION slipsnisse_changed() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
             UPDATE {Configuration._meta.db_table} SET revision = revision + 1 WHERE id = 1;
-            PERFORM pg_notify('{CHANNEL}', ''); RETURN NULL; END $$""",
+            PERFORM pg_notify('{CHANNEL}', ''); RETURN NULL; END $$""",  # noqa: S608
         """CREATE OR REPLACE FUNCTION slipsnisse_refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
             RAISE EXCEPTION '%', TG_ARGV[0]; END $$""",
         f"CREATE TRIGGER call_stays_ended BEFORE UPDATE OF state ON {calls} FOR EACH ROW WHEN (OLD.state IN "

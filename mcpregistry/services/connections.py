@@ -27,7 +27,7 @@ from mcpregistry.services.events import trim_events
 from mcpregistry.services.health import learn
 
 if TYPE_CHECKING:
-    from mcpregistry.downstream.pool import ConnectionEvent
+    from mcpregistry.downstream.facts import ConnectionEvent
 
 log = structlog.get_logger(__name__)
 

@@ -10,7 +10,8 @@ import structlog
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import SlipsnisseError, TimedOut
 from mcpregistry.domain.targets import Target
-from mcpregistry.downstream.pool import ConnectionEvent, Pool, TestReport
+from mcpregistry.downstream.facts import ConnectionEvent, TestReport
+from mcpregistry.downstream.pool import Pool
 from mcpregistry.downstream.runtime import LoopThread
 from mcpregistry.services.targets import target_for
 

@@ -5,6 +5,7 @@ Work is done in small batches, each its own transaction, so that calls are never
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from django.db.models import Q, QuerySet
@@ -41,7 +42,7 @@ def _empty(calls: QuerySet[Invocation]) -> int:
     return _in_batches(full, lambda batch: batch.update(arguments="", result=""))
 
 
-def _in_batches(rows: QuerySet, forget) -> int:
+def _in_batches(rows: QuerySet, forget: Callable[[QuerySet], int]) -> int:
     done = 0
     for _ in range(MAX_BATCHES):
         keys = list(rows.order_by().values_list("pk", flat=True)[:BATCH])

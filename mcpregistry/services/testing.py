@@ -17,7 +17,7 @@ from mcpregistry.models import Server, ServerTest
 from mcpregistry.services.health import QUEUED, RUNNING, learn, mark_failed, send_test
 
 if TYPE_CHECKING:
-    from mcpregistry.downstream.pool import TestReport
+    from mcpregistry.downstream.facts import TestReport
 
 # Server id, and a tool with its arguments as JSON bytes; never raises.
 Probe = Callable[[int, "tuple[str, bytes] | None"], "TestReport"]

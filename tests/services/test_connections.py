@@ -11,7 +11,7 @@ from django.db import DatabaseError
 from django.utils import timezone
 
 from mcpregistry.downstream.connection import Discovery
-from mcpregistry.downstream.pool import ConnectionEvent
+from mcpregistry.downstream.facts import ConnectionEvent
 from mcpregistry.models import Connection, Server, ServerEvent, Tool
 from mcpregistry.services import connections
 from mcpregistry.services.connections import ConnectionLog, forget_process, forget_stale, process_name, record_event

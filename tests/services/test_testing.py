@@ -8,7 +8,7 @@ import pytest
 from django.utils import timezone
 
 from mcpregistry.domain.errors import AuthFailed, TimedOut
-from mcpregistry.downstream.pool import TestReport
+from mcpregistry.downstream.facts import TestReport
 from mcpregistry.models import Server, ServerTest, Tool
 from mcpregistry.services import health
 from mcpregistry.services.health import queue_test

@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError
 from mcpregistry.domain.canonical import stored
 from mcpregistry.domain.errors import ArgumentsInvalid, SlipsnisseError
 from mcpregistry.domain.reveal import reveal
-from mcpregistry.downstream.pool import TestReport
+from mcpregistry.downstream.facts import TestReport
 from mcpregistry.models import Server, ServerTest
 from mcpregistry.services.connections import process_name
 from mcpregistry.services.health import queue_test
@@ -29,7 +29,9 @@ class Command(BaseCommand):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("slug")
         parser.add_argument("--call", default="", metavar="TOOL", help="call this tool; you vouch that it does no harm")
-        parser.add_argument("--args", dest="arguments", default="{}", metavar="JSON", help="its arguments as a JSON object")
+        parser.add_argument(
+            "--args", dest="arguments", default="{}", metavar="JSON", help="its arguments as a JSON object"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         server = Server.objects.filter(slug=options["slug"]).first()

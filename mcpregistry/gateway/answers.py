@@ -13,8 +13,6 @@ from mcp.shared.exceptions import MCPError
 
 from mcpregistry.calls.call import CallOutcome
 
-_SERVER_INFO = "io.modelcontextprotocol/serverInfo"
-
 
 def tool_result(outcome: CallOutcome, *, legacy: bool) -> dict[str, Any]:
     """The result object for ``tools/call``. Raises MCPError -32602 for an unknown tool."""
@@ -46,7 +44,7 @@ def _passed_through(result: dict[str, Any], *, legacy: bool) -> dict[str, Any]:
         raise MCPError(t.INTERNAL_ERROR, "The server's answer cannot be read: its content is no list of parts.")
     meta = answer.get("_meta")
     if isinstance(meta, dict):
-        answer["_meta"] = {key: value for key, value in meta.items() if key != _SERVER_INFO}
+        answer["_meta"] = {key: value for key, value in meta.items() if key != t.SERVER_INFO_META_KEY}
     else:
         answer.pop("_meta", None)
     return _for_legacy(answer) if legacy else answer

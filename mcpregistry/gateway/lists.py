@@ -6,22 +6,27 @@ millisecond. A request with anything unusual about it is handed on, unread as fa
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request, find_duplicated_routing_header
+from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request
+from mcp.types import SERVER_INFO_META_KEY
+from mcp_types import methods
 
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.gateway.body import read_small, replayed
 from mcpregistry.gateway.identity import Caller
-from mcpregistry.gateway.server import LIST_EXTRA, NAME, VERSION, Gateway
+from mcpregistry.gateway.server import LIST_EXTRA, Gateway
 
-_EXTRA = dict(LIST_EXTRA) | {"_meta": {"io.modelcontextprotocol/serverInfo": {"name": NAME, "version": VERSION}}}
+_TYPES = ("application/json", "text/event-stream")
+_ACCEPT = {f"{one},{space}{two}" for one, two in (_TYPES, _TYPES[::-1]) for space in ("", " ")}
 
 
 class ListLane:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._extra = {**LIST_EXTRA, "_meta": {SERVER_INFO_META_KEY: gateway.server.server_info_stamp}}
 
     @staticmethod
     def takes(scope: dict[str, Any]) -> bool:
@@ -40,33 +45,34 @@ class ListLane:
         return None
 
     def _answer(self, caller: Caller, scope: dict[str, Any], body: bytes) -> bytes | None:
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        if not _ordinary(headers, scope):
+        pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+        headers = dict(pairs)
+        if not _ordinary(headers, pairs):
             return None
         try:
             message = msgspec.json.decode(body)
-        except (msgspec.DecodeError, RecursionError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
-        if not _plain_request(message) or isinstance(
-            classify_inbound_request(message, headers=headers), InboundLadderRejection
-        ):
+        if not _plain_request(message):
+            return None
+        verdict = classify_inbound_request(message, headers=headers)
+        if isinstance(verdict, InboundLadderRejection):
             return None
         try:
+            methods.validate_client_request("tools/list", verdict.protocol_version, message["params"])
             result = self._gateway.catalogue(caller).page_bytes(
-                message["params"].get("cursor"), legacy=False, extra=_EXTRA
+                message["params"].get("cursor"), legacy=False, extra=self._extra
             )
-        except (SlipsnisseError, ValueError):
+        except (SlipsnisseError, ValueError):  # the SDK's own path says it in its own words
             return None
         return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (msgspec.json.encode(message["id"]), result)
 
 
-def _ordinary(headers: dict[str, str], scope: dict[str, Any]) -> bool:
-    accept = headers.get("accept", "")
+def _ordinary(headers: Mapping[str, str], names: list[tuple[str, str]]) -> bool:
     return (
-        headers.get("content-type", "").lower().startswith("application/json")
-        and "application/json" in accept
-        and "text/event-stream" in accept
-        and find_duplicated_routing_header([(k.decode("latin-1"), "") for k, _ in scope["headers"]]) is None
+        headers.get("content-type") == "application/json"
+        and headers.get("accept") in _ACCEPT
+        and len(headers) == len(names)  # none is there twice
     )
 
 

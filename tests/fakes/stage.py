@@ -25,10 +25,13 @@ from typing import Any, ParamSpec, TypeVar
 import httpx2
 import psutil
 from django.db import connections
+from django.utils import timezone
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
-from mcpregistry.models import Agent, Endpoint, Invocation, Server, Token
+from mcpregistry.domain.canonical import stored
+from mcpregistry.domain.definitions import definition_hash, visible
+from mcpregistry.models import Agent, Definition, Endpoint, Invocation, Server, Token, Tool
 from mcpregistry.services import access, definitions, servers
 from tests.externals import ROOT
 from tests.fakes.targets import SERVERS
@@ -94,6 +97,21 @@ class Stage:
         return server
 
     @staticmethod
+    def bulk(server: Server, tools: Sequence[dict[str, Any]]) -> None:
+        """Many approved tools in a moment, without the history that the services keep."""
+        now = timezone.now()
+        rows = Tool.objects.bulk_create(
+            Tool(server=server, name=tool["name"], first_seen_at=now, last_seen_at=now) for tool in tools
+        )
+        approved = Definition.objects.bulk_create(
+            Definition(tool=row, hash=definition_hash(tool), body=stored(visible(tool)), seen_at=now, approved=True)
+            for row, tool in zip(rows, tools, strict=True)
+        )
+        for row, definition in zip(rows, approved, strict=True):
+            row.pinned = row.latest = definition
+        Tool.objects.bulk_update(rows, ["pinned", "latest"], batch_size=200)
+
+    @staticmethod
     def calls(**filters: Any) -> list[Invocation]:
         return list(Invocation.objects.filter(**filters).order_by("received_at"))
 
@@ -116,6 +134,10 @@ class Web:
         self.address = f"127.0.0.1:{self._socket.getsockname()[1]}"
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by stop
         self.processes: list[subprocess.Popen[bytes]] = []
+        self.streams = 0  # of legacy sessions, opened by our clients so far
+
+    async def _note(self, response: httpx2.Response) -> None:
+        self.streams += response.request.method == "GET" and response.status_code == 200
 
     def start(self) -> psutil.Process:
         """One more process on the same socket; returns when it is ready."""
@@ -175,6 +197,7 @@ class Web:
         limits = httpx2.Limits(max_connections=500, max_keepalive_connections=500)
         headers = {"authorization": f"Bearer {token}"}
         async with httpx2.AsyncClient(headers=headers, timeout=60, limits=limits, trust_env=False) as http:
+            http.event_hooks = {"response": [self._note]}
             transport = streamable_http_client(self.url(endpoint), http_client=http)
             async with Client(transport, mode=mode, cache=None, **options) as client:
                 yield client

@@ -12,6 +12,7 @@ import asyncio
 from typing import Any
 
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.gateway.body import read_small, replayed
@@ -32,6 +33,8 @@ class QuietLane:
         headers = dict(scope["headers"])
         if scope["method"] != "POST" or headers.get(b"mcp-method") != b"tools/call":
             return False
+        if headers.get(b"mcp-protocol-version", b"").decode("latin-1") not in MODERN_PROTOCOL_VERSIONS:
+            return False  # older sessions live in the other manager
         try:
             entry = self._gateway.catalogue(caller).find(headers.get(b"mcp-name", b"").decode("latin-1"))
         except SlipsnisseError:

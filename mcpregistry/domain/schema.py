@@ -2,17 +2,20 @@
 
 python-jsonschema hangs on a hostile ``pattern`` and both libraries fetch remote ``$ref`` by
 default; here regular expressions have a budget, nothing is ever fetched, and a schema beyond the
-budget is refused before it is compiled.
+budget is refused before it is compiled. What would take too long to check is refused unchecked
+(see ``effort``), because a check cannot be interrupted and would stop every other call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, cast
 
 import jsonschema_rs
 
+from mcpregistry.domain import effort
 from mcpregistry.domain.errors import ArgumentsInvalid, ConfigInvalid
 
 MAX_CHARACTERS, MAX_DEPTH, MAX_NODES = 256 * 1024, 64, 20_000
@@ -20,7 +23,17 @@ _MAX_PROBLEMS = 5
 _MAX_VALIDATORS = 10_000
 # Linear wherever the pattern allows it; look-around is honest and common, so it gets a small budget.
 _PATTERNS = jsonschema_rs.FancyRegexOptions(backtrack_limit=10_000)
-_validators: dict[str, Any] = {}
+# Visits of the validator (tens of nanoseconds each); with so few for each place, a value is not even measured.
+_MAX_VISITS, _FEW_VISITS = 200_000, 100
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    validator: Any
+    visits: tuple[int, ...]  # by depth of the value
+
+
+_compiled: dict[str, _Compiled | ConfigInvalid] = {}
 
 
 def check_schema(schema: Mapping[str, Any]) -> None:
@@ -33,13 +46,17 @@ def check_arguments(definition_hash: str, schema: Mapping[str, Any], arguments: 
 
     ``definition_hash`` identifies the schema, so that it is compiled once.
     """
-    validator = _validators.get(definition_hash)
-    if validator is None:
-        if len(_validators) >= _MAX_VALIDATORS:
-            _validators.clear()
-        validator = _validators[definition_hash] = _compile(schema)
-    if not _fits(validator, arguments):
-        problems = [_sentence(error) for error in islice(validator.iter_errors(arguments), _MAX_PROBLEMS)]
+    compiled = _compiled.get(definition_hash)
+    if compiled is None:
+        if len(_compiled) >= _MAX_VALIDATORS:
+            _compiled.clear()
+        compiled = _compiled[definition_hash] = _compile_or_say(schema)
+    if isinstance(compiled, ConfigInvalid):
+        raise ConfigInvalid(compiled.message, remedy=compiled.remedy)
+    if compiled.visits[-1] > _FEW_VISITS:
+        _refuse_long_work(compiled, arguments)
+    if not _fits(compiled.validator, arguments):
+        problems = [_sentence(error) for error in islice(compiled.validator.iter_errors(arguments), _MAX_PROBLEMS)]
         raise ArgumentsInvalid(
             f"The arguments do not fit the tool's schema: {' '.join(problems)}", remedy="Correct them and call again."
         )
@@ -61,10 +78,42 @@ def _sentence(error: Any) -> str:
     return f"{where}: {message}."
 
 
-def _compile(schema: Mapping[str, Any]) -> Any:
+def _refuse_long_work(compiled: _Compiled, arguments: Mapping[str, Any]) -> None:
+    places, depth, level = 0, 0, [cast(Any, arguments)]
+    while level:
+        places += len(level)
+        depth += 1
+        inner = [node.values() if isinstance(node, Mapping) else node for node in level if _holds_parts(node)]
+        level = [part for parts in inner for part in parts]
+    if compiled.visits[min(depth, len(compiled.visits)) - 1] * places > _MAX_VISITS:
+        raise ArgumentsInvalid(
+            "With this tool's schema it would take too long to check so many or so deeply nested arguments.",
+            remedy="Send fewer, or ask the operator.",
+        )
+
+
+def _holds_parts(node: object) -> bool:
+    return isinstance(node, Mapping | list | tuple) and bool(node)
+
+
+def _compile_or_say(schema: Mapping[str, Any]) -> _Compiled | ConfigInvalid:
+    """A schema that cannot be used is not compiled at every call to find that out."""
+    try:
+        return _compile(schema)
+    except ConfigInvalid as error:
+        return error
+
+
+def _compile(schema: object) -> _Compiled:
+    if not isinstance(schema, Mapping):
+        raise ConfigInvalid("The tool's input schema is no object.", remedy="Ask its author.")
     _measure(schema)
     try:
-        return jsonschema_rs.validator_for(dict(schema), offline=True, pattern_options=_PATTERNS)
+        visits = tuple(effort.visits(schema))
+        if visits[min(2, len(visits) - 1)] > _MAX_VISITS:
+            raise effort.TooTangled("it branches too often")
+        validator = jsonschema_rs.validator_for(dict(schema), offline=True, pattern_options=_PATTERNS)
+        return _Compiled(validator, visits)
     except (ValueError, UnicodeError, jsonschema_rs.ReferencingError) as error:
         problem = str(error).splitlines()[0]
         raise ConfigInvalid(f"The tool's input schema cannot be used: {problem}", remedy="Ask its author.") from error

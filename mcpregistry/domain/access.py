@@ -52,6 +52,10 @@ def pinned(pins: Mapping[str, Any], arguments: Mapping[str, Any]) -> bool:
 
 
 def _same(left: Any, right: Any) -> bool:
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(_same(left[key], right[key]) for key in left)
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(_same, left, right))
     return left == right and isinstance(left, bool) == isinstance(right, bool)
 
 

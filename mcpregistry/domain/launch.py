@@ -51,8 +51,11 @@ def check_pairs(pairs: object, what: str) -> dict[str, str]:
 
 
 def check_url(url: str, schemes: tuple[str, ...]) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in schemes or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # a bracket that is no IPv6 address
+        parts = urlsplit("")
+    if parts.scheme not in schemes or not parts.hostname or any(sign <= " " for sign in url):
         raise ConfigInvalid(
             f"'{url}' is no {' or '.join(schemes)} address.", remedy=f"Write {schemes[-1]}://host/path."
         )
@@ -66,7 +69,7 @@ def check_networks(networks: Any) -> list[str]:
         raise ConfigInvalid("Allowed networks must be a list.", remedy='Write e.g. ["10.0.0.0/8"].')
     for network in networks:
         try:
-            ip_network(network)
+            ip_network(network if isinstance(network, str) else "")  # a bare number would mean an address
         except ValueError as error:
             raise ConfigInvalid(f"'{network}' is no network.", remedy='Write e.g. "10.0.0.0/8".') from error
     return networks

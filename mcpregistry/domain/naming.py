@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable
 
 MAX_NAME = 64  # what OpenAI-family models and most hosts take; the MCP limit is 128
-# Gemini CLI cuts at 63 characters including "mcp_<our name>_": beyond this some host shortens names.
-UNSHORTENED = 55
+UNSHORTENED = 55  # beyond it some host changes names, see long_names
 
 _FORMS = {
     "double": "{server}__{tool}",
@@ -22,29 +22,44 @@ _FORMS = {
     "plain": "{tool}",
 }
 _ILLEGAL = re.compile(r"[^A-Za-z0-9_-]")
+_SUFFIX = re.compile(r"_(?:[0-9a-f]{8}|[0-9a-f]{32})\Z")
 
 
 def exposed_names(pairs: Iterable[tuple[str, str]], style: str) -> dict[tuple[str, str], str]:
     """Map every (server slug, tool name) to its exposed name: legal, at most 64 characters, unique.
 
     A name that is too long, empty or wanted by more than one pair gets a stable suffix made from
-    the pair alone, so that it does not depend on which other tools there are.
+    the pair alone, so that it does not depend on which other tools there are. So does a name that
+    looks as if it had one: no server can choose the name that another one's tool was given.
     """
-    wanted = {
-        pair: _ILLEGAL.sub("_", _FORMS[style].format(server=pair[0], tool=pair[1])) for pair in sorted(set(pairs))
+    wanted = {pair: _ILLEGAL.sub("_", _FORMS[style].format(server=pair[0], tool=pair[1])) for pair in set(pairs)}
+    counts = Counter(wanted.values())
+    names = {
+        pair: name if _usable(name) and counts[name] == 1 else _suffixed(name, pair, 8) for pair, name in wanted.items()
     }
-    counts: dict[str, int] = {}
-    for name in wanted.values():
-        counts[name] = counts.get(name, 0) + 1
-    return {
-        pair: name if name and len(name) <= MAX_NAME and counts[name] == 1 else _suffixed(name, pair)
-        for pair, name in wanted.items()
-    }
+    # Eight digits can be made to collide on purpose; 32 cannot.
+    taken = Counter(names.values())
+    return {pair: name if taken[name] == 1 else _suffixed(wanted[pair], pair, 32) for pair, name in names.items()}
 
 
-def _suffixed(name: str, pair: tuple[str, str]) -> str:
+def _usable(name: str) -> bool:
+    return 0 < len(name) <= MAX_NAME and not _SUFFIX.search(name)
+
+
+def _suffixed(name: str, pair: tuple[str, str], digits: int) -> str:
     raw = "\0".join(pair).encode("utf-8", "surrogatepass")
-    return f"{name[:55]}_{hashlib.sha256(raw).hexdigest()[:8]}"
+    return f"{name[: MAX_NAME - digits - 1]}_{hashlib.sha256(raw).hexdigest()[:digits]}"
+
+
+def long_names(names: Iterable[str]) -> list[str]:
+    """Those that some host would show its model under another name, or not at all.
+
+    Hosts put their name for us in front. Gemini CLI (``mcp_NAME_``) replaces the middle by dots beyond
+    63 characters, Copilot CLI (``NAME-``) cuts at 64, so that two tools may become one, and opencode
+    (``NAME_``) cuts nothing, so that the model's API refuses the whole request beyond 64. Claude Code
+    (``mcp__NAME__``) and Codex reach their limits of 128 only later.
+    """
+    return [name for name in names if len(name) > UNSHORTENED]
 
 
 def described(description: str, *, server: str, style: str) -> str:

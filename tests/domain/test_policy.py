@@ -1,0 +1,50 @@
+"""Whatever is wrong with a rule, the call does not run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mcpregistry.domain.policy import Decision, Outcome, allow_granted, decide
+
+QUESTION: Any = object()
+
+
+class Hostile:
+    @property
+    def outcome(self) -> str:
+        raise RuntimeError("hunter2")
+
+    reason = ""
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_a_decision_is_taken_as_it_is(outcome: Outcome):
+    assert decide(lambda _: Decision(outcome, "why"), QUESTION) == Decision(outcome, "why")
+
+
+def test_a_plain_word_means_the_same_outcome():
+    assert decide(lambda _: Decision("ask", "why"), QUESTION).outcome is Outcome.ASK  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("hunter2"), RecursionError(), MemoryError(), KeyError("x"), TimeoutError()]
+)
+def test_a_rule_that_fails_denies_and_says_only_how(error: Exception):
+    def fails(_: Any) -> Decision:
+        raise error
+
+    decision = decide(fails, QUESTION)
+    assert decision.outcome is Outcome.DENY
+    assert type(error).__name__ in decision.reason
+    assert "hunter2" not in decision.reason
+
+
+@pytest.mark.parametrize("answer", [None, True, "allow", 1, {}, Decision("ALLOW", ""), Decision(None, ""), Hostile()])  # type: ignore[arg-type]
+def test_a_rule_that_answers_anything_else_denies(answer: Any):
+    assert decide(lambda _: answer, QUESTION).outcome is Outcome.DENY
+
+
+def test_without_rules_what_is_granted_may_run():
+    assert decide(allow_granted, QUESTION) == Decision(Outcome.ALLOW, "granted")

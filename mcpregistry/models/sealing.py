@@ -41,10 +41,10 @@ def unseal(text: str, *, place: str) -> Any:
             f"A secret at {place} was sealed with the key '{key_id}', which this site does not have.",
             remedy="Put that key back into SLIPSNISSE_KEYS or enter the secret again.",
         )
-    raw = base64.b64decode(encoded)
     try:
+        raw = base64.b64decode(encoded)
         return json.loads(AESGCM(key).decrypt(raw[:_NONCE], raw[_NONCE:], f"{key_id}:{place}".encode()))
-    except InvalidTag as error:
+    except (InvalidTag, ValueError) as error:
         raise ConfigInvalid(
             f"The secret at {place} does not open: it was changed or belongs to another row.",
             remedy="Enter the secret again.",

@@ -1,0 +1,261 @@
+"""Rules that the database keeps itself, whoever writes and however; on both databases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import DatabaseError, connection, models, transaction
+from django.utils import timezone
+
+from mcpregistry.domain.lifecycle import TERMINAL, State
+from mcpregistry.models import (
+    Agent,
+    AuditEntry,
+    Configuration,
+    Credential,
+    Definition,
+    Endpoint,
+    Grant,
+    Invocation,
+    Server,
+    ServerEvent,
+    Token,
+    Tool,
+    Workspace,
+)
+from mcpregistry.models.guards import WATCHED, drop_guards, install_guards, missing_guards
+from mcpregistry.services import audit
+
+pytestmark = pytest.mark.django_db
+NOW = timezone.now()
+AUDIT, CALLS = AuditEntry._meta.db_table, Invocation._meta.db_table
+
+
+def sql(statement: str, *values: Any) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, values)
+
+
+def refused(statement: str, *values: Any) -> None:
+    with pytest.raises(DatabaseError, match=r"append-only|ended call"), transaction.atomic():
+        sql(statement, *values)
+
+
+# -- audit -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def entries() -> list[AuditEntry]:
+    return [audit.record(kind="x", actor="a", subject=f"s{n}") for n in range(2)]
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    "statement",
+    [
+        f"UPDATE {AUDIT} SET body = 'x'",
+        f"UPDATE {AUDIT} SET actor = actor",
+        f"UPDATE {AUDIT} SET seq = seq + 10 WHERE seq = 2",
+        f"DELETE FROM {AUDIT}",
+        f"DELETE FROM {AUDIT} WHERE seq = 2",
+    ],
+)
+def test_the_audit_log_cannot_be_changed_or_shortened(entries: list[AuditEntry], statement: str):
+    before = list(AuditEntry.objects.values())
+    refused(statement)
+    assert list(AuditEntry.objects.values()) == before
+
+
+@pytest.mark.attack
+def test_the_audit_log_cannot_be_emptied_or_overwritten(entries: list[AuditEntry]):
+    before = list(AuditEntry.objects.values())
+    if connection.vendor == "postgresql":
+        refused(f"TRUNCATE {AUDIT}")
+        refused(f"INSERT INTO {AUDIT} SELECT * FROM {AUDIT} ON CONFLICT (id) DO UPDATE SET body = 'x'")
+    else:
+        # REPLACE deletes the old row without asking delete triggers.
+        refused(f"REPLACE INTO {AUDIT} SELECT id, writer, seq, at, kind, actor, subject, 'x', prev, hash FROM {AUDIT}")
+        refused(
+            f"INSERT OR REPLACE INTO {AUDIT} SELECT NULL, writer, seq, at, kind, actor, subject, 'x', prev, hash FROM {AUDIT}"
+        )
+    assert list(AuditEntry.objects.values()) == before
+
+
+@pytest.mark.attack
+def test_the_orm_refuses_too(entries: list[AuditEntry]):
+    for forbidden in (entries[0].save, entries[0].delete):
+        with pytest.raises(TypeError):
+            forbidden()
+    for bulk in (lambda: AuditEntry.objects.update(kind="y"), lambda: AuditEntry.objects.all().delete()):
+        with pytest.raises(DatabaseError), transaction.atomic():
+            bulk()
+    assert AuditEntry.objects.count() == 2
+
+
+def test_two_entries_never_share_a_place_in_a_chain(entries: list[AuditEntry]):
+    copy = AuditEntry.objects.values().first()
+    copy.pop("id")
+    with pytest.raises(DatabaseError), transaction.atomic():
+        AuditEntry.objects.create(**copy)
+
+
+# -- calls -------------------------------------------------------------------------------------------
+
+
+def call(state: State) -> Invocation:
+    return Invocation.objects.create(
+        id="c" * 32,
+        state=state,
+        agent_slug="a",
+        tool_name="t",
+        exposed_name="t",
+        origin="http",
+        writer="w",
+        received_at=NOW,
+    )
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("state", sorted(TERMINAL))
+def test_an_ended_call_keeps_its_state(state: State):
+    call(state)
+    for other in State:
+        if other != state:
+            refused(f"UPDATE {CALLS} SET state = %s", other.value)
+    sql(f"UPDATE {CALLS} SET state = %s, result = ''", state.value)
+    assert Invocation.objects.get().state == state
+
+
+@pytest.mark.parametrize("state", sorted(set(State) - TERMINAL))
+def test_an_open_call_may_move(state: State):
+    call(state)
+    assert Invocation.objects.filter(state=state).update(state=State.UNKNOWN) == 1
+
+
+# -- configuration -----------------------------------------------------------------------------------
+
+
+def revision() -> int:
+    return Configuration.objects.get().revision
+
+
+@pytest.fixture
+def rows() -> dict[type[models.Model], Any]:
+    """Two rows of every watched model; the first is the one that tests change."""
+    found: dict[type[models.Model], Any] = {}
+    for n in (2, 1):
+        server = Server.objects.create(slug=f"s{n}")
+        tool = Tool.objects.create(server=server, name=f"t{n}", first_seen_at=NOW, last_seen_at=NOW)
+        Definition.objects.create(tool=tool, hash=f"h{n}", body="{}", seen_at=NOW)
+        agent, endpoint = Agent.objects.create(slug=f"a{n}"), Endpoint.objects.create(slug=f"e{n}")
+        found = {
+            Server: server, Tool: tool, Agent: agent, Endpoint: endpoint,
+            Grant: Grant.objects.create(agent=agent, server=server),
+            Token: Token.objects.create(agent=agent, name="n", prefix="p", hash=f"{n}"),
+            Workspace: Workspace.objects.create(directory=f"/{n}", endpoint=endpoint, agent=agent),
+            Credential: Credential.objects.create(name=f"c{n}"),
+        }  # fmt: skip
+    return found
+
+
+def another(field: models.Field, value: Any) -> Any:
+    """A value that the column does not hold now, as SQL takes it."""
+    if field.remote_field is not None:
+        return field.remote_field.model._default_manager.exclude(pk=value).values_list("pk", flat=True).first()
+    if isinstance(field, models.BooleanField):
+        return not value
+    if isinstance(field, models.DateTimeField):
+        return connection.ops.adapt_datetimefield_value((value or NOW) + timedelta(days=1))
+    if isinstance(field, models.JSONField):
+        return '["other"]'
+    if isinstance(field, models.UUIDField):
+        return "f" * 32
+    if isinstance(field, models.IntegerField | models.FloatField):
+        return (value or 0) + 1
+    return "other"
+
+
+COLUMNS = [(model, field) for model in WATCHED for field in model._meta.local_concrete_fields if not field.primary_key]
+# Changing these alone would break a rule of the table: a grant has one holder and one object.
+EITHER_OR = {(Grant, "endpoint"): "agent", (Grant, "tool"): "server", (Token, "user"): "agent"}
+
+
+@pytest.mark.parametrize(("model", "field"), COLUMNS, ids=lambda p: getattr(p, "name", None) or p.__name__)
+def test_each_column_that_processes_read_raises_the_revision_and_no_other_does(
+    rows: dict[type[models.Model], Any], django_user_model: Any, model: type[models.Model], field: models.Field
+):
+    django_user_model.objects.create_user("u")
+    row, table = rows[model], model._meta.db_table
+    other = EITHER_OR.get((model, field.name))
+    clear = f", {model._meta.get_field(other).column} = NULL" if other else ""
+    new = another(field, getattr(row, field.attname))
+    before = revision()
+    sql(f'UPDATE {table} SET "{field.column}" = %s{clear} WHERE id = %s', new, row.pk)
+    assert revision() - before == (0 if field.name in WATCHED[model] and not other else 1)
+    before = revision()
+    sql(f'UPDATE {table} SET "{field.column}" = "{field.column}"')
+    assert revision() == before
+
+
+def _bulk(rows: dict[type[models.Model], Any]) -> list[tuple[str, int, Callable[[], Any]]]:
+    agent = rows[Agent]
+    return [
+        ("update", 2, lambda: Agent.objects.update(enabled=False)),
+        ("bulk_update", 1, lambda: Agent.objects.bulk_update([agent], ["slug"])),
+        ("bulk_create", 3, lambda: Agent.objects.bulk_create([Agent(slug=f"n{n}") for n in range(3)])),
+        ("upsert", 1, lambda: sql(
+            "INSERT INTO mcpregistry_agent (slug, name, description, enabled, capabilities, created_at) "
+            "SELECT slug, name, description, enabled, capabilities, created_at FROM mcpregistry_agent WHERE id = %s "
+            "ON CONFLICT (slug) DO UPDATE SET name = 'upserted'", agent.pk)),
+        ("save", 1, lambda: Agent.objects.create(slug="one")),
+        ("queryset delete", 1, lambda: Workspace.objects.filter(pk=rows[Workspace].pk).delete()),
+        ("cascade", 4, lambda: agent.delete()),
+        ("raw delete", 2, lambda: sql("DELETE FROM mcpregistry_grant")),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("which", range(8))
+def test_every_way_of_writing_counts(rows: dict[type[models.Model], Any], which: int):
+    name, changes, write = _bulk(rows)[which]
+    rows[Agent].slug = "renamed"
+    before = revision()
+    write()
+    assert revision() - before == changes, name
+
+
+def test_what_is_merely_seen_does_not_wake_every_process(rows: dict[type[models.Model], Any]):
+    before = revision()
+    server = rows[Server]
+    Server.objects.filter(pk=server.pk).update(last_ok_at=NOW, last_error="x", consecutive_failures=3, refreshed_at=NOW)
+    Token.objects.update(last_used_at=NOW)
+    Tool.objects.update(last_seen_at=NOW)
+    ServerEvent.objects.create(server=server, at=NOW, kind="x")
+    call(State.SUCCEEDED)
+    audit.record(kind="x", actor="a", subject="s")
+    assert revision() == before
+
+
+def test_a_change_that_is_taken_back_raises_nothing(rows: dict[type[models.Model], Any]):
+    before = revision()
+    with transaction.atomic():
+        Agent.objects.update(enabled=False)
+        transaction.set_rollback(True)
+    assert revision() == before
+
+
+def test_missing_guards_are_named_and_can_be_put_back():
+    assert missing_guards() == []
+    drop_guards()
+    missing = missing_guards()
+    assert {"audit_no_update", "audit_no_delete", "call_stays_ended", "watch_mcpregistry_server_update"} <= set(missing)
+    install_guards()
+    install_guards()
+    assert missing_guards() == []
+
+
+def test_there_is_one_configuration():
+    with pytest.raises(DatabaseError), transaction.atomic():
+        Configuration.objects.create(id=2)

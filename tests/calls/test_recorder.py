@@ -1,0 +1,447 @@
+"""The recorder: durable before it returns, in groups, closed when the database fails, provable afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection, connections
+
+from mcpregistry.calls import recorder as module
+from mcpregistry.calls.recorder import NotRecorded, Recorder
+from mcpregistry.db import db_call
+from mcpregistry.domain.errors import Busy
+from mcpregistry.models import AuditEntry, Invocation
+from mcpregistry.services import chains
+from tests.externals import ROOT
+
+Make = Callable[[], Recorder]
+POSTGRES = "postgresql"
+
+
+def intent(number: int, **facts: Any) -> dict[str, Any]:
+    now = datetime.now(UTC)
+    return {
+        "id": f"{number:032x}", "state": "dispatched", "agent_slug": "ann", "tool_name": "echo",
+        "exposed_name": "s__echo", "outcome": "allow", "origin": "http", "arguments": "{}",
+        "received_at": now, "dispatched_at": now, "lease_until": now + timedelta(seconds=60),
+    } | facts  # fmt: skip
+
+
+def end(number: int, **facts: Any) -> dict[str, Any]:
+    row = intent(number) | {"state": "succeeded", "result": {"content": []}, "finished_at": datetime.now(UTC)}
+    return row | {"duration_ms": 1.0} | facts
+
+
+async def begin(recorder: Recorder, number: int, **facts: Any) -> None:
+    await recorder.begin(intent(number, **facts), kind="call.dispatched", facts={"n": number})
+
+
+async def finish(recorder: Recorder, number: int, **facts: Any) -> None:
+    await recorder.end(end(number, **facts), kind="call.succeeded", facts={"n": number})
+
+
+@pytest.fixture
+async def recorder(live_db: None) -> AsyncIterator[Make]:
+    made: list[Recorder] = []
+
+    def make() -> Recorder:
+        made.append(Recorder("web"))
+        made[-1].start(asyncio.get_running_loop())
+        return made[-1]
+
+    yield make
+    for each in made:
+        await asyncio.get_running_loop().run_in_executor(None, each.close)
+
+
+@contextmanager
+def outside() -> Iterator[Any]:
+    """A database connection that has nothing to do with Django's; ``execute(sql)`` gives rows."""
+    facts = connections["default"].settings_dict
+    if connection.vendor == POSTGRES:
+        raw: Any = psycopg.connect(host=facts["HOST"], port=facts["PORT"], user=facts["USER"], dbname=facts["NAME"])
+    else:
+        raw = sqlite3.connect(facts["NAME"], isolation_level=None)
+    try:
+        yield raw
+    finally:
+        raw.close()
+
+
+def states() -> dict[str, str]:
+    with outside() as raw:
+        return dict(raw.execute("SELECT id, state FROM mcpregistry_invocation").fetchall())
+
+
+def verified() -> bool:
+    return list(chains.verify()) == []
+
+
+def writers() -> list[str]:
+    return list(AuditEntry.objects.order_by("writer").values_list("writer", flat=True).distinct())
+
+
+@contextmanager
+def transactions(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The number of rows in each commit."""
+    sizes: list[int] = []
+    real = module._BACKENDS[connection.vendor]
+
+    def counting(work: module.Work) -> None:
+        real(work)
+        sizes.append(sum(len(rows) for _, rows in work))
+
+    monkeypatch.setitem(module._BACKENDS, connection.vendor, counting)
+    yield sizes
+
+
+# -- durable -----------------------------------------------------------------------------------------
+
+
+async def test_the_intent_is_visible_to_others_before_begin_returns_and_so_is_the_end(recorder: Make):
+    here = recorder()
+    await begin(here, 1)
+    assert list(states().values()) == ["dispatched"]
+    await finish(here, 1)
+    assert list(states().values()) == ["succeeded"]
+
+
+async def test_sqlite_writes_through_to_the_disk(recorder: Make, monkeypatch: pytest.MonkeyPatch):
+    """PostgreSQL does by default; SQLite only with synchronous=FULL on the recorder's own connection."""
+    seen: list[Any] = []
+    real = module._BACKENDS[connection.vendor]
+
+    def looking(work: module.Work) -> None:
+        real(work)
+        question = "SHOW synchronous_commit" if connection.vendor == POSTGRES else "PRAGMA synchronous"
+        seen.append(connection.connection.execute(question).fetchone()[0])
+
+    monkeypatch.setitem(module._BACKENDS, connection.vendor, looking)
+    await begin(recorder(), 1)
+    expected = {2} if connection.vendor == "sqlite" else {"off"}  # the test's server is told not to sync
+    assert set(seen) == expected
+
+
+async def test_calls_that_come_together_share_commits(recorder: Make, monkeypatch: pytest.MonkeyPatch):
+    here = recorder()
+    with transactions(monkeypatch) as sizes:
+        await asyncio.gather(*(begin(here, number) for number in range(400)))
+        await asyncio.gather(*(finish(here, number) for number in range(400)))
+    assert set(states().values()) == {"succeeded"}
+    assert len(sizes) < 80
+    assert await db_call(verified)
+
+
+async def test_the_record_of_a_lone_call_waits_for_no_one(recorder: Make, monkeypatch: pytest.MonkeyPatch):
+    here = recorder()
+    with transactions(monkeypatch) as sizes:
+        for number in range(3):
+            await begin(here, number)
+    assert sizes[-3:] == [2, 2, 2]
+
+
+async def test_every_column_that_is_given_is_stored(recorder: Make):
+    given = intent(
+        7, endpoint_slug="e", server_slug="s", server_revision=3, definition_hash="d" * 64, binding="b" * 64,
+        reason="why", host_name="h", request_id="r",
+    )  # fmt: skip
+    here = recorder()
+    await here.begin(given, kind="call.dispatched", facts={})
+    row = await db_call(Invocation.objects.get)
+    assert {name: getattr(row, name) for name in given} == given
+    assert row.writer == here.writer
+    last = end(7, reason="done", error_code="X", duration_ms=2.5)
+    await here.end(last, kind="call.succeeded", facts={})
+    row = await db_call(Invocation.objects.get)
+    assert (row.reason, row.error_code, row.duration_ms, row.lease_until) == ("done", "X", 2.5, None)
+    assert row.finished_at == last["finished_at"]
+    assert (row.result, row.result_bytes) == ('{"content":[]}', 14)
+
+
+async def test_an_end_counts_only_for_a_call_that_is_out_and_for_its_own_fence(recorder: Make):
+    here = recorder()
+    await begin(here, 1, state="denied", finished_at=datetime.now(UTC))
+    await begin(here, 2, fence=5)
+    await finish(here, 1)
+    await finish(here, 2, fence=4)
+    assert sorted(states().values()) == ["denied", "dispatched"]
+    await finish(here, 2, fence=5)
+    assert sorted(states().values()) == ["denied", "succeeded"]
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    "value",
+    [float("nan"), "a\x00b", "\ud800", 10**400, 10**5000, [[[float("inf")]]], b"raw", {"k": object()}],
+    ids=lambda value: type(value).__name__,
+)
+async def test_no_result_and_no_fact_is_too_odd_to_be_recorded(recorder: Make, value: Any):
+    here = recorder()
+    await here.begin(intent(1), kind="call.dispatched", facts={"v": value})
+    await here.end(end(1, result={"v": value}), kind="call.succeeded", facts={"v": value})
+    assert list(states().values()) == ["succeeded"]
+    assert await db_call(verified)
+
+
+# -- faults ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("bad", [{"tool_name": "\ud800"}, {"fence": 2**80}, {"id": f"{3:032x}"}, {"state": None}])
+async def test_a_bad_row_stands_alone(recorder: Make, bad: dict[str, Any]):
+    here = recorder()
+    await begin(here, 3)
+    good = [begin(here, number) for number in range(10, 40)]
+    outcomes = await asyncio.gather(*good[:15], begin(here, 99, **bad), *good[15:], return_exceptions=True)
+    failed = [outcome for outcome in outcomes if outcome is not None]
+    assert [type(outcome) for outcome in failed] == [NotRecorded]
+    assert len(states()) == 31
+    await begin(here, 100)
+    assert await db_call(verified)
+
+
+@pytest.mark.fault
+async def test_a_database_that_fails_closes_the_gate_and_opens_it_again(
+    recorder: Make, monkeypatch: pytest.MonkeyPatch
+):
+    here = recorder()
+    await begin(here, 1)
+    real, tries = module._BACKENDS[connection.vendor], []
+
+    def gone(work: module.Work) -> None:
+        tries.append(1)
+        raise connection.Database.OperationalError("the server closed the connection")
+
+    monkeypatch.setitem(module._BACKENDS, connection.vendor, gone)
+    outcomes = await asyncio.gather(*(begin(here, number) for number in range(10, 60)), return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} == {NotRecorded}
+    assert len(tries) <= 3  # once for each batch, not once for each row
+    monkeypatch.setitem(module._BACKENDS, connection.vendor, real)
+    await begin(here, 2)
+    assert len(states()) == 2
+    assert len(await db_call(writers)) == 2  # nobody knew what had been written: a new chain
+    assert await db_call(verified)
+
+
+@pytest.mark.fault
+async def test_a_lost_connection_is_replaced(recorder: Make, monkeypatch: pytest.MonkeyPatch):
+    """PostgreSQL ends the recorder's session; on SQLite the handle is closed underneath it."""
+    here, real, raws = recorder(), module._BACKENDS[connection.vendor], []
+
+    def looking(work: module.Work) -> None:
+        real(work)
+        raws.append(connection.connection)
+
+    monkeypatch.setitem(module._BACKENDS, connection.vendor, looking)
+    await begin(here, 1)
+    if connection.vendor == POSTGRES:
+        with outside() as raw:
+            raw.execute("SELECT pg_terminate_backend(%s)", [raws[-1].info.backend_pid]).fetchall()
+    else:
+        monkeypatch.setitem(
+            module._BACKENDS, connection.vendor, lambda work: (connection.connection.close(), real(work))
+        )
+        await asyncio.gather(begin(here, 2), return_exceptions=True)
+        monkeypatch.setitem(module._BACKENDS, connection.vendor, real)
+    for number in range(3, 20):
+        if (await asyncio.gather(begin(here, number), return_exceptions=True)) == [None]:
+            break
+    await finish(here, number)
+    assert states()[f"{number:032x}"] == "succeeded"
+    assert await db_call(verified)
+
+
+@pytest.mark.fault
+async def test_a_locked_database_is_waited_for_and_then_refused(recorder: Make, monkeypatch: pytest.MonkeyPatch):
+    """SQLite: another process holds the write lock. PostgreSQL: a table lock, until it lets go."""
+    monkeypatch.setattr(module, "_LOCK_WAIT", 0.3)
+    here = recorder()
+    await begin(here, 1)
+    with outside() as holder:
+        if connection.vendor == POSTGRES:
+            holder.execute("LOCK TABLE mcpregistry_invocation IN EXCLUSIVE MODE")
+        else:
+            holder.execute("BEGIN EXCLUSIVE")
+        waiting = [asyncio.create_task(begin(here, number)) for number in range(2, 6)]
+        if connection.vendor == "sqlite":
+            outcomes = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 10)
+            assert {type(outcome) for outcome in outcomes} == {NotRecorded}
+        else:
+            await asyncio.sleep(0.3)
+            assert not any(task.done() for task in waiting)
+        holder.rollback()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    await begin(here, 9)
+    assert len(states()) == (2 if connection.vendor == "sqlite" else 6)
+
+
+@pytest.mark.fault
+async def test_a_full_disk_means_not_recorded_and_space_means_recorded_again(
+    recorder: Make, monkeypatch: pytest.MonkeyPatch
+):
+    """SQLite is told to grow no further; PostgreSQL says DiskFull where its own disk would."""
+    here, real = recorder(), module._BACKENDS[connection.vendor]
+    await begin(here, 1)
+    full = True
+
+    def limited(work: module.Work) -> None:
+        if connection.vendor == POSTGRES:
+            if full:
+                raise psycopg.errors.DiskFull("could not extend file: No space left on device")
+            return real(work)
+        connection.ensure_connection()
+        raw = connection.connection
+        pages = raw.execute("PRAGMA page_count").fetchone()[0]
+        raw.execute(f"PRAGMA max_page_count = {pages if full else 1_000_000}")
+        return real(work)
+
+    monkeypatch.setitem(module._BACKENDS, connection.vendor, limited)
+    big = "x" * 200_000
+    outcomes = await asyncio.gather(*(begin(here, n, arguments=big) for n in range(10, 20)), return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} == {NotRecorded}
+    full = False
+    await begin(here, 2, arguments=big)
+    assert len(states()) == 2
+    assert await db_call(verified)
+
+
+async def test_a_full_queue_answers_busy_at_once_but_takes_every_end(recorder: Make, monkeypatch: pytest.MonkeyPatch):
+    here = recorder()
+    await begin(here, 1)
+    gate, real = threading.Event(), module._BACKENDS[connection.vendor]
+
+    def slow(work: module.Work) -> None:
+        gate.wait(20)
+        real(work)
+
+    monkeypatch.setattr(module, "MAX_WAITING", 5)
+    monkeypatch.setitem(module._BACKENDS, connection.vendor, slow)
+    tasks = [asyncio.create_task(begin(here, number)) for number in range(10, 30)]
+    await asyncio.sleep(0)
+    ending = asyncio.create_task(finish(here, 1))
+    await asyncio.sleep(0)
+    gate.set()
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    await ending
+    assert {type(outcome) for outcome in outcomes} == {type(None), Busy}
+    assert len(states()) == 1 + outcomes.count(None)
+    assert states()[f"{1:032x}"] == "succeeded"
+
+
+# -- leaving and closing -----------------------------------------------------------------------------
+
+
+async def test_what_was_put_before_close_is_written_and_what_comes_after_is_refused(recorder: Make):
+    here = recorder()
+    tasks = [asyncio.create_task(begin(here, number)) for number in range(200)]
+    await asyncio.sleep(0)
+    await asyncio.get_running_loop().run_in_executor(None, here.close)
+    await asyncio.gather(*tasks)
+    assert len(states()) == 200
+    with pytest.raises(NotRecorded):
+        await begin(here, 999)
+    kinds = await db_call(lambda: list(AuditEntry.objects.order_by("seq").values_list("kind", flat=True)))
+    assert (kinds[0], kinds[-1]) == ("writer.started", "writer.stopped")
+
+
+async def test_nobody_waits_for_ever_when_calls_and_close_race(live_db: None):
+    for turn in range(30):
+        here = Recorder("web")
+        here.start(asyncio.get_running_loop())
+        closing = asyncio.get_running_loop().run_in_executor(None, here.close)
+        kept = 0
+        async with asyncio.timeout(20):
+            for number in range(20):
+                try:
+                    await begin(here, turn * 100 + number)
+                    kept += 1
+                except NotRecorded:
+                    break
+            await closing
+        assert sum(key.startswith(f"{turn:03}") for key in map(_short, states())) == kept
+
+
+def _short(key: str) -> str:
+    return f"{int(key, 16) // 100:03}"
+
+
+async def test_a_caller_that_leaves_while_its_intent_is_written_can_still_end_it(recorder: Make):
+    here = recorder()
+    caller = asyncio.create_task(begin(here, 1))
+    await asyncio.sleep(0)
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    here.end_soon(end(1, state="not_sent", result=None), kind="call.not_sent", facts={})
+    await begin(here, 2)  # in order: this one is written last
+    assert states()[f"{1:032x}"] == "not_sent"
+
+
+# -- several writers ---------------------------------------------------------------------------------
+
+_CHILD = """
+import asyncio, sys, django; django.setup()
+from mcpregistry.calls.recorder import Recorder
+from tests.calls.test_recorder import begin, finish
+
+async def main(first, count):
+    recorder = Recorder("web")
+    recorder.start(asyncio.get_running_loop())
+    async def one(number):
+        await begin(recorder, number)
+        print(number, flush=True)
+        await finish(recorder, number)
+    for start in range(first, first + count, 10):
+        await asyncio.gather(*(one(number) for number in range(start, start + 10)))
+    await asyncio.get_running_loop().run_in_executor(None, recorder.close)
+
+asyncio.run(main(int(sys.argv[1]), int(sys.argv[2])))
+"""
+
+
+def child(env: dict[str, str], first: int, count: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", _CHILD, str(first), str(count)]
+    return subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.fault
+def test_two_processes_write_to_one_database_each_with_its_own_chain(site_env: dict[str, str]):
+    children = [child(site_env, first, 300) for first in (0, 1_000)]
+    for each in children:
+        each.communicate(timeout=60)
+        assert each.returncode == 0
+    assert list(states().values()) == ["succeeded"] * 600
+    assert verified()
+    assert len(writers()) == 2
+
+
+@pytest.mark.fault
+def test_a_process_killed_in_the_middle_leaves_whole_chains_and_everything_it_acknowledged(site_env: dict[str, str]):
+    victim = child(site_env, 0, 100_000)
+    assert victim.stdout is not None
+    acknowledged = [int(victim.stdout.readline()) for _ in range(50)]
+    victim.send_signal(signal.SIGKILL)
+    acknowledged += [int(line) for line in victim.communicate(timeout=30)[0].splitlines() if line.strip()]
+    assert {f"{number:032x}" for number in acknowledged} <= set(states())
+    assert verified()
+    survivor = child(site_env, 200_000, 10)
+    survivor.communicate(timeout=60)
+    assert survivor.returncode == 0
+    assert verified()
+
+
+def test_the_statements_write_every_column_of_the_models():
+    assert set(module._INSERT_COLUMNS) == {f.column for f in Invocation._meta.local_concrete_fields}
+    assert {*module._AUDIT_COLUMNS, "id"} == {f.column for f in AuditEntry._meta.local_concrete_fields}
+    assert set(module._FINISH_COLUMNS) <= set(module._INSERT_COLUMNS)

@@ -246,7 +246,7 @@ class RawHost:
         for message in messages:
             self.process.stdin.write(json.dumps({"jsonrpc": "2.0"} | message).encode() + b"\n")
 
-    async def until(self, condition: Callable[[dict[str, Any]], Any], patience: float = 30) -> dict[str, Any]:
+    async def until(self, condition: Callable[[dict[str, Any]], Any], patience: float = 60) -> dict[str, Any]:
         try:
             async with asyncio.timeout(patience):
                 while True:
@@ -258,7 +258,7 @@ class RawHost:
         except TimeoutError:
             raise AssertionError(f"{self.lines}\n{self.log()}") from None
 
-    async def answer(self, request_id: Any, patience: float = 30) -> dict[str, Any]:
+    async def answer(self, request_id: Any, patience: float = 60) -> dict[str, Any]:
         return await self.until(lambda m: m.get("id") == request_id and "method" not in m, patience)
 
     async def ask(self, request_id: Any, method: str, **params: Any) -> dict[str, Any]:

@@ -1,0 +1,170 @@
+"""Hosts learn of a change within a second, and only if their own list is another one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+from mcp import Client
+from mcp import types as t
+from mcp.client.stdio import stdio_client
+
+from mcpregistry.models import Agent, Endpoint, Grant, Server
+from mcpregistry.services import access, definitions, servers
+from tests.fakes.stage import ACTOR, MODERN, Stage, Web, eventually, fresh, listed, outside
+
+pytestmark = pytest.mark.e2e
+PROMISE = 1.0
+SLACK = 1.5  # for a machine that is busy with other tests
+
+
+class Scene:
+    """One agent on one endpoint, and a server of which it may see some tools."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage, self.slug = stage, fresh("scene")
+        self.endpoint = stage.endpoint(self.slug)
+        self.server = stage.fake("echo", listed("one"), slug=self.slug)
+        self.other = stage.fake("echo", listed("two"), slug=f"{self.slug}-2")
+        self.token = stage.agent(self.slug, self.server)
+        self.agent = Agent.objects.get(slug=self.slug)
+        self.stranger_token = stage.agent(f"{self.slug}-x")
+
+    def approve(self) -> None:
+        definitions.observe(server=self.server, listed=listed("one", "new"))
+        definitions.approve_waiting(server=self.server, actor=ACTOR)
+
+    def rename(self) -> None:
+        endpoint = Endpoint.objects.get(pk=self.endpoint.pk)
+        endpoint.naming_style = "single"
+        access.save_endpoint(endpoint=endpoint, actor=ACTOR)
+
+    def grant(self) -> None:
+        access.grant(agent=self.agent, server=self.other, actor=ACTOR)
+
+    def withdraw(self) -> None:
+        access.withdraw_grant(grant=Grant.objects.get(agent=self.agent, server=self.other), actor=ACTOR)
+
+    def disable(self) -> None:
+        servers.disable_server(server=self.server, actor=ACTOR)
+
+    def enable(self) -> None:
+        servers.enable_server(server=self.server, actor=ACTOR)
+
+    def nothing_for_us(self) -> None:
+        """Changes of the configuration that leave this caller's list as it was."""
+        stranger = Agent.objects.get(slug=f"{self.slug}-x")
+        access.grant(agent=stranger, server=self.server, actor=ACTOR)
+        self.stage.fake("echo", listed("three"), slug=f"{self.slug}-3")
+        definitions.observe(server=self.other, listed=listed("two", "waiting"))
+        server = Server.objects.get(pk=self.server.pk)
+        server.description = "Another text for people."
+        servers.save_server(server=server, actor=ACTOR)
+
+    def grant_for(self, seconds: float) -> None:
+        until = timezone.now() + timedelta(seconds=seconds)
+        access.save_grant(grant=Grant(agent=self.agent, server=self.other, expires_at=until), actor=ACTOR)
+
+
+class Listener:
+    """A connected host and when it was told that its list has changed."""
+
+    def __init__(self) -> None:
+        self.client: Client
+        self.told: asyncio.Queue[float] = asyncio.Queue()
+
+    async def on_message(self, message: Any) -> None:
+        if isinstance(message, t.ToolListChangedNotification):
+            self.told.put_nowait(time.monotonic())
+
+    async def names(self) -> set[str]:
+        return {tool.name for tool in (await self.client.list_tools()).tools}
+
+    async def seconds_after(self, change: Callable[..., None], *arguments: Any) -> float:
+        await outside(change, *arguments)
+        began = time.monotonic()
+        return await asyncio.wait_for(self.told.get(), 20) - began
+
+
+@contextlib.asynccontextmanager
+async def connected(door: str, mode: str, scene: Scene, site: Web) -> AsyncIterator[Listener]:
+    listener = Listener()
+    options: dict[str, Any] = {"message_handler": listener.on_message if mode == "legacy" else None}
+    async with contextlib.AsyncExitStack() as stack:
+        streams = site.streams
+        if door == "http":
+            client = await stack.enter_async_context(site.client(scene.token, mode, scene.slug, **options))
+        else:
+            log = stack.enter_context(tempfile.TemporaryFile("w+"))  # noqa: SIM115
+            parameters = scene.stage.runmcp("--endpoint", scene.slug, "--agent", scene.slug)
+            transport = stdio_client(parameters, errlog=log)
+            client = await stack.enter_async_context(Client(transport, mode=mode, cache=None, **options))
+        listener.client = client
+        if (door, mode) == ("http", "legacy"):  # what is pushed before its stream is open is lost
+            await eventually(lambda: site.streams > streams)
+        if mode != "legacy":
+            subscription = await stack.enter_async_context(client.listen(tools_list_changed=True))
+
+            async def hear() -> None:
+                async for _ in subscription:
+                    listener.told.put_nowait(time.monotonic())
+
+            hearing = asyncio.create_task(hear())
+            stack.callback(hearing.cancel)
+        yield listener
+
+
+@pytest.mark.parametrize("mode", ["legacy", MODERN])
+@pytest.mark.parametrize("door", ["http", "stdio"])
+async def test_every_change_made_by_another_process_is_told_within_a_second(stage, site, door, mode):
+    scene = await outside(Scene, stage)
+    await outside(site.wait_known, scene.stranger_token)
+    took: dict[str, float] = {}
+    async with connected(door, mode, scene, site) as host:
+        one, two = f"{scene.slug}__one", f"{scene.slug}-2__two"
+        assert await host.names() == {one}
+        for change, expected in (
+            (scene.approve, {one, f"{scene.slug}__new"}),
+            (scene.grant, {one, f"{scene.slug}__new", two}),
+            (scene.disable, {two}),
+            (scene.enable, {one, f"{scene.slug}__new", two}),
+            (scene.withdraw, {one, f"{scene.slug}__new"}),
+            (scene.rename, {f"{scene.slug}_one", f"{scene.slug}_new"}),
+        ):
+            took[change.__name__] = await host.seconds_after(change)
+            assert await host.names() == expected
+    print({name: round(seconds, 2) for name, seconds in took.items()})
+    assert max(took.values()) < PROMISE + SLACK
+
+
+@pytest.mark.parametrize("mode", ["legacy", MODERN])
+async def test_a_grant_that_runs_out_is_told_though_nothing_is_written_then(stage, site, mode):
+    scene = await outside(Scene, stage)
+    await outside(site.wait_known, scene.stranger_token)
+    async with connected("http", mode, scene, site) as host:
+        await host.seconds_after(scene.grant_for, 2.0)
+        ends = time.monotonic() + 2.0
+        told = await asyncio.wait_for(host.told.get(), 20)
+        assert told - ends < PROMISE + SLACK
+        assert await host.names() == {f"{scene.slug}__one"}
+
+
+@pytest.mark.parametrize("mode", ["legacy", MODERN])
+async def test_changes_that_leave_this_callers_list_alone_are_not_told(stage, site, mode):
+    scene = await outside(Scene, stage)
+    await outside(site.wait_known, scene.stranger_token)
+    async with connected("http", mode, scene, site) as host:
+        await outside(scene.nothing_for_us)
+        marker = await outside(stage.agent, fresh("marker"))
+        await outside(site.wait_known, marker)  # the gateway has seen all of it
+        await host.seconds_after(scene.grant)
+        # Had the earlier changes been told, there would be one more.
+        await host.seconds_after(scene.withdraw)
+        assert host.told.empty()

@@ -1,0 +1,63 @@
+"""Configuration facts share one chain, in the transaction of the change that they tell of."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from django.db import connections, transaction
+
+from mcpregistry.models import Agent, AuditEntry
+from mcpregistry.services import access, audit, chains
+
+
+def record(subject: str = "s") -> AuditEntry:
+    return audit.record(kind="x", actor="ann", subject=subject, n=1)
+
+
+@pytest.mark.django_db
+def test_entries_follow_one_another_and_the_chain_holds():
+    first, second = record(), record()
+    assert (first.seq, second.seq, second.prev) == (1, 2, first.hash)
+    assert list(chains.verify()) == []
+
+
+@pytest.mark.django_db
+def test_a_change_that_is_taken_back_takes_its_entry_with_it():
+    record()
+    with transaction.atomic():
+        access.save_agent(agent=Agent(slug="gone"), actor="ann")
+        transaction.set_rollback(True)
+    assert AuditEntry.objects.count() == 1
+    record()
+    assert list(chains.verify()) == []
+
+
+@pytest.mark.django_db
+@pytest.mark.attack
+@pytest.mark.parametrize("text", ["a\x00b", "\ud800", "x" * 500, "\u202e", "'; DROP TABLE x; --"], ids=range(5))
+def test_odd_names_neither_fail_nor_break_the_chain(text: str):
+    audit.record(kind="x", actor=text, subject=text, fact=text, number=float("nan"))
+    assert list(chains.verify()) == []
+
+
+def test_writers_at_the_same_time_do_not_fork_the_chain(live_db: None):
+    errors: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            for _ in range(15):
+                record()
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=write) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert list(AuditEntry.objects.order_by("seq").values_list("seq", flat=True)) == list(range(1, 91))
+    assert list(chains.verify()) == []

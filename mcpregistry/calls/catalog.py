@@ -11,10 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
-import msgspec
-
 from mcpregistry.domain.access import may_see, next_expiry
-from mcpregistry.domain.canonical import digest
+from mcpregistry.domain.canonical import digest, stored
 from mcpregistry.domain.naming import described, exposed_names
 from mcpregistry.domain.snapshot import AgentSpec, EndpointSpec, ServerSpec, Snapshot, ToolSpec
 
@@ -58,7 +56,7 @@ class Catalogue:
     @cached_property
     def version(self) -> str:
         """Changes exactly when the list as hosts see it changes; also the cursor's lead."""
-        parts = (f"{name} {entry.offer.tool.definition_hash}" for name, entry in self.entries.items())
+        parts = (f"{name} {e.offer.server.slug} {e.offer.tool.definition_hash}" for name, e in self.entries.items())
         return digest(self.endpoint.description_style, *parts)[:16]
 
     def find(self, name: str) -> Entry | None:
@@ -83,7 +81,7 @@ class Catalogue:
         if key not in self._pages:
             tools, after = self.page(cursor, legacy=legacy)
             result = {"tools": tools} | ({"nextCursor": after} if after else {}) | dict(extra)
-            self._pages[key] = msgspec.json.encode(result)
+            self._pages[key] = stored(result).encode()
         return self._pages[key]
 
     def _start(self, cursor: str | None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -90,7 +91,10 @@ class Definition(models.Model):
 
     @property
     def data(self) -> dict[str, Any]:
-        return msgspec.json.decode(self.body)
+        try:
+            return msgspec.json.decode(self.body)
+        except msgspec.DecodeError:  # a lone surrogate, which only the standard library reads
+            return json.loads(self.body)
 
     @property
     def description(self) -> str:

@@ -1,0 +1,130 @@
+"""What an agent sees on an endpoint: exact names, stable order, pages, bytes, and an end in time."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mcpregistry.calls.catalog import PAGE, Catalogue, Catalogues, DownstreamTools
+from mcpregistry.domain.snapshot import AgentSpec, EndpointSpec, GrantSpec, ServerSpec, Snapshot, ToolSpec
+
+SERVER = ServerSpec(1, "git", "Git", 1, "stdio", "lazy", 30.0, 1024, True)
+AGENT = AgentSpec(1, "ann", frozenset({"mcp_integration"}), None, (GrantSpec(1, None, {}, None),))
+ENDPOINT = EndpointSpec("default", "Default", "", "double", "none", False, True, ())
+
+
+def tools(*names: str, **data: Any) -> dict[int, ToolSpec]:
+    return {
+        number: ToolSpec(
+            number, 1, name, f"hash of {name}", {"name": name, "description": f"Does {name}."} | data, False
+        )
+        for number, name in enumerate(names, 1)
+    }
+
+
+def snapshot(of: dict[int, ToolSpec], server: ServerSpec = SERVER) -> Snapshot:
+    return Snapshot(1, servers={1: server}, tools=of)
+
+
+def catalogue(
+    of: dict[int, ToolSpec], *, endpoint: EndpointSpec = ENDPOINT, agent: AgentSpec = AGENT, server: ServerSpec = SERVER
+) -> Catalogue:
+    return Catalogues([DownstreamTools()]).get(snapshot(of, server), endpoint, agent, 0.0)
+
+
+def test_names_are_found_whole_in_either_form_and_listed_in_order():
+    found = catalogue(tools("push", "diff", "a__b"))
+    assert list(found.entries) == ["git__a__b", "git__diff", "git__push"]
+    assert found.find("git__push") is found.find("git::push") is not None
+    assert [found.find(name) for name in ("push", "git__pus", "git", "", "git__a", "git::a")] == [None] * 6
+
+
+def test_what_hosts_see_is_the_approved_definition_under_its_exposed_name():
+    listing = catalogue(tools("push", inputSchema={"type": "object", "x": 1})).entries["git__push"].listing
+    assert listing == {"name": "git__push", "description": "Does push.", "inputSchema": {"type": "object", "x": 1}}
+    bracket = replace(ENDPOINT, description_style="bracket")
+    assert catalogue(tools("push"), endpoint=bracket).entries["git__push"].listing["description"] == "[git] Does push."
+
+
+def test_an_unavailable_server_is_hidden_only_where_asked():
+    down = replace(SERVER, available=False)
+    assert not catalogue(tools("push"), server=down).entries
+    assert catalogue(tools("push"), server=down, endpoint=replace(ENDPOINT, hide_unavailable=False)).entries
+
+
+@pytest.mark.parametrize("count", [0, 1, PAGE, PAGE + 1, 2 * PAGE, 2 * PAGE + 7])
+@pytest.mark.parametrize("legacy", [False, True])
+def test_pages_hold_every_tool_once(count: int, legacy: bool):
+    found = catalogue(tools(*(f"t{n:05}" for n in range(count))))
+    listed, cursor, pages = [], None, 0
+    while pages == 0 or cursor:
+        page, after = found.page(cursor, legacy=legacy)
+        raw = json.loads(found.page_bytes(cursor, legacy=legacy, extra={"ttlMs": 0}))
+        assert (raw["tools"], raw.get("nextCursor"), raw["ttlMs"]) == (page, after, 0)
+        listed += [tool["name"] for tool in page]
+        cursor, pages = after, pages + 1
+    assert listed == sorted(found.entries)
+    assert len(listed) == count
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    "cursor", ["x", "0", ".", "{v}.", "{v}.-1", "{v}.٣", "{v}.1e3", "other.500", "{v}.500x", "{v}.5.5"]
+)
+def test_a_cursor_of_another_list_is_refused(cursor: str):
+    found = catalogue(tools("push"))
+    with pytest.raises(ValueError, match="changed"):
+        found.page(cursor.format(v=found.version), legacy=False)
+
+
+def test_the_version_changes_with_what_hosts_see_and_with_nothing_else():
+    plain = catalogue(tools("a", "b"))
+    assert plain.version == catalogue(tools("b", "a")).version
+    assert plain.version == catalogue(tools("a", "b"), server=replace(SERVER, revision=9, title="New")).version
+    bracket = replace(ENDPOINT, naming_style="plain", description_style="bracket")
+    others = [
+        catalogue(tools("a")),
+        catalogue({**tools("a", "b"), 2: replace(tools("a", "b")[2], definition_hash="changed")}),
+        catalogue(tools("a", "b"), endpoint=replace(ENDPOINT, naming_style="single")),
+        catalogue(tools("a", "b"), endpoint=replace(ENDPOINT, description_style="bracket")),
+        catalogue(tools("a", "b"), endpoint=bracket),
+        catalogue(tools("a", "b"), endpoint=bracket, server=replace(SERVER, slug="other")),
+    ]
+    assert len({plain.version, *(other.version for other in others)}) == len(others) + 1
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("value", ["\ud800", "a\x00b", 10**400, float("nan")], ids=range(4))
+def test_one_odd_definition_does_not_empty_the_list(value: Any):
+    found = catalogue(tools("push", "pull", inputSchema={"default": value}))
+    raw = found.page_bytes(None, legacy=False, extra={})
+    raw.decode()
+    assert [tool["name"] for tool in json.loads(raw)["tools"]] == ["git__pull", "git__push"]
+
+
+def test_legacy_hosts_never_see_an_output_schema_that_is_no_object():
+    found = catalogue(tools("push", outputSchema={"anyOf": []}))
+    assert "outputSchema" in found.page(None, legacy=False)[0][0]
+    assert "outputSchema" not in found.page(None, legacy=True)[0][0]
+
+
+def test_a_list_is_built_once_and_anew_when_a_grant_ends_or_the_configuration_changes():
+    built, first = Catalogues([DownstreamTools()]), snapshot(tools("push"))
+    timed = replace(AGENT, grants=(GrantSpec(1, None, {}, 100.0),))
+    before = built.get(first, ENDPOINT, timed, 0.0)
+    assert built.get(first, ENDPOINT, timed, 99.9) is before
+    assert before.valid_until == 100.0
+    after = built.get(first, ENDPOINT, timed, 100.0)
+    assert (list(before.entries), list(after.entries)) == (["git__push"], [])
+    assert built.get(snapshot(tools("push")), ENDPOINT, timed, 0.0) is not after
+
+
+@pytest.mark.attack
+def test_two_agents_never_share_a_list():
+    built, one = Catalogues([DownstreamTools()]), snapshot(tools("push"))
+    other = replace(AGENT, slug="bob", grants=())
+    assert built.get(one, ENDPOINT, AGENT, 0.0).entries
+    assert not built.get(one, ENDPOINT, other, 0.0).entries

@@ -1,0 +1,119 @@
+"""The snapshot: only what may serve is in it, read in a fixed number of queries."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from mcpregistry.models import Agent, Definition, Endpoint, Grant, Server, Token, Tool, Workspace
+from mcpregistry.services.snapshots import current_revision, load_snapshot
+
+pytestmark = pytest.mark.django_db
+NOW = timezone.now()
+
+
+def fill(count: int) -> None:
+    for n in range(count):
+        server = Server.objects.create(slug=f"s{n}", command=["x"], lifecycle="active")
+        agent, endpoint = Agent.objects.create(slug=f"a{n}"), Endpoint.objects.create(slug=f"e{n}")
+        for name in ("x", "y"):
+            tool = Tool.objects.create(server=server, name=name, first_seen_at=NOW, last_seen_at=NOW)
+            tool.pinned = Definition.objects.create(tool=tool, hash=name, body=json.dumps({"name": name}), seen_at=NOW)
+            tool.save()
+        Grant.objects.create(agent=agent, server=server)
+        Grant.objects.create(endpoint=endpoint, tool=tool)
+        Token.objects.create(agent=agent, name="t", hash=f"h{n}")
+        Workspace.objects.create(directory=f"/{n}", endpoint=endpoint, agent=agent)
+
+
+def queries() -> int:
+    with CaptureQueriesContext(
+        connection,
+    ) as caught:
+        load_snapshot()
+    return len([q for q in caught if "SAVEPOINT" not in q["sql"]])
+
+
+def test_the_number_of_queries_does_not_grow_with_the_rows():
+    fill(1)
+    few = queries()
+    fill_more = [fill_from(n) for n in range(1, 6)]
+    assert queries() == few <= 9
+    assert len(fill_more) == 5
+
+
+def fill_from(start: int) -> None:
+    server = Server.objects.create(slug=f"m{start}", command=["x"], lifecycle="active")
+    for n in range(10):
+        tool = Tool.objects.create(server=server, name=f"t{n}", first_seen_at=NOW, last_seen_at=NOW)
+        tool.pinned = Definition.objects.create(tool=tool, hash=f"{n}", body="{}", seen_at=NOW)
+        tool.save()
+        agent = Agent.objects.create(slug=f"m{start}-{n}")
+        Grant.objects.create(agent=agent, tool=tool)
+        Token.objects.create(agent=agent, name="t", hash=f"m{start}-{n}")
+
+
+def test_a_whole_site_is_in_it():
+    fill(2)
+    found = load_snapshot()
+    assert found.revision == current_revision()
+    assert (len(found.servers), len(found.tools), len(found.agents), len(found.endpoints)) == (2, 4, 2, 2)
+    assert found.tokens["h0"].agent == "a0"
+    assert [len(agent.grants) for agent in found.agents.values()] == [1, 1]
+    assert [workspace.directory for workspace in found.workspaces] == ["/0", "/1"]
+
+
+@pytest.mark.parametrize(
+    ("change", "part", "left"),
+    [
+        (lambda: Server.objects.update(lifecycle="draft"), "servers", 0),
+        (lambda: Server.objects.update(lifecycle="disabled"), "tools", 0),
+        (lambda: Tool.objects.filter(name="x").update(enabled=False), "tools", 1),
+        (lambda: Tool.objects.filter(name="x").update(present=False), "tools", 1),
+        (lambda: Tool.objects.filter(name="x").update(pinned=None), "tools", 1),
+        (lambda: Agent.objects.update(enabled=False), "agents", 0),
+        (lambda: Agent.objects.update(enabled=False), "tokens", 0),
+        (lambda: Agent.objects.update(enabled=False), "workspaces", 0),
+        (lambda: Token.objects.update(revoked_at=NOW), "tokens", 0),
+        (lambda: Endpoint.objects.update(enabled=False), "endpoints", 0),
+        (lambda: Endpoint.objects.update(enabled=False), "workspaces", 0),
+    ],
+    ids=range(11),
+)
+def test_what_may_not_serve_is_left_out(change: Any, part: str, left: int):
+    fill(1)
+    change()
+    assert len(getattr(load_snapshot(), part)) == left
+
+
+def test_tokens_of_people_are_not_for_calls(django_user_model: Any):
+    Token.objects.create(user=django_user_model.objects.create_user("u"), name="t", hash="h")
+    assert load_snapshot().tokens == {}
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("value", ["\ud800", "a\x00b", 10**400, 12345678901234567890123, 1e308], ids=range(5))
+def test_one_odd_definition_does_not_keep_the_site_from_loading(value: Any):
+    from mcpregistry.services import definitions
+
+    server = Server.objects.create(slug="s", command=["x"], lifecycle="active")
+    listed = [{"name": "odd", "inputSchema": {"default": value}}, {"name": "good"}]
+    definitions.observe(server=server, listed=listed)
+    assert definitions.approve_waiting(server=server, actor="a") == 2
+    tools = {tool.name: tool.data for tool in load_snapshot().tools.values()}
+    assert tools["odd"]["inputSchema"]["default"] == value
+    assert tools["good"] == {"name": "good"}
+
+
+def test_nothing_secret_is_in_a_snapshot():
+    fill(1)
+    server = Server.objects.get()
+    server.env, server.headers = {"TOKEN": "canary"}, {"Authorization": "canary"}
+    server.save()
+    assert "canary" not in repr(load_snapshot())
+    assert "sealed" not in repr(load_snapshot())

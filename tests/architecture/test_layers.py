@@ -1,0 +1,131 @@
+"""The house keeps its floors: who may import whom, checked on the source and on running processes."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.externals import ROOT
+
+HOUSES = ("controlplane", "mcpregistry", "subagents")
+# Each floor, from the ground up; a module may import from its own floor and those below.
+FLOORS = (
+    ("mcpregistry.domain",),
+    ("mcpregistry.models",),
+    ("mcpregistry.downstream",),
+    ("mcpregistry.services", "mcpregistry.db"),
+    ("mcpregistry.calls",),
+    ("mcpregistry.gateway", "mcpregistry.queries"),
+    ("mcpregistry.admin", "mcpregistry.api", "mcpregistry.web", "mcpregistry.management", "mcpregistry.tasks"),
+)
+
+
+def sources() -> list[Path]:
+    found = [path for house in HOUSES for path in (ROOT / house).rglob("*.py") if "migrations" not in path.parts]
+    return [ROOT / "manage.py", *sorted(found)]
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+@cache
+def imports(path: Path) -> frozenset[tuple[str, bool]]:
+    """(name, at run time) of everything imported anywhere in a file; ``from a import b`` gives a and a.b."""
+    return frozenset(_walk(ast.parse(path.read_text()), True))
+
+
+def _walk(node: ast.AST, runtime: bool) -> Iterator[tuple[str, bool]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            for part in child.body:
+                yield from _walk(ast.Module([part], []), False)
+            continue
+        if isinstance(child, ast.Import):
+            yield from ((alias.name, runtime) for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            assert child.level == 0, "imports are absolute"
+            yield child.module or "", runtime
+            yield from ((f"{child.module}.{alias.name}", runtime) for alias in child.names)
+        yield from _walk(child, runtime)
+
+
+def inside(name: str, *packages: str) -> bool:
+    return any(name == package or name.startswith(f"{package}.") for package in packages)
+
+
+def users(*packages: str, runtime_only: bool = True) -> set[str]:
+    """Modules that import one of the packages."""
+    return {
+        module_of(path)
+        for path in sources()
+        for name, runtime in imports(path)
+        if inside(name, *packages) and (runtime or not runtime_only)
+    }
+
+
+def outside(found: set[str], *allowed: str) -> list[str]:
+    return sorted(name for name in found if not inside(name, *allowed))
+
+
+def test_the_ground_floor_is_pure():
+    pure = {"mcpregistry", "msgspec", "jsonschema_rs", "yaml", "__future__"}
+    clocks = {"time", "random", "os", "socket", "asyncio", "threading", "subprocess"}
+    for path in sorted((ROOT / "mcpregistry" / "domain").rglob("*.py")):
+        for name, _ in imports(path):
+            top = name.split(".")[0]
+            assert top in sys.stdlib_module_names - clocks or top in pure, f"{module_of(path)} imports {name}"
+            assert top != "mcpregistry" or inside(name, "mcpregistry.domain"), f"{module_of(path)} imports {name}"
+
+
+@pytest.mark.parametrize("floor", range(len(FLOORS)))
+def test_no_floor_imports_a_higher_one(floor: int):
+    above = [package for higher in FLOORS[floor + 1 :] for package in higher]
+    climbing = [
+        f"{module_of(path)} imports {name}"
+        for path in sources()
+        if inside(module_of(path), *FLOORS[floor])
+        for name, runtime in imports(path)
+        if runtime and inside(name, *above)
+    ]
+    assert climbing == []
+
+
+def test_each_outside_library_has_one_door():
+    assert outside(users("mcp.client", runtime_only=False), "mcpregistry.downstream") == []
+    assert outside(users("mcp.server", runtime_only=False), "mcpregistry.gateway") == []
+    assert outside(users("litellm", runtime_only=False)) == []
+    assert outside(users("jsonschema_rs"), "mcpregistry.domain") == []
+    assert outside(users("cryptography"), "mcpregistry.models.sealing", "controlplane") == []
+    assert outside(users("httpx2", "httpx", "requests", "urllib.request", "aiohttp"), "mcpregistry.downstream") == []
+    assert outside(users("jsonschema")) == []
+
+
+def test_the_registry_knows_neither_the_sub_agents_nor_the_project():
+    assert [
+        name for name in users("subagents", "controlplane", runtime_only=False) if inside(name, "mcpregistry")
+    ] == []
+
+
+@pytest.mark.parametrize(
+    "module", ["controlplane.asgi", "mcpregistry.management.commands.runmcp", "mcpregistry.calls.engine"]
+)
+def test_processes_that_serve_hosts_never_load_the_model_library(module: str):
+    code = f"import django; django.setup(); import {module}, sys; print([m for m in ('litellm', 'openai', 'torch') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
+
+
+def test_importing_the_engine_starts_nothing():
+    code = (
+        "import django; django.setup(); import mcpregistry.calls.engine, threading, psutil\n"
+        "print(threading.active_count(), psutil.Process().children())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.strip()) == (0, "1 []"), done.stderr

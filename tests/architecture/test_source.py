@@ -1,0 +1,88 @@
+"""The source stays small, plain and free of what belongs to one machine."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.test_layers import module_of, sources
+from tests.externals import ROOT
+
+MAX_FILE, MAX_FUNCTION = 400, 60
+VAGUE = {"utils", "util", "helpers", "helper", "misc", "common", "base_utils", "stuff"}
+
+
+def tracked() -> list[Path]:
+    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True)
+    return [path for name in done.stdout.decode().split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def texts() -> dict[str, str]:
+    found = {}
+    for path in tracked():
+        raw = path.read_bytes()
+        if b"\0" not in raw and path != Path(__file__):
+            found[str(path.relative_to(ROOT))] = raw.decode()
+    return found
+
+
+def test_no_file_is_long():
+    long = {module_of(path): lines for path in sources() if (lines := len(path.read_text().splitlines())) > MAX_FILE}
+    assert long == {}
+
+
+def test_no_function_is_long():
+    long = []
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or 0) - node.lineno + 1
+                long += [f"{module_of(path)}.{node.name}: {lines}"] if lines > MAX_FUNCTION else []
+    assert long == []
+
+
+def test_no_room_has_a_vague_name():
+    assert [str(path) for path in tracked() if path.suffix == ".py" and VAGUE & {path.stem, *path.parts}] == []
+
+
+def test_every_module_says_why_it_exists():
+    silent = [
+        module_of(path)
+        for path in sources()
+        if path.name not in ("__init__.py", "apps.py", "manage.py")
+        and path.parent.name != "commands"  # these have help
+        and path.read_text().strip()
+        and ast.get_docstring(ast.parse(path.read_text())) is None
+    ]
+    assert silent == []
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"files\.pythonhosted\.org|pypi\.org/simple|--index-url|--extra-index-url|registry\.npmjs\.org",
+        r"(?<![\w/.])/(?:work|root)/\w",
+        r"/home/(?!ann\b|user\b|you\b|me\b|alice\b|bob\b)\w+",
+        r"(?i)\bTODO\b|\bFIXME\b|\bXXX\b",
+        r"<<<<<<< |>>>>>>> ",
+        r"BEGIN (?:RSA |EC |OPENSSH )?PRIVATE KEY",
+    ],
+    ids=["package indexes", "machine paths", "homes", "leftovers", "conflicts", "keys"],
+)
+def test_nothing_of_one_machine_and_nothing_half_done_is_tracked(pattern: str):
+    found = {f"{name}: {match[0]}" for name, text in texts().items() for match in re.finditer(pattern, text)}
+    assert found == set()
+
+
+def test_every_management_command_is_called_by_a_test():
+    commands = [p for p in ROOT.glob("*/management/commands/*.py") if p.stem != "__init__"]
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
+    assert commands
+    uncalled = [
+        p.stem for p in commands if not re.search(rf"""call_command\(\s*["']{p.stem}["']|["']{p.stem}["'],?""", tests)
+    ]
+    assert uncalled == []

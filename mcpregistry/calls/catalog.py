@@ -31,7 +31,8 @@ class Offer:
 class Source(Protocol):
     """Where tools come from. Other apps add their own with ``add_source``."""
 
-    kind: str
+    @property
+    def kind(self) -> str: ...
 
     def offers(self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float) -> Iterable[Offer]: ...
 

@@ -48,7 +48,8 @@ class Engine:
         self.recorder = Recorder(process)
         self.connections = ConnectionLog(process_name(process))
         self.pool = Pool(_target, self.connections.record)
-        sources = [(DownstreamTools(), DownstreamDispatcher(self.pool)), *(make(self) for make in _MORE_SOURCES)]
+        own: tuple[Source, Dispatcher] = (DownstreamTools(), DownstreamDispatcher(self.pool))
+        sources = [own, *(make(self) for make in _MORE_SOURCES)]
         self.catalogues = Catalogues(source for source, _ in sources)
         dispatchers = {source.kind: dispatcher for source, dispatcher in sources}
         self.pipeline = Pipeline(recorder=self.recorder, dispatchers=dispatchers, policy=policy, approver=approver)
@@ -59,9 +60,13 @@ class Engine:
     async def start(self) -> None:
         """Load the configuration and begin to watch it. Raises when the database cannot be read."""
         loop = asyncio.get_running_loop()
-        await asyncio.get_running_loop().run_in_executor(None, self.live.start)
+        await loop.run_in_executor(None, self.live.start)
         self.recorder.start(loop)
-        self.live.listeners.append(lambda snapshot: loop.call_soon_threadsafe(self._adopt, snapshot))
+
+        def adopt(snapshot: Snapshot) -> None:
+            loop.call_soon_threadsafe(self._adopt, snapshot)
+
+        self.live.listeners.append(adopt)
         for server in self.live.current.servers.values():
             if server.connect_mode == "eager":
                 self._spawn_connect(server.id)

@@ -202,7 +202,7 @@ class Recorder:
 
     def _start_afresh(self, error: Exception) -> None:
         """After a database error nobody knows whether the commit happened: connect anew, with a new chain."""
-        if isinstance(error, DatabaseError | connection.Database.Error):
+        if isinstance(error, DatabaseError | _driver().Error):
             connection.close()
             self.writer, self._seq, self._head = self._new_writer(), 0, GENESIS
 
@@ -211,9 +211,14 @@ def _note(kind: str, writer: str) -> _Item:
     return _Item("note", {"id": writer}, (kind, "recorder", f"writer:{writer}", {}), None)
 
 
+def _driver() -> Any:
+    """The database driver's module: raw statements raise its errors, not Django's."""
+    return connection.Database  # type: ignore[attr-defined]  # every backend has it, the base class does not say so
+
+
 def _database_fails(error: Exception) -> bool:
     """Gone, locked, full: whatever the rows are, and waiting once for each of them would take hours."""
-    return isinstance(error, OperationalError | connection.Database.OperationalError)
+    return isinstance(error, OperationalError | _driver().OperationalError)
 
 
 def _swallow(done: asyncio.Future[None]) -> None:
@@ -223,10 +228,10 @@ def _swallow(done: asyncio.Future[None]) -> None:
 
 # Statements, made from the models so that a new column cannot be forgotten
 
-_INSERT_COLUMNS = [f.column for f in Invocation._meta.local_concrete_fields]
+_INSERT_COLUMNS = [f.attname for f in Invocation._meta.local_concrete_fields]
 _FINISH_COLUMNS = ["state", "reason", "error_code", "result", "result_bytes", "finished_at", "duration_ms"]
-_AUDIT_COLUMNS = [f.column for f in AuditEntry._meta.local_concrete_fields if not f.primary_key]
-_DEFAULTS = {f.column: f.get_default() for f in Invocation._meta.local_concrete_fields}
+_AUDIT_COLUMNS = [f.attname for f in AuditEntry._meta.local_concrete_fields if not f.primary_key]
+_DEFAULTS = {f.attname: f.get_default() for f in Invocation._meta.local_concrete_fields}
 _TIMES = {"received_at", "dispatched_at", "finished_at", "lease_until"}
 
 
@@ -276,11 +281,12 @@ Work = list[tuple[str, list[list[Any]]]]
 
 def _sqlite(work: Work) -> None:
     """One transaction, on disk when it returns (FULL), without SQLite's unfair waiting for the lock."""
-    if connection.connection is None:
+    raw: Any = connection.connection
+    if raw is None:
         connection.ensure_connection()
-        connection.connection.execute("PRAGMA synchronous=FULL")
-        connection.connection.execute("PRAGMA busy_timeout=0")
-    raw = connection.connection
+        raw = connection.connection
+        raw.execute("PRAGMA synchronous=FULL")
+        raw.execute("PRAGMA busy_timeout=0")
     _begin(raw)
     try:
         for sql, rows in work:

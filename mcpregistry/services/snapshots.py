@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from django.db import transaction
+from django.db.models import QuerySet
 
 from mcpregistry.domain.snapshot import (
     AgentSpec,
@@ -44,7 +45,7 @@ def load_snapshot() -> Snapshot:
     )
 
 
-def _servable() -> Iterable[Tool]:
+def _servable() -> QuerySet[Tool]:
     return Tool.objects.filter(present=True, enabled=True, pinned__isnull=False).select_related("pinned")
 
 

@@ -11,6 +11,7 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils import timezone
 
+from mcpregistry.domain.access import EVERYTHING
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.domain.launch import check_command, check_env, check_networks, check_pairs, check_url
 from mcpregistry.models import Server
@@ -32,6 +33,11 @@ SCHEMES = {
 
 def check_server(server: Server) -> None:
     """Raises ConfigInvalid when the server's launch facts cannot work, whoever made them."""
+    if f"mcp_{server.slug}" == EVERYTHING:
+        raise ConfigInvalid(
+            f"No server can be named '{server.slug}': as an agent's capability, {EVERYTHING} means every server.",
+            remedy="Choose another short name.",
+        )
     if server.transport == Transport.STDIO:
         check_command(server.command)
         check_env(server.env)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -10,15 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import OperationalError, connection
 from django.utils import timezone
 
+from mcpregistry.calls import recorder
 from mcpregistry.calls.call import Call, CallOutcome
 from mcpregistry.db import db_call
-from mcpregistry.domain.errors import Busy, Denied, DownstreamError
+from mcpregistry.domain.errors import Busy, Denied, DownstreamError, NotFound
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.policy import Decision, Outcome
 from mcpregistry.models import Agent, Grant, Invocation, Server, Tool
-from mcpregistry.services import access
+from mcpregistry.services import access, definitions, servers
+from mcpregistry.services.reaping import reap_calls
 from tests.calls.conftest import ACTOR, Site, add_server, only_call, told, tool
 
 Make = Callable[..., Any]
@@ -539,3 +543,105 @@ async def test_an_expired_grant_disappears_from_the_list_in_time(site: Make, ech
     async with asyncio.timeout(10):
         while here.engine.catalogue("default", "ann").entries:
             await asyncio.sleep(0.05)
+
+
+# -- the database fails -------------------------------------------------------------------------------
+
+
+class Outage:
+    """Commits fail while ``on``; ``after`` lets so many through first."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.on, self.after = False, 0
+        self._real = recorder._BACKENDS[connection.vendor]
+        monkeypatch.setitem(recorder._BACKENDS, connection.vendor, self._commit)
+
+    def _commit(self, work: recorder.Work) -> None:
+        if self.on and self.after <= 0:
+            raise OperationalError("no space left on device: hunter2")
+        self.after -= 1
+        self._real(work)
+
+
+@pytest.mark.fault
+async def test_what_cannot_be_recorded_is_not_sent_and_when_it_can_it_is(
+    site: Make, echo: Server, monkeypatch: pytest.MonkeyPatch
+):
+    outage = Outage(monkeypatch)
+    here: Site = await site()
+    await here.call("echo__echo", {"n": 1})
+    outage.on = True
+    outcomes = await asyncio.gather(*(here.call("echo__echo", {"n": n}) for n in range(10, 30)))
+    assert {(outcome.state, outcome.error_code) for outcome in outcomes} == {(State.NOT_SENT, "NOT_RECORDED")}
+    refusal = await here.call("echo__absent")
+    assert (refusal.state, refusal.error_code) == (State.DENIED, "NOT_RECORDED")
+    assert not any("hunter2" in outcome.message for outcome in outcomes)
+    outage.on = False
+    assert (await here.call("echo__echo", {"n": 2})).state == State.SUCCEEDED
+    assert [sent["arguments"]["n"] for sent in here.sent()] == [1, 2]
+
+
+@pytest.mark.fault
+async def test_an_answer_whose_end_cannot_be_recorded_is_given_and_the_record_becomes_unknown(
+    site: Make, echo: Server, monkeypatch: pytest.MonkeyPatch
+):
+    here: Site = await site()
+    await here.call("echo__echo", {"n": 1})
+    outage = Outage(monkeypatch)
+    outage.on, outage.after = True, 1  # the intent passes, the end does not
+    outcome = await here.call("echo__echo", {"n": 2})
+    assert (outcome.state, bool(outcome.result)) == (State.SUCCEEDED, True)
+    outage.on = False
+    row = await db_call(lambda: Invocation.objects.get(id=outcome.invocation_id))
+    assert row.state == "dispatched"
+    assert await db_call(reap_calls, row.lease_until + timedelta(seconds=1)) == 1
+    assert (await db_call(lambda: Invocation.objects.get(id=outcome.invocation_id))).state == "unknown"
+    assert len(here.sent()) == 2
+
+
+# -- changes under way ---------------------------------------------------------------------------------
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("how", ["disable", "withdraw", "reject", "switch off", "disable agent"])
+async def test_soon_after_a_change_no_call_gets_through_whatever_runs_meanwhile(site: Make, echo: Server, how: str):
+    here: Site = await site()
+    stop = asyncio.Event()
+    sent_at: list[tuple[float, str]] = []
+
+    async def caller() -> None:
+        while not stop.is_set():
+            began = time.monotonic()
+            try:
+                sent_at.append((began, (await here.call("echo__echo", {"at": began})).state))
+            except NotFound:
+                sent_at.append((began, "refused"))
+            await asyncio.sleep(0.01)
+
+    callers = [asyncio.create_task(caller()) for _ in range(3)]
+    await here.until_sent(5)
+    await db_call(_withdraw, how)
+    changed = time.monotonic()
+    await asyncio.sleep(1.3)
+    stop.set()
+    await asyncio.gather(*callers)
+    late = {state for at, state in sent_at if at > changed + 1.0}
+    assert late
+    assert late <= {"denied", "refused"}
+    assert not [sent for sent in here.sent() if sent["arguments"]["at"] > changed + 1.0]
+
+
+def _withdraw(how: str) -> None:
+    tool_row = Tool.objects.get(name="echo")
+    if how == "disable":
+        servers.disable_server(server=Server.objects.get(), actor=ACTOR)
+    elif how == "withdraw":
+        access.withdraw_grant(grant=Grant.objects.get(), actor=ACTOR)
+    elif how == "reject":
+        assert tool_row.pinned is not None
+        definitions.reject(definition=tool_row.pinned, actor=ACTOR)
+    elif how == "switch off":
+        tool_row.enabled = False
+        definitions.save_tool(tool=tool_row, actor=ACTOR)
+    else:
+        Agent.objects.update(enabled=False)

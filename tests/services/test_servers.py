@@ -119,7 +119,7 @@ def test_where_local_servers_are_off_none_can_be_confirmed(settings: Any):
 
 @pytest.mark.parametrize(
     "facts",
-    [{"command": []}, {"command": "x"}, {"command": ["x"], "url": "https://h"}, {"env": {"LD_PRELOAD": "x"}}, {"slug": "a__b"},
+    [{"slug": "integration"}, {"command": []}, {"command": "x"}, {"command": ["x"], "url": "https://h"}, {"env": {"LD_PRELOAD": "x"}}, {"slug": "a__b"},
      {"transport": "http"}, {"transport": "http", "command": [], "url": "ftp://h"}, {"transport": "nosuch"},
      {"transport": "http", "command": [], "url": "https://h", "headers": {"A": "x\r\ny"}}, {"request_timeout": -1},
      {"transport": "websocket", "command": [], "url": "https://h"}, {"max_concurrency": 0}, {"connect_timeout": 0}],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from django.utils import timezone
@@ -40,6 +40,13 @@ def test_what_a_server_says_of_itself_is_kept():
     assert (server.server_instructions, server.protocol_era) == ("Ask for the branch first.", "modern")
 
 
+def test_a_server_says_when_it_was_added(caller):
+    before = timezone.now()
+    new_server("git")
+    said = caller("viewer").get("/servers/git").json()["created_at"]
+    assert before <= datetime.fromisoformat(said) <= timezone.now()
+
+
 def test_a_status_tells_times_and_errors(caller):
     server = new_server("git", name="Git")
     now = timezone.now().replace(microsecond=0)
@@ -65,18 +72,10 @@ def test_a_tools_record_names_its_server_and_its_schema(caller):
     assert record["input_schema"] == schema
 
 
-def test_added_changed_removed_and_returned_tools_are_told_and_change_nothing_by_themselves():
+def test_changes_of_a_servers_tools_are_told_as_events():
     server = new_server("git")
     one, two = {"name": "one", "description": "1"}, {"name": "two", "description": "2"}
-    definitions.observe(server=server, listed=[one, two])
-    definitions.approve_waiting(server=server, actor="test")
-    served = server.tools.get(name="one").pinned
-    definitions.observe(server=server, listed=[one | {"description": "other"}])
-    definitions.observe(server=server, listed=[one, two])
-    told = list(server.events.filter(kind="tools").order_by("id").values_list("message", flat=True))
-    assert told == [
-        "Tools: 2 added.",
-        "Tools: 1 changed, 1 removed.",
-        "Tools: 1 changed, 1 returned.",
-    ]
-    assert server.tools.get(name="one").pinned == served
+    for listed in ([one, two], [one | {"description": "other"}], [one, two]):
+        definitions.observe(server=server, listed=listed)
+    told = server.events.filter(kind="tools").order_by("id").values_list("message", flat=True)
+    assert list(told) == ["Tools: 2 added.", "Tools: 1 changed, 1 removed.", "Tools: 1 changed, 1 returned."]

@@ -1,0 +1,32 @@
+"""What a process does before anybody asks it for anything."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from controlplane.management.commands.up import Command
+from mcpregistry.db import db_call
+from mcpregistry.models import Server
+from tests.calls.conftest import add_server, tool
+
+
+async def test_a_starting_process_connects_eager_servers_and_no_others(site: Callable[..., Any], live_db: None):
+    def prepare() -> Server:
+        add_server("slow", tool("count"))
+        return add_server("echo", tool("echo"), connect_mode="eager")
+
+    eager = await db_call(prepare)
+    here = await site()
+    async with asyncio.timeout(20):
+        while here.engine.pool.states().get(eager.pk) is None or here.engine.pool.states()[eager.pk].pid is None:
+            await asyncio.sleep(0.02)
+    assert set(here.engine.pool.states()) == {eager.pk}
+
+
+@pytest.mark.parametrize(("words", "host"), [([], "127.0.0.1"), (["--host", "0.0.0.0"], "0.0.0.0")])
+def test_the_site_listens_on_this_machine_only_unless_told_otherwise(words: list[str], host: str):
+    assert Command().create_parser("manage.py", "up").parse_args(words).host == host

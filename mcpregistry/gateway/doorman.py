@@ -48,6 +48,7 @@ class Doorman:
         self._kept: dict[str, Kept] = self._load()
         self._questions: dict[str, str] = {}  # request id (JSON) -> question asked
         self._answered: set[str] = set()
+        self._era: str | None = None  # of the host's first line: "legacy", "modern" or, for anything else, ""
         self._read: deque[bytes | None] = deque()
         self._lock = threading.Lock()
         self._take: Callable[[bytes | None], None] | None = None
@@ -83,9 +84,15 @@ class Doorman:
         if said != answer:
             self._kept[question] = answer
             self._save()
-        if request_id not in self._answered:
+        if not self.has_answered(request_id):
             return False
         return True if said is not None and said.result == answer.result else None
+
+    def has_answered(self, request_id: str) -> bool:
+        """Whether this id got its answer here; says so once, since a host may use an id again."""
+        was = request_id in self._answered
+        self._answered.discard(request_id)
+        return was
 
     def _pump(self) -> None:
         with os.fdopen(self._in, "rb", closefd=False) as pipe:
@@ -113,21 +120,16 @@ class Doorman:
 
     def _open(self, line: bytes) -> None:
         """Note an opening question; answer it, if the server is not there yet and the answer is known."""
-        if not any(name in line for name in _OPENING_BYTES):
+        asked = _opening(line)
+        if self._era is None:
+            self._era = asked.era if asked and asked.first else ""
+        if asked is None:
             return
-        try:
-            message = json.loads(line)
-            method, request_id, params = message["method"], message["id"], message.get("params", {})
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            return  # the real server will say what is wrong with it
-        if method not in _OPENINGS or type(request_id) not in (int, str) or not isinstance(params, dict):
-            return
-        if "cursor" in params:
-            return
-        key, question = json.dumps(request_id), f"{method} {_version(params)}"
+        key, question = json.dumps(asked.id), f"{asked.method} {asked.version}"
         self._questions[key] = question
         kept = self._kept.get(question)
-        if self._take is None and kept is not None and self._still_true(kept):
+        # The first line decides the era of the whole pipe; what is of the other one the server refuses.
+        if self._take is None and asked.era == self._era and kept is not None and self._still_true(kept):
             self._answered.add(key)
             self.write(f'{{"jsonrpc":"2.0","id":{key},"result":{kept.result}}}\n'.encode())
 
@@ -164,10 +166,38 @@ class Doorman:
             print(f"The opening answer could not be kept ({error}); the next start is slower.", file=sys.stderr)
 
 
-def _version(params: dict[str, object]) -> str:
+class _Opening(NamedTuple):
+    method: str
+    id: int | str
+    version: str
+    era: str
+
+    @property
+    def first(self) -> bool:
+        """May a conversation begin with it?"""
+        return self.era == "modern" or self.method == "initialize"
+
+
+def _opening(line: bytes) -> _Opening | None:
+    """None for everything else, also for what is wrong in some way: the real server will say so."""
+    if not any(name in line for name in _OPENING_BYTES):
+        return None
+    try:
+        message = json.loads(line)
+        method, request_id, params = message["method"], message["id"], message.get("params", {})
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    if method not in _OPENINGS or type(request_id) not in (int, str) or not isinstance(params, dict):
+        return None
+    if "cursor" in params:
+        return None
     meta = params.get("_meta")
-    claimed = meta.get("io.modelcontextprotocol/protocolVersion") if isinstance(meta, dict) else None
-    return str(claimed or params.get("protocolVersion") or "")
+    modern = meta.get("io.modelcontextprotocol/protocolVersion") if isinstance(meta, dict) else None
+    if (method == "initialize" and modern) or (method == "server/discover" and not modern):
+        return None
+    return _Opening(
+        method, request_id, str(modern or params.get("protocolVersion") or ""), "modern" if modern else "legacy"
+    )
 
 
 _doorman: Doorman | None = None

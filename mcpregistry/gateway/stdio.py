@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from queue import SimpleQueue
 from typing import Any
 
 import anyio
@@ -17,11 +18,14 @@ from mcp.server.runner import serve_dual_era_loop, serve_loop
 from mcp.shared.message import SessionMessage
 
 from mcpregistry.calls.engine import Engine, set_current_engine
+from mcpregistry.domain.naming import UNSHORTENED, long_names
 from mcpregistry.gateway.doorman import Doorman, Kept
 from mcpregistry.gateway.identity import Caller
 from mcpregistry.gateway.server import Gateway
 
 log = structlog.get_logger(__name__)
+
+_LAST_WORDS = 2.0  # seconds for a host to read what is left
 
 
 async def serve_stdio(doorman: Doorman, caller: Caller, *, era: str) -> None:
@@ -31,10 +35,17 @@ async def serve_stdio(doorman: Doorman, caller: Caller, *, era: str) -> None:
     set_current_engine(engine)
     gateway = Gateway(engine, caller=caller)
     gateway.changes.start()
-    serving = asyncio.ensure_future(_serve(gateway, doorman, caller, era))
+    _warn_of_long_names(gateway, caller)
     loop = asyncio.get_running_loop()
+    mouth = _Mouth(doorman.write, loop)
+    serving = asyncio.ensure_future(_serve(gateway, doorman, mouth, caller, era))
+
+    def stop() -> None:
+        mouth.finish()
+        serving.cancel()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, serving.cancel)
+        loop.add_signal_handler(number, stop)
     try:
         await asyncio.wait([serving])
         if not serving.cancelled() and (error := serving.exception()):
@@ -45,9 +56,19 @@ async def serve_stdio(doorman: Doorman, caller: Caller, *, era: str) -> None:
         await engine.stop()
 
 
-async def _serve(gateway: Gateway, doorman: Doorman, caller: Caller, era: str) -> None:
+def _warn_of_long_names(gateway: Gateway, caller: Caller) -> None:
+    if names := long_names(gateway.catalogue(caller).entries):
+        log.warning(
+            "endpoint.long_names",
+            hint=f"Some hosts shorten names of more than {UNSHORTENED} characters. Choose shorter server slugs, or the plain naming style.",
+            names=names[:10],
+            count=len(names),
+        )
+
+
+async def _serve(gateway: Gateway, doorman: Doorman, mouth: _Mouth, caller: Caller, era: str) -> None:
     options = gateway.server.create_initialization_options()
-    async with _streams(doorman, _Speaker(gateway, doorman, caller)) as (incoming, outgoing):
+    async with _streams(doorman, mouth, _Speaker(gateway, doorman, caller)) as (incoming, outgoing):
         if era == "legacy":
             # For hosts that probe the new era and then send `initialize` on the same pipe.
             await serve_loop(gateway.server, incoming, outgoing, lifespan_state={}, init_options=options)
@@ -56,7 +77,7 @@ async def _serve(gateway: Gateway, doorman: Doorman, caller: Caller, era: str) -
 
 
 @asynccontextmanager
-async def _streams(doorman: Doorman, speaker: _Speaker) -> AsyncIterator[tuple[Any, Any]]:
+async def _streams(doorman: Doorman, mouth: _Mouth, speaker: _Speaker) -> AsyncIterator[tuple[Any, Any]]:
     """The SDK's pair of streams over the doorman's pipe."""
     lines: asyncio.Queue[bytes | None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
@@ -70,13 +91,12 @@ async def _streams(doorman: Doorman, speaker: _Speaker) -> AsyncIterator[tuple[A
         async with to_server:
             while (line := await lines.get()) is not None:
                 await to_server.send(_parsed(line))
+            mouth.finish()
 
     async def write() -> None:
-        # One thread of its own: a host that stops reading blocks that thread, not the event loop.
-        with ThreadPoolExecutor(1, "stdout") as thread:
-            async for message in from_server:
-                if line := speaker.line(message.message):
-                    await loop.run_in_executor(thread, doorman.write, line)
+        async for message in from_server:
+            if line := speaker.line(message.message):
+                await mouth.say(line)
 
     doorman.attach(take)
     async with anyio.create_task_group() as tasks:
@@ -86,6 +106,39 @@ async def _streams(doorman: Doorman, speaker: _Speaker) -> AsyncIterator[tuple[A
             yield incoming, outgoing
         finally:
             tasks.cancel_scope.cancel()
+
+
+class _Mouth:
+    """One thread that writes. A host that stops reading blocks it, but neither the event loop nor our end."""
+
+    def __init__(self, write: Callable[[bytes], None], loop: asyncio.AbstractEventLoop) -> None:
+        self._write, self._loop = write, loop
+        self._lines: SimpleQueue[tuple[bytes, asyncio.Future[None]]] = SimpleQueue()
+        self._deaf: asyncio.Future[None] = loop.create_future()
+        threading.Thread(target=self._run, name="stdout", daemon=True).start()
+
+    async def say(self, line: bytes) -> None:
+        """Returns when the line is written, or when we no longer wait for the host."""
+        said: asyncio.Future[None] = self._loop.create_future()
+        self._lines.put((line, said))
+        await asyncio.wait({said, self._deaf}, return_when=asyncio.FIRST_COMPLETED)
+
+    def finish(self) -> None:
+        """We are going: a host that does not read has a moment left. The server would wait for ever."""
+        self._loop.call_later(_LAST_WORDS, _done, self._deaf)
+
+    def _run(self) -> None:
+        while True:
+            line, said = self._lines.get()
+            with suppress(OSError):  # the host is gone, as stdin will say
+                self._write(line)
+            with suppress(RuntimeError):  # we are at our end, the loop is closed
+                self._loop.call_soon_threadsafe(_done, said)
+
+
+def _done(said: asyncio.Future[None]) -> None:
+    if not said.done():
+        said.set_result(None)
 
 
 def _parsed(line: bytes) -> SessionMessage | Exception:
@@ -102,6 +155,9 @@ class _Speaker:
         self._gateway, self._doorman, self._caller = gateway, doorman, caller
 
     def line(self, message: t.JSONRPCMessage) -> bytes | None:
+        if isinstance(message, t.JSONRPCError) and self._doorman.has_answered(json.dumps(message.id)):
+            self._gateway.changes.outdated(self._caller)
+            return None
         if not isinstance(message, t.JSONRPCResponse):
             return message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
         request_id = json.dumps(message.id)
@@ -112,7 +168,7 @@ class _Speaker:
         return None if said is not False else f'{{"jsonrpc":"2.0","id":{request_id},"result":{result}}}\n'.encode()
 
     def _kept(self, result: dict[str, Any], text: str) -> Kept:
-        if "tools" not in result:
-            return Kept(text)
+        if "tools" not in result and "instructions" not in result:
+            return Kept(text)  # nothing in it depends on the configuration
         catalogue = self._gateway.catalogue(self._caller)
         return Kept(text, self._gateway.engine.live.current.revision, catalogue.valid_until)

@@ -172,11 +172,16 @@ class Web:
         return self._log.read()
 
     def stop(self, patience: float = 20) -> None:
-        for process in self.processes:
-            process.send_signal(signal.SIGTERM)
+        self.terminate()
         for process in self.processes:
             process.wait(patience)
+        self._log.close()
+
+    def terminate(self) -> None:
+        """Tell every process to end. Our own hold on the socket goes first: it would take connections for nobody."""
         self._socket.close()
+        for process in self.processes:
+            process.send_signal(signal.SIGTERM)
 
     def url(self, endpoint: str = "default") -> str:
         return f"http://{self.address}/mcp/{endpoint}"

@@ -1,0 +1,88 @@
+"""The end of a web process, and several of them side by side."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from mcpregistry.domain.lifecycle import State
+from tests.fakes.stage import MODERN, Stage, Web, eventually, listed, outside, survivors, web
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def token(stage: Stage) -> str:
+    stage.endpoint()
+    return stage.agent("local", stage.fake("echo", listed("echo", "pid")), stage.fake("slow", listed("count")))
+
+
+@pytest.fixture
+def own(stage: Stage, token: str) -> Iterator[Web]:
+    """A web process for this test alone."""
+    with web(stage.env) as running:
+        yield running
+
+
+async def test_sigterm_ends_open_streams_at_once_and_the_process_soon(own, token):
+    process = psutil.Process(own.processes[0].pid)
+    ended: list[float] = []
+    async with contextlib.AsyncExitStack() as stack:
+        modern = await stack.enter_async_context(own.client(token, MODERN))
+        legacy = await stack.enter_async_context(own.client(token, "legacy"))
+        await modern.call_tool("echo__echo", {})
+        await legacy.call_tool("echo__echo", {})
+        await eventually(lambda: own.streams == 1)
+        subscription = await stack.enter_async_context(modern.listen(tools_list_changed=True))
+
+        async def hear() -> None:
+            async for _ in subscription:  # ends without an error: the server closed it in good order
+                pass
+            ended.append(time.monotonic())
+
+        hearing = asyncio.create_task(hear())
+        family = [process, *process.children(recursive=True)]
+        began = time.monotonic()
+        own.terminate()
+        await asyncio.wait_for(hearing, 20)
+        assert await asyncio.to_thread(own.processes[0].wait, 20) == 0 or own.processes[0].returncode == -signal.SIGTERM
+    assert ended[0] - began < 2
+    assert time.monotonic() - began < 6
+    await eventually(lambda: not survivors(family))
+
+
+async def test_a_call_in_flight_is_finished_before_the_process_ends(own, stage, token):
+    async with own.client(token, MODERN) as client:
+        await client.list_tools()  # else this client asks for the list after the call
+        started = asyncio.Event()
+
+        async def note(*_: object) -> None:
+            started.set()
+
+        arguments = {"steps": 10, "pause": 0.1}
+        call = asyncio.create_task(client.call_tool("slow__count", arguments, progress_callback=note))
+        await asyncio.wait_for(started.wait(), 30)
+        own.terminate()
+        assert (await call).content[0].text == "10 steps"
+    await asyncio.to_thread(own.processes[0].wait, 20)
+    records = await outside(stage.calls, tool_name="count")
+    assert [record.state for record in records] == [State.SUCCEEDED]
+
+
+async def test_several_processes_serve_one_address(stage, token):
+    with web(stage.env, processes=2) as site:
+        roots = [psutil.Process(process.pid) for process in site.processes]
+
+        async def call(number: int) -> int:
+            async with site.client(token, MODERN) as client:  # a connection of its own
+                return (await client.call_tool("echo__echo", {"n": number})).structured_content["arguments"]["n"]
+
+        async with asyncio.timeout(60):
+            while not all(root.children() for root in roots):  # each has started the server that it called
+                assert await asyncio.gather(*(call(number) for number in range(8))) == list(range(8))

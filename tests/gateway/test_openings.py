@@ -1,0 +1,158 @@
+"""The early answers of ``runmcp``: identical to the real ones, never stale, never twice.
+
+On a site of its own with the embedded database, where an early ``tools/list`` is possible.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import StdioServerParameters
+
+from tests.externals import ROOT
+from tests.fakes.stage import MODERN, RawHost, envelope, folder, raw_host
+
+pytestmark = pytest.mark.e2e
+
+ROWS = """
+import django; django.setup()
+from tests.fakes.stage import Stage, listed
+stage = Stage({})
+stage.endpoint(instructions="Ask first.")
+stage.agent("local", stage.fake("echo", listed("echo", "pid")))
+stage.endpoint("plain")
+"""
+CHANGE = """
+import django; django.setup()
+from mcpregistry.models import Endpoint
+Endpoint.objects.update(naming_style="single", instructions="Ask twice.")
+"""
+
+
+class OwnSite:
+    def __init__(self) -> None:
+        self.var = folder()
+        self.env = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
+        self.env |= {"SLIPSNISSE_VAR": str(self.var), "PYTHONPATH": str(ROOT)}
+        self.run("manage.py", "migrate", "--verbosity=0")
+        self.run("-c", ROWS)
+
+    def run(self, *arguments: str) -> None:
+        subprocess.run([sys.executable, *arguments], cwd=ROOT, env=self.env, check=True, stdout=subprocess.DEVNULL)
+
+    def runmcp(self, *arguments: str) -> StdioServerParameters:
+        arguments = ("manage.py", "runmcp", *arguments)
+        return StdioServerParameters(command=sys.executable, args=list(arguments), env=self.env, cwd=str(ROOT))
+
+    def kept(self) -> list[Path]:
+        return list((self.var / "openings").glob("*.json"))
+
+
+@pytest.fixture(scope="module")
+def own() -> OwnSite:
+    return OwnSite()
+
+
+INFO = {"name": "raw", "version": "1"}
+OPENINGS: dict[str, list[dict[str, Any]]] = {
+    "legacy": [
+        {"method": "initialize", "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": INFO}},
+        {"method": "tools/list"},
+    ],
+    "modern": [
+        {"method": "server/discover", "params": {"_meta": envelope()}},
+        {"method": "tools/list", "params": {"_meta": envelope()}},
+    ],
+}
+
+
+async def converse(host: RawHost, era: str) -> list[dict[str, Any]]:
+    """Open as a host of that era; the answers in order of asking."""
+    for number, question in enumerate(OPENINGS[era]):
+        host.send({"id": f"q{number}"} | question)
+        if question["method"] == "initialize":
+            host.send({"method": "notifications/initialized"})
+    answers = [await host.answer(f"q{number}") for number in range(len(OPENINGS[era]))]
+    meta = {"_meta": envelope()} if era == "modern" else {}
+    call = await host.ask("call", "tools/call", name="echo__echo", arguments={"n": 1}, **meta)
+    assert call.get("result", {}).get("structuredContent", {}).get("arguments", {"n": 1}) == {"n": 1}
+    assert await host.end() == 0
+    ids = [message["id"] for message in host.messages if "id" in message]
+    assert sorted(ids) == ["call", "q0", "q1"]  # each once
+    return answers
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_the_second_start_answers_the_same_from_kept_bytes(own, era):
+    parameters = own.runmcp("--cwd", str(folder()))
+    before = set(own.kept())
+    async with raw_host(parameters) as host:
+        first = await converse(host, era)
+    async with raw_host(parameters) as host:
+        assert await converse(host, era) == first
+    (kept,) = set(own.kept()) - before
+    stored = json.loads(kept.read_text())
+    assert len(stored) == 2
+    # To see that they were used: with other bytes in them, the host gets those.
+    marked = {question: [answer[0].replace("{", '{"mark":1,', 1), *answer[1:]] for question, answer in stored.items()}
+    kept.write_text(json.dumps(marked))
+    async with raw_host(parameters) as host:
+        answers = await converse(host, era)
+        assert [answer["result"].pop("mark") for answer in answers] == [1, 1]
+        assert answers == first
+    assert json.loads(kept.read_text()) == stored  # and the real ones are kept again
+
+
+async def test_damaged_kept_bytes_are_no_obstacle(own):
+    parameters = own.runmcp("--cwd", str(folder()))
+    before = set(own.kept())
+    async with raw_host(parameters) as host:
+        first = await converse(host, "legacy")
+    (kept,) = set(own.kept()) - before
+    for damage in ("", "{", "[]", '{"initialize 2025-06-18": 5}', '{"initialize 2025-06-18": []}'):
+        kept.write_text(damage)
+        async with raw_host(parameters) as host:
+            assert await converse(host, "legacy") == first
+
+
+@pytest.mark.parametrize("era", ["auto", "legacy"])
+async def test_a_probe_and_then_a_handshake_on_one_pipe_get_what_the_sdk_says(own, era):
+    """Whatever is kept: the first line decides the era, unless it was told to be the older one."""
+    parameters = own.runmcp("--era", era, "--cwd", str(folder()))
+    probe, handshake = OPENINGS["modern"][0], OPENINGS["legacy"][0]
+    for alone in (probe, handshake):  # both answers are kept, if there are any
+        async with raw_host(parameters) as host:
+            host.send({"id": 1} | alone)
+            await host.answer(1)
+            await host.end()
+    async with raw_host(parameters) as host:
+        host.send({"id": 1} | probe, {"id": 2} | handshake)
+        answers = [await host.answer(1), await host.answer(2)]
+        await host.end()
+        assert len(host.messages) == 2
+    if era == "auto":
+        assert answers[0]["result"]["supportedVersions"] == [MODERN]
+        assert answers[1]["error"]["code"] == -32022
+    else:
+        assert answers[0]["error"]["code"] == -32601
+        assert answers[1]["result"]["protocolVersion"] == "2025-06-18"
+
+
+async def test_nothing_stale_is_said_after_a_change():
+    own = OwnSite()
+    parameters = own.runmcp("--cwd", str(folder()))
+    for _ in range(2):
+        async with raw_host(parameters) as host:
+            opened, tools = await converse(host, "legacy")
+    assert opened["result"]["instructions"] == "Ask first."
+    own.run("-c", CHANGE)
+    async with raw_host(parameters) as host:
+        opened, tools = await converse(host, "legacy")
+    assert opened["result"]["instructions"] == "Ask twice."
+    assert [tool["name"] for tool in tools["result"]["tools"]] == ["echo_echo", "echo_pid"]

@@ -29,7 +29,7 @@ lint: venv-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/djlint --check --lint templates
+	$(BIN)/djlint --lint --quiet templates
 
 venv:
 	@./.ci/venv requirements.lock

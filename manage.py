@@ -20,6 +20,8 @@ def main() -> None:
 def _answer_the_host_first() -> None:
     """A host waits about a second for `runmcp`: load only what answers it, and be at its pipe at once."""
     os.environ.setdefault("SLIPSNISSE_PROCESS", "runmcp")
+    # structlog imports rich for tracebacks in colour, a third of a second that no host has any use for.
+    sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # None means "not installed"
     if not {"-h", "--help"} & set(sys.argv):
         from pathlib import Path
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from django.contrib import messages
+from django.contrib.admin.utils import quote
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.db import models
@@ -202,6 +203,7 @@ class RecordAdmin(ModelAdmin):
             "opts": self.opts,
             "object": row,
             "versions": versions(row),
+            "back": reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_change", args=[quote(row.pk)]),
         }
         return TemplateResponse(request, "admin/mcpregistry/history.html", context)
 

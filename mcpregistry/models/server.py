@@ -251,7 +251,7 @@ class ServerTest(models.Model):
     requested_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
-    call_tool = models.CharField(max_length=200, blank=True, help_text="Tool to call as part of the test.")
+    call_tool = models.CharField(max_length=500, blank=True, help_text="Tool to call as part of the test.")
     call_arguments = models.JSONField(default=dict, blank=True)
     server_revision = models.PositiveIntegerField(default=0)
     protocol_era = models.CharField(max_length=20, blank=True)

@@ -60,7 +60,7 @@ def save_server(*, server: Server, actor: str) -> Server:
     if before is None:
         server.lifecycle = Lifecycle.DISABLED if server.lifecycle == Lifecycle.DISABLED else Lifecycle.DRAFT
         server.confirmed_launch = ""
-    elif any(getattr(before, name) != getattr(server, name) for name in _REVISED):
+    elif any(_value(before, name) != _value(server, name) for name in _REVISED):
         server.revision = before.revision + 1
     if server.lifecycle == Lifecycle.ACTIVE and not server.launch_confirmed:
         server.lifecycle = Lifecycle.DRAFT
@@ -118,6 +118,14 @@ def _move(server: Server, state: Lifecycle, actor: str, kind: str) -> Server:
     server.save()
     audit.record(kind=kind, actor=actor, subject=f"server:{server.slug}", lifecycle=state)
     return server
+
+
+def _value(server: Server, name: str) -> object:
+    """A field's value; None for a secret whose key is lost, so that it can be entered anew."""
+    try:
+        return getattr(server, name)
+    except ConfigInvalid:
+        return None
 
 
 def _check_fields(server: Server) -> None:

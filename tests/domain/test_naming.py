@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcpregistry.domain.naming import MAX_NAME, described, exposed_names
+from mcpregistry.domain.naming import MAX_NAME, described, exposed_names, long_names
 
 STYLES = ["double", "single", "mcp_single", "mcp_double", "plain"]
 LEGAL = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
@@ -112,3 +112,7 @@ def test_the_records_offer_exactly_these_styles():
     from mcpregistry.models.access import NamingStyle
 
     assert [style.value for style in NamingStyle] == STYLES
+
+
+def test_names_that_some_host_would_change_are_told():
+    assert long_names(["a" * 55, "b" * 56, "c" * 64]) == ["b" * 56, "c" * 64]

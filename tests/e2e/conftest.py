@@ -1,0 +1,7 @@
+"""The same site for a module as the gateway's tests have."""
+
+from __future__ import annotations
+
+from tests.gateway.conftest import site, stage
+
+__all__ = ["site", "stage"]

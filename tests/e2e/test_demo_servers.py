@@ -1,0 +1,63 @@
+"""The two servers of the first run, through both doors and in both eras."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from mcp import Client
+from mcp.client.stdio import stdio_client
+
+from tests.fakes.stage import MODERN, Stage, Web, folder, listed
+
+pytestmark = pytest.mark.e2e
+BIN = Path(sys.executable).parent
+
+
+@pytest.fixture(scope="module")
+def repository() -> Path:
+    path = folder()
+    for command in (["init", "-q"], ["-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-q", "--allow-empty", "-m", "The first"]):  # fmt: skip
+        subprocess.run(["git", "-C", str(path), *command], check=True)
+    return path
+
+
+@pytest.fixture(scope="module")
+def token(stage: Stage, site: Web, repository: Path) -> str:
+    stage.endpoint()
+    time = stage.server("time", listed("get_current_time"), command=[str(BIN / "mcp-server-time")], connect_timeout=60)
+    command = [str(BIN / "mcp-server-git"), "--repository", str(repository)]
+    git = stage.server("git", listed("git_log", "git_status"), command=command, connect_timeout=60)
+    token = stage.agent("local", time, git)
+    site.wait_known(token)
+    return token
+
+
+@contextlib.asynccontextmanager
+async def door(kind: str, mode: str, stage: Stage, site: Web, token: str) -> AsyncIterator[Client]:
+    if kind == "http":
+        async with site.client(token, mode) as client:
+            yield client
+        return
+    with tempfile.TemporaryFile("w+") as log:
+        async with Client(stdio_client(stage.runmcp(), errlog=log), mode=mode, cache=None) as client:
+            yield client
+
+
+@pytest.mark.parametrize("mode", ["legacy", MODERN])
+@pytest.mark.parametrize("kind", ["http", "stdio"])
+async def test_time_and_git_answer(stage, site, token, repository, kind, mode):
+    async with door(kind, mode, stage, site, token) as client:
+        names = [tool.name for tool in (await client.list_tools()).tools]
+        assert names == ["git__git_log", "git__git_status", "time__get_current_time"]
+        now = await client.call_tool("time__get_current_time", {"timezone": "Asia/Tokyo"})
+        log = await client.call_tool("git__git_log", {"repo_path": str(repository)})
+        wrong = await client.call_tool("time__get_current_time", {"timezone": "Nowhere/Land"})
+    assert "Asia/Tokyo" in now.content[0].text
+    assert "The first" in log.content[0].text
+    assert wrong.is_error

@@ -1,0 +1,53 @@
+"""A site with very many servers is listed from its rows, in a few queries, and nothing is started for it."""
+
+from __future__ import annotations
+
+import psutil
+import pytest
+from django.utils import timezone
+
+from mcpregistry.calls.catalog import Catalogues, DownstreamTools
+from mcpregistry.domain.canonical import stored
+from mcpregistry.domain.definitions import definition_hash
+from mcpregistry.models import Agent, Definition, Endpoint, Grant, Server, Tool
+from mcpregistry.services.snapshots import load_snapshot
+
+pytestmark = pytest.mark.django_db
+MANY = 1_000
+
+
+def fill() -> None:
+    """``MANY`` active servers with one approved tool each, all granted to one agent."""
+    now, listed = timezone.now(), {"name": "say", "description": "Says it.", "inputSchema": {"type": "object"}}
+    Server.objects.bulk_create(
+        Server(slug=f"s{number:04}", command=["no-such-program"], lifecycle="active") for number in range(MANY)
+    )
+    Tool.objects.bulk_create(
+        Tool(server=server, name="say", first_seen_at=now, last_seen_at=now) for server in Server.objects.all()
+    )
+    body, found = stored(listed), definition_hash(listed)
+    Definition.objects.bulk_create(
+        Definition(tool=tool, hash=found, body=body, seen_at=now, decided_at=now, approved=True)
+        for tool in Tool.objects.all()
+    )
+    approved = list(Definition.objects.select_related("tool"))
+    for definition in approved:
+        definition.tool.pinned = definition.tool.latest = definition
+    Tool.objects.bulk_update([definition.tool for definition in approved], ["pinned", "latest"])
+    Endpoint.objects.create(slug="default")
+    ann = Agent.objects.create(slug="ann")
+    Grant.objects.bulk_create(Grant(agent=ann, server=server) for server in Server.objects.all())
+
+
+def test_a_thousand_servers_are_listed_in_a_few_queries_and_none_is_started(django_assert_max_num_queries):
+    fill()
+    children = psutil.Process().children(recursive=True)
+    with django_assert_max_num_queries(12):
+        now = load_snapshot()
+    catalogue = Catalogues([DownstreamTools()]).get(now, now.endpoints["default"], now.agents["ann"], 0.0)
+    listed, cursor = [], None
+    while cursor or not listed:
+        page, cursor = catalogue.page(cursor, legacy=False)
+        listed += page
+    assert [tool["name"] for tool in listed] == [f"s{number:04}__say" for number in range(MANY)]
+    assert psutil.Process().children(recursive=True) == children

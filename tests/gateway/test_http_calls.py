@@ -11,8 +11,9 @@ from mcp import MCPError
 from mcp import types as t
 
 from mcpregistry.domain.lifecycle import State
+from mcpregistry.services import servers as services
 from tests.fakes.servers.multi import RESULT
-from tests.fakes.stage import Stage, Web, eventually, folder, fresh, listed, outside
+from tests.fakes.stage import ACTOR, MODERN, Stage, Web, envelope, eventually, folder, fresh, listed, outside
 
 pytestmark = pytest.mark.e2e
 ERAS = ["legacy", "2026-07-28"]
@@ -188,6 +189,33 @@ async def test_nothing_of_the_hosts_meta_or_headers_reaches_the_server_but_trace
     assert seen.get("traceparent") == trace
 
 
+async def test_a_long_silence_is_kept_alive_by_pings_and_with_a_token_by_progress(site, stage):
+    """Node drops a silent stream after 300 s, and some hosts a call without progress after 60 s."""
+
+    def rows() -> tuple[str, str]:
+        slug = fresh("patient")
+        server = stage.fake("slow", listed("count"), slug=slug)
+        server.request_timeout = 120
+        server = services.save_server(server=server, actor=ACTOR)
+        services.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
+        return slug, stage.agent(slug, server)
+
+    slug, token = await outside(rows)
+    await outside(site.wait_known, token)
+    arguments = {"steps": 1, "pause": 17}
+    async with site.raw(token) as http:
+        modern, legacy, reported = await asyncio.gather(
+            stream(http, site, MODERN, f"{slug}__count", arguments),
+            stream(http, site, "legacy", f"{slug}__count", arguments),
+            stream(http, site, MODERN, f"{slug}__count", arguments, progressToken="p"),
+        )
+    for text in (modern, legacy, reported):
+        assert "1 steps" in text
+    assert ": ping" in modern
+    assert ": ping" in legacy
+    assert "Still running after 15 s." in reported
+
+
 def servers(stage: Stage, *slugs: str) -> list:
     from mcpregistry.models import Server
 
@@ -208,11 +236,9 @@ async def eventually_called(stage: Stage, mark: str) -> list:
     return found
 
 
-async def rpc(http, site: Web, era: str, name: str, arguments: dict | None = None, **meta) -> dict:
-    """One ``tools/call`` by hand, always with id 1."""
-    from tests.fakes.stage import envelope
-
-    params: dict = {"name": name, "arguments": arguments or {}}
+async def stream(http, site: Web, era: str, name: str, arguments: dict, **meta) -> str:
+    """The whole body that answers one ``tools/call`` by hand, always with id 1."""
+    params: dict = {"name": name, "arguments": arguments}
     headers = {"mcp-protocol-version": era if era != "legacy" else "2025-11-25"}
     if era == "legacy":
         opening = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
@@ -223,9 +249,12 @@ async def rpc(http, site: Web, era: str, name: str, arguments: dict | None = Non
         params["_meta"] = envelope(**meta)
         headers |= {"mcp-method": "tools/call", "mcp-name": name}
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-    answer = await http.post(site.url(), json=body, headers=headers)
-    text = answer.text
-    if answer.headers["content-type"].startswith("text/event-stream"):
+    return (await http.post(site.url(), json=body, headers=headers)).text
+
+
+async def rpc(http, site: Web, era: str, name: str, arguments: dict | None = None, **meta) -> dict:
+    text = await stream(http, site, era, name, arguments or {}, **meta)
+    if not text.startswith("{"):
         text = [line[6:] for line in text.splitlines() if line.startswith("data: {")][-1]
     message = json.loads(text)
     assert message["id"] == 1

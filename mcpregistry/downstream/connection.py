@@ -26,14 +26,11 @@ from mcp.shared.inbound import (
     MCP_METHOD_HEADER,
     MCP_NAME_HEADER,
     encode_header_value,
-    find_invalid_x_mcp_header,
     mcp_param_headers,
-    x_mcp_header_map,
 )
 from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
-    METHOD_NOT_FOUND,
     PROTOCOL_VERSION_META_KEY,
     Implementation,
     ToolListChangedNotification,
@@ -42,7 +39,6 @@ from mcp_types.version import LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
 
 from mcpregistry.domain.errors import (
     DownstreamError,
-    ProtocolError,
     TimedOut,
     ToolRefused,
 )
@@ -50,6 +46,7 @@ from mcpregistry.domain.redaction import blot
 from mcpregistry.domain.targets import Target
 from mcpregistry.downstream.failures import typed_error
 from mcpregistry.downstream.limits import check_result, check_tools, public_meta
+from mcpregistry.downstream.listing import header_maps, list_pages
 from mcpregistry.downstream.wire import Channel, ProgressCallback, Request
 
 log = structlog.get_logger(__name__)
@@ -58,7 +55,6 @@ Era = Literal["legacy", "modern"]
 
 CLIENT_NAME = "slipsnisse"
 CLIENT_VERSION = "0.1.0"
-MAX_PAGES = 200
 PROBE_SECONDS = 10.0
 SETTLE_SECONDS = 0.05
 REREAD_SECONDS = 0.25
@@ -268,37 +264,18 @@ class Connection:
         """Read all pages again. Raises DownstreamError."""
         assert self.discovery is not None
         started = time.monotonic()
-        tools, problems = check_tools(await self._list_pages(), self.target.limits)
+        tools, problems = check_tools(await self._listed(), self.target.limits)
         before = self.discovery
         timings = {**before.timings, "list": (time.monotonic() - started) * 1000}
         self.discovery = replace(before, tools=tuple(tools), problems=tuple(problems), timings=timings)
-        self._header_maps = _header_maps(tools) if self._modern and self.target.transport == "http" else {}
+        self._header_maps = header_maps(tools) if self._modern and self.target.transport == "http" else {}
         return self.discovery
 
-    async def _list_pages(self) -> list[Any]:
+    async def _listed(self) -> list[Any]:
         assert self.discovery is not None
         if "tools" not in self.discovery.capabilities:
             return []
-        listed: list[Any] = []
-        cursor: str | None = None
-        for _ in range(MAX_PAGES):
-            page = await self._list_page(cursor)
-            tools = page.get("tools")
-            if type(tools) is not list:
-                raise ProtocolError("The server's tools/list answer holds no list of tools.")
-            listed += tools
-            cursor = page.get("nextCursor")
-            if type(cursor) is not str or len(listed) > self.target.limits.max_tools:
-                return listed
-        raise ProtocolError(f"The server's tool list does not end after {MAX_PAGES} pages.")
-
-    async def _list_page(self, cursor: str | None) -> dict[str, Any]:
-        try:
-            return await self._ask("tools/list", {"cursor": cursor} if cursor is not None else {})
-        except ToolRefused as error:
-            if error.rpc_code == METHOD_NOT_FOUND:
-                return {"tools": []}
-            raise ProtocolError(f"The server refused to list its tools: {error.message}") from error
+        return await list_pages(self._ask, most=self.target.limits.max_tools)
 
     async def _on_message(self, message: object) -> None:
         if isinstance(message, ToolListChangedNotification):
@@ -408,13 +385,3 @@ def _description(instructions: object, server_info: object, capabilities: object
         "server_info": server_info if isinstance(server_info, dict) else {},
         "capabilities": capabilities if isinstance(capabilities, dict) else {},
     }
-
-
-def _header_maps(tools: list[dict[str, Any]]) -> dict[str, dict[tuple[str, ...], str]]:
-    """Which arguments a modern HTTP server wants mirrored as ``Mcp-Param-*`` headers, by tool."""
-    maps = {}
-    for tool in tools:
-        schema = tool["inputSchema"]
-        if not find_invalid_x_mcp_header(schema) and (found := x_mcp_header_map(schema)):
-            maps[tool["name"]] = found
-    return maps

@@ -17,7 +17,7 @@ from mcpregistry.models.sealing import Sealed
 
 slug_validator = RegexValidator(
     # Two underscores separate server and tool in exposed names, so a slug may not hold them.
-    r"^(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}$",
+    r"^(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z",
     "Use 1 to 63 letters, digits, dots, dashes or single underscores, starting with a letter or digit.",
 )
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import QuerySet
 
 from mcpregistry.domain.snapshot import (
@@ -27,10 +28,31 @@ def current_revision() -> int:
     return Configuration.objects.values_list("revision", flat=True).get(id=1)
 
 
-@transaction.atomic
 def load_snapshot() -> Snapshot:
-    """The configuration as of now, in a fixed number of queries. The revision is read first: if a
-    change slips in between, the snapshot is newer than it says and is merely loaded once more."""
+    """The configuration as of now: one consistent reading, in a fixed number of queries."""
+    with _one_reading():
+        return _read()
+
+
+@contextmanager
+def _one_reading() -> Iterator[None]:
+    """A transaction that sees one moment. On SQLite not Django's own, which would take the write lock."""
+    if connection.in_atomic_block:
+        yield
+    elif connection.vendor == "postgresql":
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            yield
+    else:
+        with connection.cursor() as cursor:
+            cursor.execute("BEGIN DEFERRED")
+            try:
+                yield
+            finally:
+                cursor.execute("ROLLBACK")  # nothing was written
+
+
+def _read() -> Snapshot:
     revision = current_revision()
     servers = {s.id: _server(s) for s in Server.objects.active()}
     by_agent, by_endpoint = _grants()

@@ -204,11 +204,12 @@ def test_a_loop_in_a_thread_serves_synchronous_code():
 
 
 def test_stopping_the_loop_ends_the_servers_of_a_pool_that_was_never_closed():
+    before = children()
     loop = LoopThread()
     pool = loop.run(make_pool(), 5)
     loop.run(pool.call(1, "echo", b"{}"), 20)
     loop.stop()
-    assert not psutil.Process().children(recursive=True)
+    assert children() == before
     assert not [thread for thread in threading.enumerate() if thread.name == "mcp-loop"]
 
 
@@ -216,7 +217,13 @@ async def make_pool() -> Pool:
     return Pool(echo_target, lambda event: None)
 
 
+def children() -> set[psutil.Process]:
+    return set(psutil.Process().children(recursive=True))
+
+
 def test_a_pool_works_on_uvloop():
+    before = children()
+
     async def main() -> None:
         pool = await make_pool()
         assert (await pool.call(1, "echo", b"{}"))["content"]
@@ -230,4 +237,4 @@ def test_a_pool_works_on_uvloop():
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())
-    assert not psutil.Process().children(recursive=True)
+    assert children() == before

@@ -55,6 +55,7 @@ class Engine:
         self.pipeline = Pipeline(recorder=self.recorder, dispatchers=dispatchers, policy=policy, approver=approver)
         self._running: set[asyncio.Task[CallOutcome]] = set()
         self._background: set[asyncio.Task[None]] = set()
+        self._revisions: dict[int, int] = {}
         self._stopping = False
 
     async def start(self) -> None:
@@ -67,6 +68,7 @@ class Engine:
             loop.call_soon_threadsafe(self._adopt, snapshot)
 
         self.live.listeners.append(adopt)
+        self._revisions = {server.id: server.revision for server in self.live.current.servers.values()}
         for server in self.live.current.servers.values():
             if server.connect_mode == "eager":
                 self._spawn_connect(server.id)
@@ -131,10 +133,13 @@ class Engine:
         return await self.call(CallRequest(catalogue, name, arguments, origin, request_id=request_id))
 
     def _adopt(self, snapshot: Snapshot) -> None:
-        self.pool.reconfigure({server.id: server.revision for server in snapshot.servers.values()})
+        before, self._revisions = self._revisions, {s.id: s.revision for s in snapshot.servers.values()}
+        self.pool.reconfigure(self._revisions)
         known = self.pool.states()
         for server in snapshot.servers.values():
-            if server.connect_mode == "eager" and server.id not in known:
+            # Pressing Reconnect raises the revision: that is how a person tells a manual server to connect.
+            told = server.connect_mode == "manual" and before.get(server.id) not in (None, server.revision)
+            if told or (server.connect_mode == "eager" and server.id not in known):
                 self._spawn_connect(server.id)
 
     def _spawn_connect(self, server_id: int) -> None:

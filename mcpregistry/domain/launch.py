@@ -82,7 +82,7 @@ def fill(text: str, *, variables: Mapping[str, str], credential: Callable[[str],
     def value(match: re.Match[str]) -> str:
         nonlocal missing
         kind, name, default = match.groups()
-        found = credential(name) if kind else variables.get(name)
+        found = credential(name) if kind else variables.get(name) or None  # empty is unset, as in a shell
         if found is None and default is None:
             missing = True
         return found if found is not None else default or ""

@@ -81,7 +81,7 @@ class Slot:
         if connection is not None and connection.usable:
             return connection
         if not by_hand and self._manual:
-            raise ConnectionFailed("The server is only connected by hand.", remedy="Connect it on its page.")
+            raise ConnectionFailed("The server is only connected by hand.", remedy="Press Reconnect on its page.")
         if connection is not None and connection.ended:
             await self._over.wait()
         self._refuse(by_hand)

@@ -38,7 +38,7 @@ class Lifecycle(models.TextChoices):
 class ConnectMode(models.TextChoices):
     LAZY = "lazy", "At the first call"
     EAGER = "eager", "At start-up"
-    MANUAL = "manual", "Only when told to"
+    MANUAL = "manual", "Only when told to, with Reconnect"
 
 
 class Resend(models.TextChoices):

@@ -31,7 +31,7 @@ FORMATS: dict[str, Format] = {
 
 
 def recognise(data: JsonObject, path: str) -> Format:
-    """The format of a file by its root (requirements §3.2)."""
+    """The format of a file by its root."""
     for item in FORMATS.values():
         if item.recognise(data, path):
             return item

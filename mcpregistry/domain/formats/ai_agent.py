@@ -1,4 +1,4 @@
-"""``.ai-agent.json``: providers with models, servers, and defaults (requirements §3.5).
+"""``.ai-agent.json``: providers with models, servers, and defaults.
 
 Providers and defaults wait for the expert tools; they are kept as they stand. ``defaults.toolTimeout`` already holds:
 it is the request timeout of every server of the file.

@@ -1,4 +1,4 @@
-"""``.dispatch/mcp.json``: a map of servers under ``servers`` (requirements §3.6)."""
+"""``.dispatch/mcp.json``: a map of servers under ``servers``."""
 
 from __future__ import annotations
 

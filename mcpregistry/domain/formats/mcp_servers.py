@@ -1,4 +1,4 @@
-"""``mcp-servers.json``: a list of servers and three switches (requirements §3.4).
+"""``mcp-servers.json``: a list of servers and three switches.
 
 ``autoApprove`` and the keys for remote servers are our extension; other readers ignore them.
 """

@@ -1,4 +1,4 @@
-"""The ``mcpServers`` family: Claude Desktop, Claude Code, Cursor and Copilot (requirements §3.7).
+"""The ``mcpServers`` family: Claude Desktop, Claude Code, Cursor and Copilot.
 
 They share the root and the entry; they differ in placeholders, sign-in keys, and in which entries they accept. Any of
 them is read with all keys of the family; writing follows the host that was asked for.

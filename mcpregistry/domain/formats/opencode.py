@@ -1,4 +1,4 @@
-"""``opencode.json`` in its two published versions, and the older shape with ``command`` and ``args`` (requirements §3.6).
+"""``opencode.json`` in its two published versions, and the older shape with ``command`` and ``args``.
 
 Version 1 holds the servers directly under ``mcp``, version 2 under ``mcp.servers``. The rest of the file is opencode's
 own and is kept as it stands.

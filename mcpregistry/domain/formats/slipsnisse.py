@@ -1,4 +1,4 @@
-"""The Slipsnisse file, YAML or JSON: ``mcps`` and the expert ``tools`` that use them (requirements §3.3).
+"""The Slipsnisse file, YAML or JSON: ``mcps`` and the expert ``tools`` that use them.
 
 Strict reading gives exactly the verdicts of ``schemas/slipsnisse.schema.json`` (draft-07), which has no closed object:
 unknown keys are legal and kept. The extended variant also has remote servers, any provider, and limits per tool.

@@ -1,4 +1,4 @@
-"""The entry that points a host at one of our endpoints, in that host's own format (requirements §3.9).
+"""The entry that points a host at one of our endpoints, in that host's own format.
 
 The token never stands in a snippet: over HTTP it is ``${SLIPSNISSE_TOKEN}``, which the host reads from its environment.
 """

@@ -1,4 +1,4 @@
-"""VS Code's ``.vscode/mcp.json``: ``servers`` and ``inputs``, prompts for values (requirements §3.7).
+"""VS Code's ``.vscode/mcp.json``: ``servers`` and ``inputs``, prompts for values.
 
 An input becomes a credential of the same name; ``${input:id}`` becomes ``${cred:id}`` and back.
 """

@@ -1,0 +1,23 @@
+"""A server that is only connected when a person says so."""
+
+from __future__ import annotations
+
+import asyncio
+
+from mcpregistry.db import db_call
+from mcpregistry.services.health import request_reconnect
+from tests.calls.conftest import ACTOR, add_server, tool
+
+
+async def test_no_call_starts_it_and_reconnect_does(site):
+    server = await db_call(add_server, "echo", tool("echo"), connect_mode="manual")
+    here = await site()
+    refused = await here.call("echo__echo")
+    assert (refused.state, refused.error_code) == ("not_sent", "CONNECTION_FAILED")
+    assert "Reconnect" in refused.remedy
+    await db_call(request_reconnect, server=server, actor=ACTOR)
+    async with asyncio.timeout(20):
+        while not any(state.state == "connected" for state in here.engine.pool.states().values()):
+            await asyncio.sleep(0.02)
+    answered = await here.call("echo__echo")
+    assert answered.state == "succeeded"

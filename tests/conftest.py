@@ -30,8 +30,10 @@ for _name in ("DATABASE_URL", "CELERY_BROKER_URL"):
     os.environ.pop(_name, None)
 
 import django
+from django.conf import settings
 
 django.setup()
+assert settings.VAR_DIR == VAR, "settings were read before this file: the tests would touch another site"
 
 import pytest
 from django.db import connections
@@ -44,6 +46,14 @@ from tests import externals, postgres, valkey
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--postgres", action="store_true", help="run on a throw-away PostgreSQL instead of SQLite")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """pytest-xdist's workers inherit our environment, and with it pytest-django would load their settings
+    before this file has given each of them a folder of its own."""
+    if not hasattr(config, "workerinput") and config.getoption("numprocesses", None):
+        for name in ("DJANGO_SETTINGS_MODULE", "SLIPSNISSE_VAR"):
+            os.environ.pop(name, None)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

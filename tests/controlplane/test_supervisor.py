@@ -60,9 +60,7 @@ def wait_for(condition: Callable[[], object], patience: float = 30) -> None:
 
 
 def test_output_of_both_streams_arrives_line_by_line_under_the_childs_name(site):
-    site.python(
-        "talker", "import sys, time; print('one'); print('two', file=sys.stderr); print('tail', end=''); time.sleep(60)"
-    )
+    site.python("talker", "import os, time; print('one', flush=True); os.write(2, b'two\\ntail'); time.sleep(60)")
     site.until(lambda: len(site.lines("talker")) == 2)
     assert site.lines("talker") == ["one", "two"]
     site.supervisor.stop(5)

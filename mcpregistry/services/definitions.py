@@ -120,6 +120,7 @@ def reject(*, definition: Definition, actor: str, user: object = None) -> Tool:
     return tool
 
 
+@transaction.atomic
 def approve_waiting(*, server: Server, actor: str, user: object = None) -> int:
     """Approve the newest definition of every tool of the server that waits. Returns how many."""
     waiting = [tool.latest for tool in server.tools.waiting().select_related("latest") if tool.latest]

@@ -17,6 +17,7 @@ from django.db.models.functions import TruncHour
 from mcpregistry.calls.catalog import Catalogue, Catalogues, DownstreamTools
 from mcpregistry.domain.canonical import plain
 from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.naming import exposed_names, long_names
 from mcpregistry.models import Agent, AuditEntry, Definition, Endpoint, Invocation, Server, Tool
 from mcpregistry.models.audit import GENESIS, entry_hash
 from mcpregistry.models.server import Lifecycle
@@ -190,6 +191,12 @@ def catalogue(agent: Agent, endpoint: Endpoint, *, now: datetime) -> Catalogue |
     if caller is None or door is None:
         return None
     return Catalogues([DownstreamTools()]).get(snapshot, door, caller, now.timestamp())
+
+
+def shortened_names(endpoint: Endpoint) -> list[str]:
+    """Names that this endpoint may show and that some host would shorten; of all approved tools."""
+    pairs = Tool.objects.approved().filter(present=True).values_list("server__slug", "name")
+    return long_names(exposed_names(pairs, endpoint.naming_style).values())
 
 
 # The audit log

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest
 from django.urls import URLPattern, path, reverse
@@ -203,6 +203,12 @@ class EndpointAdmin(RecordAdmin):
 
     def save(self, request: HttpRequest, row: Endpoint, form: forms.ModelForm) -> None:
         access.save_endpoint(endpoint=row, actor=actor(request))
+        if too_long := queries.shortened_names(row):
+            messages.warning(
+                request,
+                f"Some hosts would shorten {len(too_long)} of the names on this endpoint, for example "
+                f"{reveal(too_long[0], 80)}. Use a shorter naming style or shorter server slugs.",
+            )
 
     def remove(self, request: HttpRequest, row: Endpoint) -> None:
         configuration.delete_endpoint(endpoint=row, actor=actor(request))

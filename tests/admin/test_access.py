@@ -210,3 +210,13 @@ def test_what_a_service_refuses_becomes_a_message(
     assert answer.status_code == 200
     assert "Somebody else was faster. Look again." in answer.content.decode()
     assert Token.objects.exists()
+
+
+def test_an_endpoint_whose_names_some_host_would_shorten_says_so(client_of: ClientOf, site: Site) -> None:
+    client, endpoint = client_of("admin"), Endpoint.objects.create(slug="long")
+    data = {"slug": "long", "enabled": "on", "scope": "granted", "naming_style": "double", "description_style": "none"}
+    assert "would shorten" not in client.post(change(endpoint), data, follow=True).content.decode()
+    tool = Tool.objects.approved().filter(present=True).first()
+    assert tool is not None
+    Tool.objects.filter(pk=tool.pk).update(name="x" * 60)
+    assert "would shorten 1 of the names" in client.post(change(endpoint), data, follow=True).content.decode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from argparse import ArgumentParser
@@ -129,6 +130,8 @@ class Command(BaseCommand):
 
     def _watch(self, path: Path) -> None:
         """Import at every change until interrupted; a broken file leaves the last good state as it is."""
+        for number in (signal.SIGINT, signal.SIGTERM):  # explicitly: whoever started us may have had them ignored
+            signal.signal(number, signal.default_int_handler)
         watch, missing = FileWatch(path), False
         self.stdout.write(f"{path}: watching; Ctrl-C ends.")
         try:

@@ -20,7 +20,7 @@ from mcpregistry.domain.errors import ArgumentsInvalid, ConfigInvalid, Slipsniss
 from tests.externals import ROOT
 
 Case = tuple[dict[str, Any], dict[str, Any]]
-SECONDS = 1.0  # of CPU; about a tenth of that on an idle machine, and for ever without the budget
+SECONDS = 0.2  # of CPU
 
 
 def check(of: dict[str, Any], arguments: dict[str, Any]) -> None:
@@ -99,11 +99,19 @@ EVIL: dict[str, Case] = {
 @pytest.mark.parametrize("name", EVIL)
 def test_no_schema_takes_long_first_or_again(name: str):
     of, arguments = EVIL[name]
-    for _ in range(3):
+    # The best of three new schemas, each checked twice: a neighbour on the machine slows one, not all.
+    assert min(_cost(of | {"$comment": str(turn)}, arguments) for turn in range(3)) < SECONDS
+
+
+def _cost(of: dict[str, Any], arguments: dict[str, Any]) -> float:
+    """CPU seconds of the slower of the first check and the next one."""
+    costs = []
+    for _ in range(2):
         started = time.process_time()
         with contextlib.suppress(SlipsnisseError):
             check(of, arguments)
-        assert time.process_time() - started < SECONDS
+        costs.append(time.process_time() - started)
+    return max(costs)
 
 
 @pytest.mark.attack

@@ -76,7 +76,7 @@ async def test_a_crash_during_a_call_is_told_at_once_and_the_next_call_starts_an
     started = time.monotonic()
     with pytest.raises(ConnectionFailed) as caught:
         await here.call("crash")
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 5
     assert caught.value.sent
     assert "about to fall over" in (await here.event("stderr")).detail
     assert await here.call("pid") != first
@@ -219,7 +219,7 @@ async def test_a_server_that_hangs_stops_or_drips_is_left_at_the_deadline(bench:
     with pytest.raises(TimedOut) as caught:
         await here.call(tool, timeout=0.5)
     assert caught.value.sent
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 3
 
 
 # -- the end of processes ------------------------------------------------------------------------
@@ -244,7 +244,7 @@ async def test_a_server_that_ignores_every_hint_is_ended_with_its_daemon(bench: 
     pids = await started_stubborn(here, path)
     started = time.monotonic()
     await here.pool.disconnect(1)
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 8
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
 
 

@@ -98,7 +98,7 @@ def test_a_flapping_server_floods_neither_the_rows_nor_the_events(live_db):
     began = time.monotonic()
     for round_ in range(5_000):
         log.record(event(server, "error" if round_ % 2 else "connecting", detail=f"try {round_}"))
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 1
     eventually(lambda: Connection.objects.filter(last_error="try 4999").exists())
     assert server.events.count() <= EVENTS_KEPT
     assert Connection.objects.count() == 1

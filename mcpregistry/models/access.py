@@ -190,6 +190,10 @@ class Configuration(models.Model):
     """
 
     revision = models.BigIntegerField(default=1, editable=False)
+    default_outcome = models.CharField(
+        "when no rule fits", max_length=5, choices=[("ask", "ask a person"), ("allow", "allow"), ("deny", "deny")],
+        default="ask", help_text="What happens to a granted call that no policy rule speaks about.",
+    )  # fmt: skip
     keep_payloads_days = models.PositiveIntegerField(
         default=30, validators=[MinValueValidator(1)], help_text="Days until arguments and results of calls are erased."
     )

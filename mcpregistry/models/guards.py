@@ -15,8 +15,10 @@ from django.db.models import Model
 
 from mcpregistry.domain.lifecycle import TERMINAL
 from mcpregistry.models.access import Agent, Configuration, Endpoint, Grant, Token, Workspace
+from mcpregistry.models.approval import Permit
 from mcpregistry.models.audit import AuditEntry
 from mcpregistry.models.invocation import Invocation
+from mcpregistry.models.policy import PolicyRule
 from mcpregistry.models.server import Credential, Server
 from mcpregistry.models.tool import Tool
 
@@ -37,6 +39,8 @@ WATCHED: dict[type[Model], frozenset[str]] = {
     Grant: frozenset({"note"}),
     Workspace: frozenset(),
     Credential: frozenset({"description", "updated_at"}),
+    PolicyRule: frozenset({"note"}),
+    Permit: frozenset({"uses_left"}),
 }  # fmt: skip
 
 _AUDIT_EXTRA = {"sqlite": ("replace",), "postgresql": ("truncate",)}  # ways round UPDATE and DELETE

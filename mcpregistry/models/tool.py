@@ -32,6 +32,10 @@ class Tool(models.Model):
     idempotent = models.BooleanField(
         default=False, help_text="You vouch that calling it twice does no more than once; allows sending a call again."
     )
+    # What an operator has confirmed of the server's claims; None: nothing, so the worst is assumed.
+    read_only = models.BooleanField(null=True, blank=True, help_text="It changes nothing anywhere.")
+    destructive = models.BooleanField(null=True, blank=True, help_text="It may delete or overwrite what was there.")
+    open_world = models.BooleanField(null=True, blank=True, help_text="It reaches things outside the server's own.")
     pinned = models.ForeignKey(
         "Definition", null=True, blank=True, on_delete=models.PROTECT, related_name="+", editable=False,
         verbose_name="approved definition",

@@ -1,0 +1,128 @@
+"""Calls that wait for people: the request, the votes on it, and the narrow permits that grow from them."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.contrib.auth.models import Group
+from django.db import models
+from django.db.models import Q
+from simple_history.models import HistoricalRecords
+
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.models.access import Agent
+from mcpregistry.models.invocation import Invocation
+from mcpregistry.models.policy import PolicyRule
+from mcpregistry.models.tool import Tool
+
+
+class ApprovalQuerySet(models.QuerySet["ApprovalRequest"]):
+    def waiting(self) -> ApprovalQuerySet:
+        """Nobody has decided yet."""
+        return self.filter(call__state=State.PENDING)
+
+    def decided(self) -> ApprovalQuerySet:
+        return self.exclude(call__state=State.PENDING)
+
+
+class ApprovalRequest(models.Model):
+    """A call that a rule holds for people. Its state is the call's own; there is no second one.
+
+    What the rule said when it asked (who, how many, until when) is frozen here. ``edited`` are the
+    arguments that will run instead of those asked for.
+    """
+
+    class Waiting(models.TextChoices):
+        TASK = "task", "as a task of the host"
+        QUESTION = "question", "with a question to the person at the host"
+        PROGRESS = "progress", "with progress messages"
+        HOLD = "hold", "silently, for a moment"
+        AWAY = "away", "nobody waits; the same call again takes the result"
+
+    id = models.CharField(primary_key=True, max_length=32)
+    call = models.OneToOneField(Invocation, on_delete=models.CASCADE, related_name="approval")
+    rule = models.ForeignKey(PolicyRule, null=True, blank=True, on_delete=models.SET_NULL, related_name="requests")
+    rule_name = models.CharField("rule", max_length=200, help_text="The rule that asked, as it was named then.")
+    rule_fingerprint = models.CharField(max_length=64, help_text="SHA-256 of the rule; another rule voids the request.")
+    group = models.ForeignKey(Group, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+    quorum = models.PositiveSmallIntegerField(default=1)
+    requester_may_confirm = models.BooleanField(default=False)
+    run_if_caller_left = models.BooleanField(default=False)
+    execute_seconds = models.PositiveIntegerField(default=600)
+    risk = models.CharField(max_length=10, default="high", help_text="low, medium or high")
+    risk_rank = models.PositiveSmallIntegerField(default=3, editable=False)
+    waiting_as = models.CharField(max_length=10, choices=Waiting.choices, default=Waiting.HOLD)
+    said = models.TextField("the agent says", blank=True, help_text="The agent's own words. Not to be trusted.")
+    asked_at = models.DateTimeField()
+    decide_by = models.DateTimeField()
+    decided_at = models.DateTimeField(null=True, blank=True)
+    decided_reason = models.TextField(blank=True)
+    execute_by = models.DateTimeField(null=True, blank=True)
+    edited = models.TextField(blank=True, help_text="Canonical JSON. Empty: the call runs as it was asked for.")
+    join_key = models.CharField(
+        max_length=64, null=True, unique=True, editable=False,
+        help_text="The identical call joins the request with this key; empty once nobody may join any more.",
+    )  # fmt: skip
+    result = models.TextField(blank=True, help_text="The whole result as JSON, kept for a caller who comes back.")
+    delivered_at = models.DateTimeField(null=True, blank=True)
+
+    objects = ApprovalQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-asked_at", "-id"]
+        indexes = [
+            models.Index(fields=["-asked_at", "-id"], name="approval_by_time"),
+            models.Index(fields=["-risk_rank", "asked_at"], name="approval_open", condition=Q(decided_at=None)),
+        ]
+        permissions = [("decide_approval", "Can approve and reject held calls")]
+
+    def __str__(self) -> str:
+        return f"{self.call} ({self.id[:8]})"
+
+
+class ApprovalVote(models.Model):
+    """One person's word on one request. Words on other arguments than those that will run do not count."""
+
+    request = models.ForeignKey(ApprovalRequest, on_delete=models.CASCADE, related_name="votes")
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    name = models.CharField(max_length=150, help_text="Who it was, also when the account is gone.")
+    approve = models.BooleanField()
+    reason = models.TextField(blank=True)
+    arguments_hash = models.CharField(max_length=64, help_text="SHA-256 of the arguments that were voted on.")
+    via = models.CharField(max_length=10, help_text="web, rest, slack or host")
+    at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["at", "id"]
+        constraints = [models.UniqueConstraint(fields=["request", "user"], name="one_vote_per_person")]
+
+    def __str__(self) -> str:
+        return f"{self.name} {'approves' if self.approve else 'rejects'}"
+
+
+class Permit(models.Model):
+    """An approval given ahead: this agent may make such calls of one tool, as pinned, until then.
+
+    It only ever narrows what a request asked for, and it ends with the definition it was given for.
+    """
+
+    agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="permits")
+    tool = models.ForeignKey(Tool, on_delete=models.CASCADE, related_name="permits")
+    definition_hash = models.CharField(max_length=64)
+    server_revision = models.IntegerField()
+    argument_pins = models.JSONField(default=dict, blank=True)
+    expires_at = models.DateTimeField()
+    uses_left = models.PositiveIntegerField(null=True, blank=True, help_text="Empty: as often as needed until then.")
+    request = models.ForeignKey(ApprovalRequest, null=True, on_delete=models.SET_NULL, related_name="permits")
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+
+    history = HistoricalRecords(excluded_fields=["uses_left"])
+
+    class Meta:
+        ordering = ["-created_at", "-id"]
+
+    def __str__(self) -> str:
+        return f"{self.agent} may call {self.tool}"

@@ -1,0 +1,80 @@
+"""Policy rules: which calls may run at once, which a person is asked about, which are refused."""
+
+from __future__ import annotations
+
+from django.contrib.auth.models import Group
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+from simple_history.models import HistoricalRecords
+
+from mcpregistry.domain.policy import Outcome
+from mcpregistry.domain.reveal import reveal
+from mcpregistry.models.access import Agent, Endpoint
+from mcpregistry.models.server import Server
+from mcpregistry.models.tool import Tool
+
+DAY = 24 * 60 * 60
+
+
+class PolicyRule(models.Model):
+    """A condition over a call and what follows from it.
+
+    Of the rules that fit a call, those with the highest priority decide, and of these the most
+    restrictive outcome counts. Fields left empty fit every call.
+    """
+
+    OUTCOMES = [(Outcome.ALLOW.value, "allow"), (Outcome.ASK.value, "ask a person"), (Outcome.DENY.value, "deny")]
+
+    name = models.CharField(max_length=200, unique=True)
+    enabled = models.BooleanField(default=True)
+    priority = models.IntegerField(default=100, help_text="The highest priority that fits a call decides.")
+    agent = models.ForeignKey(Agent, null=True, blank=True, on_delete=models.CASCADE, related_name="rules")
+    endpoint = models.ForeignKey(Endpoint, null=True, blank=True, on_delete=models.CASCADE, related_name="rules")
+    expert = models.CharField(
+        "expert tool", max_length=100, blank=True, help_text="Only calls made inside runs of this expert tool."
+    )
+    server = models.ForeignKey(Server, null=True, blank=True, on_delete=models.CASCADE, related_name="rules")
+    tool = models.ForeignKey(Tool, null=True, blank=True, on_delete=models.CASCADE, related_name="rules")
+    condition = models.TextField(
+        blank=True,
+        help_text='CEL over args, tool, server, agent, call, e.g. args.amount > 100 || tool.risk == "high". '
+        "Empty: always.",
+    )
+    outcome = models.CharField(max_length=5, choices=OUTCOMES, default=Outcome.ASK.value)
+    approvers = models.ForeignKey(
+        Group,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="+",
+        help_text="Who may decide. Empty: everybody who may approve calls.",
+    )
+    quorum = models.PositiveSmallIntegerField(
+        default=1,
+        validators=[MinValueValidator(1), MaxValueValidator(10)],
+        help_text="Different people who must agree.",
+    )
+    decide_seconds = models.PositiveIntegerField(
+        "time to decide", default=900, validators=[MinValueValidator(5), MaxValueValidator(30 * DAY)],
+        help_text="Seconds. Silence means no.",
+    )  # fmt: skip
+    execute_seconds = models.PositiveIntegerField(
+        "time to run", default=600, validators=[MinValueValidator(5), MaxValueValidator(30 * DAY)],
+        help_text="Seconds after the approval in which the call must start.",
+    )  # fmt: skip
+    requester_may_confirm = models.BooleanField(
+        default=False, help_text="The person at the host, or the agent's owner, may confirm the call."
+    )
+    run_if_caller_left = models.BooleanField(
+        default=False, help_text="Run an approved call although its caller has gone; the result is kept for it."
+    )
+    note = models.TextField(blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    history = HistoricalRecords()
+
+    class Meta:
+        ordering = ["-priority", "name"]
+
+    def __str__(self) -> str:
+        return reveal(self.name)

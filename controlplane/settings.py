@@ -45,6 +45,7 @@ INSTALLED_APPS = (
         "servestatic",
         "django.contrib.staticfiles",
         "simple_history",
+        "django_htmx",
         "ninja",
         "controlplane",
         "mcpregistry",

@@ -22,6 +22,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 NODE_FOLDER = Path(os.environ.get("SLIPSNISSE_NODE", ROOT / ".cache" / "node"))
 _PACKAGES = (
+    "@modelcontextprotocol/conformance",
     "@modelcontextprotocol/inspector",
     "@modelcontextprotocol/server-everything",
     "@modelcontextprotocol/server-filesystem",

@@ -2,17 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from mcpregistry.calls.catalog import Catalogue, Entry
+from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.policy import Decision
 
 # progress, total or None, message or None; called on the event loop, must not block
 OnProgress = Callable[[float, float | None, str | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A question to the person at the host about the held request with this id.
+
+    With ``url`` the person is sent to that page, else asked to tick ``confirm``.
+    """
+
+    request: str
+    message: str
+    url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a host answered to the Prompt of ``request``, ``seconds`` after it was asked."""
+
+    request: str
+    action: str  # accept, decline or cancel
+    confirmed: bool
+    seconds: float
+    url: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What the calling program can bear, as it said with this very request.
+
+    ``ask`` puts a question to it and waits for the answer (older era). In the modern era a question is
+    our answer to the call (``mrtr``), and the repeated call brings the ``reply``. ``hold``: seconds that
+    the caller itself is ready to wait; None when it did not say.
+    """
+
+    name: str = ""
+    version: str = ""
+    transport: str = ""  # stdio, http, rest or run
+    tasks: bool = False
+    elicit: frozenset[str] = frozenset()  # form, url
+    progress: bool = False
+    ask: Callable[[Prompt], Awaitable[Reply]] | None = None
+    mrtr: bool = False
+    reply: Reply | None = None
+    hold: float | None = None
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} {self.version}".strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +76,7 @@ class CallRequest:
     request_id: str = ""
     meta: Mapping[str, Any] = field(default_factory=dict)
     on_progress: OnProgress | None = None
+    host: Host = field(default_factory=Host)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +94,14 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class Judged:
+    """A call and what, if anything, speaks against it; nothing of it is recorded yet."""
+
+    call: Call
+    refusal: SlipsnisseError | None
+
+
+@dataclass(frozen=True, slots=True)
 class CallOutcome:
     """How a call ended. ``result`` is the server's own result object, or None when there was none."""
 
@@ -54,3 +112,4 @@ class CallOutcome:
     message: str = ""
     remedy: str = ""
     duration_ms: float = 0.0
+    prompt: Prompt | None = None  # with the state pending: ask the person at the host this, then call again

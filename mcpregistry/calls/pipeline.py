@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import structlog
 
 from mcpregistry.calls.budgets import Rates
-from mcpregistry.calls.call import Call, CallOutcome, CallRequest
+from mcpregistry.calls.call import Call, CallOutcome, CallRequest, Judged
 from mcpregistry.calls.catalog import Entry
 from mcpregistry.calls.recorder import Recorder
 from mcpregistry.domain.access import may_call
@@ -65,29 +65,46 @@ class Pipeline:
 
     async def run(self, request: CallRequest) -> CallOutcome:
         """Make the call. Never raises for anything that happened to the call; see CallOutcome."""
-        call = _received(request)
+        return await self.proceed(self.judge(request))
+
+    def judge(self, request: CallRequest) -> Judged:
+        """Resolve to decide. Records nothing and uses nothing up, so it may be done without going on."""
+        call_id, received_at, started = secrets.token_hex(16), datetime.now(UTC), time.monotonic()
+        entry: Entry = _NO_ENTRY
+        arguments_json = binding = ""
+        decision, refusal = _UNDECIDED, None
         try:
             entry = resolve(request)
-            call = replace(call, entry=entry)
             authorise(request, entry)
             arguments_json = validate(request, entry)
-            call = replace(call, arguments_json=arguments_json, binding=bind(request, entry, arguments_json))
-            call = replace(call, decision=self._decide(call))
-            self.rates.take(request.catalogue.agent, call.started)
-        except SlipsnisseError as refusal:
-            return await self._refused(call, refusal)
+            binding = bind(request, entry, arguments_json)
+            decision = decide(self.policy, _question(request, entry))
+            _refuse_denied(decision)
+        except SlipsnisseError as error:
+            refusal = error
         except Exception:  # a fault of ours must not let the call through, nor end it without a record
-            log.exception("call.crashed", call=call.id)
-            return await self._refused(call, Denied(_CRASHED, remedy="Ask the operator."))
+            log.exception("call.crashed", call=call_id)
+            refusal = Denied(_CRASHED, remedy="Ask the operator.")
+        call = Call(call_id, request, entry, arguments_json, binding, decision, received_at, started)
+        return Judged(call, refusal)
+
+    async def proceed(self, judged: Judged) -> CallOutcome:
+        """Go on with a judged call: record its refusal, hold it, or send it. Never raises, like ``run``."""
+        call, refusal = judged.call, judged.refusal
+        if refusal is None:
+            refusal = self._afford(call)
+        if refusal is not None:
+            return await self._refused(call, refusal)
         if call.decision.outcome is Outcome.ASK:
             return await self._held(call)
         return await self._claimed(call)
 
-    def _decide(self, call: Call) -> Decision:
-        decision = decide(self.policy, _question(call))
-        if decision.outcome is Outcome.DENY:
-            raise Denied(f"A rule denies this call: {decision.reason}.", remedy="Do not repeat it; ask the operator.")
-        return decision
+    def _afford(self, call: Call) -> SlipsnisseError | None:
+        try:
+            self.rates.take(call.request.catalogue.agent, call.started)
+        except SlipsnisseError as error:
+            return error
+        return None
 
     async def _refused(self, call: Call, refusal: SlipsnisseError, state: State = State.DENIED) -> CallOutcome:
         outcome = _outcome(call, state, error=refusal)
@@ -209,25 +226,18 @@ def bind(request: CallRequest, entry: Entry, arguments_json: str) -> str:
 # Records
 
 
-def _received(request: CallRequest) -> Call:
-    return Call(
-        id=secrets.token_hex(16),
-        request=request,
-        entry=_NO_ENTRY,
-        arguments_json="",
-        binding="",
-        decision=Decision(Outcome.DENY, ""),
-        received_at=datetime.now(UTC),
-        started=time.monotonic(),
-    )
-
-
 _NO_ENTRY: Any = None
+_UNDECIDED = Decision(Outcome.DENY, "")
 
 
-def _question(call: Call) -> Question:
-    catalogue, offer = call.request.catalogue, call.entry.offer
-    return Question(catalogue.agent, catalogue.endpoint, offer.server, offer.tool, call.request.arguments)
+def _question(request: CallRequest, entry: Entry) -> Question:
+    catalogue, offer = request.catalogue, entry.offer
+    return Question(catalogue.agent, catalogue.endpoint, offer.server, offer.tool, request.arguments)
+
+
+def _refuse_denied(decision: Decision) -> None:
+    if decision.outcome is Outcome.DENY:
+        raise Denied(f"A rule denies this call: {decision.reason}.", remedy="Do not repeat it; ask the operator.")
 
 
 def _outcome(

@@ -11,6 +11,7 @@ from mcpregistry.calls.catalog import Catalogue, Entry
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.policy import Decision
+from mcpregistry.services.holding import Ticket
 
 # progress, total or None, message or None; called on the event loop, must not block
 OnProgress = Callable[[float, float | None, str | None], None]
@@ -91,6 +92,7 @@ class Call:
     decision: Decision
     received_at: datetime
     started: float  # monotonic seconds
+    fence: int = 0  # rises with the claim of a held call; its end must name the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,4 +114,5 @@ class CallOutcome:
     message: str = ""
     remedy: str = ""
     duration_ms: float = 0.0
+    ticket: Ticket | None = None  # with the state pending or ready: the call is held, and this is its handle
     prompt: Prompt | None = None  # with the state pending: ask the person at the host this, then call again

@@ -6,6 +6,7 @@ from mcpregistry.models.audit import AuditEntry
 from mcpregistry.models.idempotency import KeptAnswer
 from mcpregistry.models.imported import ImportedFile
 from mcpregistry.models.invocation import Invocation
+from mcpregistry.models.notification import Channel, Delivery, SlackIdentity
 from mcpregistry.models.policy import PolicyRule
 from mcpregistry.models.server import Connection, Credential, Server, ServerEvent, ServerTest
 from mcpregistry.models.task import Task
@@ -16,10 +17,12 @@ __all__ = [
     "ApprovalRequest",
     "ApprovalVote",
     "AuditEntry",
+    "Channel",
     "Configuration",
     "Connection",
     "Credential",
     "Definition",
+    "Delivery",
     "Endpoint",
     "Grant",
     "ImportedFile",
@@ -30,6 +33,7 @@ __all__ = [
     "Server",
     "ServerEvent",
     "ServerTest",
+    "SlackIdentity",
     "Task",
     "Token",
     "Tool",

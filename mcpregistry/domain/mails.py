@@ -1,0 +1,41 @@
+"""A notice as an e-mail: plain text, simple HTML, one link to the page; nothing in it decides anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from mcpregistry.domain.notices import Event, lines, one_line, title
+
+_FOOT = "The link opens the page; deciding happens there. Nobody at Slipsnisse asks for a password by e-mail."
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """``subject`` is one line without control characters, so that no header can be smuggled in."""
+
+    subject: str
+    text: str
+    html: str
+
+
+def mail(event: Event, data: Mapping[str, Any]) -> Mail:
+    heading, facts = title(event, data), lines(event, data)
+    shown = data.get("arguments", "")
+    text = [heading, "", *(f"{label}: {value}" for label, value in facts)]
+    text += ["", "Arguments:", shown] if shown else []
+    text += ["", data["url"], "", _FOOT, ""]
+    return Mail(one_line(f"[Slipsnisse] {heading}", 200), "\n".join(text), _html(heading, facts, shown, data["url"]))
+
+
+def _html(heading: str, facts: list[tuple[str, str]], shown: str, url: str) -> str:
+    rows = "".join(
+        f'<tr><th align="left" valign="top">{escape(label)}</th><td>{escape(value)}</td></tr>' for label, value in facts
+    )
+    arguments = f"<pre>{escape(shown)}</pre>" if shown else ""
+    return (
+        f'<!doctype html><html lang="en"><body><h2>{escape(heading)}</h2><table cellpadding="4">{rows}</table>'
+        f'{arguments}<p><a href="{escape(url)}">Open the page</a></p><p><small>{escape(_FOOT)}</small></p></body></html>'
+    )

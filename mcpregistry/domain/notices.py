@@ -1,0 +1,236 @@
+"""What people elsewhere are told about held calls and new definitions, as values and as signed bytes.
+
+A notice is ``{"type", "timestamp", "data"}``. Its texts come from agents and servers: whoever shows
+them escapes them for the place. Arguments are shown only as ``Shown`` has them: cut, and masked
+where a name or a shape says that a secret stands there.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from enum import StrEnum
+from typing import Any
+
+from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.formats.redaction import is_secret_name
+from mcpregistry.domain.reveal import reveal
+
+MASK = "•••"
+SHOWN_CHARACTERS = 1_500
+READ_CHARACTERS = 64 * 1024  # longer arguments are not even parsed
+KEPT_TRYING = timedelta(days=1)
+SLACK_TOLERANCE = 300  # seconds
+_FIRST_WAIT, _FACTOR, _LONGEST_WAIT = 5.0, 3.0, 2 * 3600.0
+_SECRET_TEXT = re.compile(r"(?i)(\b(?:bearer|basic)\s+|://[^/\s:@]*:)[^\s@\"',;]+")
+
+
+class Kind(StrEnum):
+    WEBHOOK = "webhook"
+    EMAIL = "email"
+    SLACK = "slack"
+
+
+class Event(StrEnum):
+    ASKED = "asked"
+    APPROVED = "approved"
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+    VOID = "void"
+    DEFINITIONS = "definitions"
+    TEST = "test"
+
+
+TYPES: dict[Event, str] = {event: f"approval.{event}" for event in Event} | {
+    Event.DEFINITIONS: "definitions.waiting",
+    Event.TEST: "test",
+}
+TITLES: dict[Event, str] = {
+    Event.ASKED: "A call waits for approval",
+    Event.APPROVED: "Approved",
+    Event.REJECTED: "Rejected",
+    Event.EXPIRED: "Expired: nobody decided in time",
+    Event.CANCELLED: "Cancelled: the caller has gone",
+    Event.VOID: "Void: something changed after it was asked for",
+    Event.DEFINITIONS: "New or changed tools wait for approval",
+    Event.TEST: "A test from Slipsnisse",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Interest:
+    """What one channel wants to hear; empty sets mean everything."""
+
+    events: frozenset[str] = frozenset()
+    servers: frozenset[str] = frozenset()
+    rules: frozenset[int] = frozenset()
+    minimum_risk: int = 1
+
+    def wants(self, event: Event, *, server: str, rule: int | None = None, risk: int = 3) -> bool:
+        if event is Event.DEFINITIONS:
+            return self._hears(event) and self._about(server)
+        return (
+            self._hears(event)
+            and self._about(server)
+            and risk >= self.minimum_risk
+            and (not self.rules or rule in self.rules)
+        )
+
+    def _hears(self, event: Event) -> bool:
+        return not self.events or event in self.events
+
+    def _about(self, server: str) -> bool:
+        return not self.servers or server in self.servers
+
+
+# Arguments
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Arguments fit to be sent out. ``whole``: nothing was cut, masked or invisible in them."""
+
+    text: str
+    whole: bool
+
+
+def show(arguments_json: str) -> Shown:
+    """The arguments as indented JSON, at most SHOWN_CHARACTERS long."""
+    if len(arguments_json) > READ_CHARACTERS:
+        return Shown(f"{len(arguments_json):,} characters; the page shows them.", False)
+    try:
+        value = json.loads(arguments_json or "{}")
+        masked = _masked(value)
+        text = json.dumps(masked, ensure_ascii=False, indent=1)
+    except (ValueError, RecursionError):
+        return Shown("They cannot be shown here; the page shows them.", False)
+    shown = reveal(text, SHOWN_CHARACTERS)
+    return Shown(shown, masked == value and shown == text)
+
+
+def _masked(value: Any, name: str = "") -> Any:
+    if isinstance(value, dict):
+        return {key: _masked(item, key) for key, item in value.items()}
+    if name and is_secret_name(name) and value not in ("", None, [], True, False):
+        return MASK
+    if isinstance(value, list):
+        return [_masked(item, name) for item in value]
+    return _SECRET_TEXT.sub(rf"\1{MASK}", value) if isinstance(value, str) else value
+
+
+# Texts
+
+
+def one_line(text: str, limit: int) -> str:
+    """Foreign text for a subject, a heading or a cell: on one line, nothing unseen in it."""
+    return reveal(" ".join(text.split()), limit)
+
+
+def title(event: Event, data: Mapping[str, Any]) -> str:
+    """One line that says what happened to what."""
+    if event is Event.DEFINITIONS:
+        count = len(data["added"]) + len(data["changed"])
+        return f"{count} new or changed tool{'' if count == 1 else 's'} of {one_line(data['server'], 63)}"
+    about = f"{one_line(data['server'], 63)}::{one_line(data['tool'], 80)}" if data.get("tool") else ""
+    return f"{TITLES[event]}: {about}" if about else TITLES[event]
+
+
+def lines(event: Event, data: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(label, text) of what there is to know, in the order in which it matters."""
+    if event is Event.TEST:
+        return [("Channel", one_line(data["channel"], 100))]
+    if event is Event.DEFINITIONS:
+        named = (("New", data["added"]), ("Changed", data["changed"]))
+        return [("Server", data["server"]), *((label, _names(names)) for label, names in named if names)]
+    found = [
+        ("Tool", one_line(data["tool"], 200)),
+        ("Server", one_line(data["server"], 100)),
+        ("Agent", one_line(data["agent"], 100)),
+        ("Risk", data["risk"]),
+        ("Asked by rule", one_line(data["rule"], 200)),
+    ]
+    if event is Event.ASKED:
+        return [*found, ("Decide until", _moment(data["decide_by"]))]
+    more = [("Decided by", one_line(", ".join(data["decided_by"]), 300))] if data["decided_by"] else []
+    reason = [("Reason", one_line(data["reason"], 1_000))] if data["reason"] else []
+    edited = [("Arguments", "changed by the approver")] if data["edited"] else []
+    return [*found, *more, *reason, *edited]
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = ", ".join(one_line(name, 80) for name in names[:20])
+    return shown if len(names) <= 20 else f"{shown} and {len(names) - 20} more"
+
+
+def _moment(iso: str) -> str:
+    return datetime.fromisoformat(iso).astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+# Trying again
+
+
+def wait_before(attempt: int, chance: float) -> float:
+    """Seconds until another try after ``attempt`` failures; ``chance`` (0 to 1) spreads it by a quarter."""
+    return min(_LONGEST_WAIT, _FIRST_WAIT * _FACTOR ** min(attempt - 1, 20)) * (0.75 + 0.5 * chance)
+
+
+def retry_after(header: str, now: datetime) -> float:
+    """Seconds that a receiver asks us to wait (RFC 9110 section 10.2.3), at most a day; 0 for anything odd."""
+    text = header.strip()
+    if text.isascii() and text.isdigit():
+        return min(float(text[:9]), KEPT_TRYING.total_seconds())
+    try:
+        moment = parsedate_to_datetime(text)
+    except (ValueError, IndexError, TypeError):
+        return 0.0
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return min(max(0.0, (moment - now).total_seconds()), KEPT_TRYING.total_seconds())
+
+
+# Signatures
+
+
+def webhook_key(secret: str) -> bytes:
+    """The key behind ``whsec_…``. Raises ConfigInvalid; the secret is in no message."""
+    try:
+        key = base64.b64decode(secret.removeprefix("whsec_"), validate=True)
+    except ValueError:
+        key = b""
+    if not secret.startswith("whsec_") or not 24 <= len(key) <= 64:
+        raise ConfigInvalid(
+            "The signing secret is not whsec_ followed by 24 to 64 bytes in base64.",
+            remedy='Make one: echo "whsec_$(openssl rand -base64 32)"',
+        )
+    return key
+
+
+def webhook_headers(*, message: str, seconds: int, body: bytes, secret: str) -> dict[str, str]:
+    """The three headers of the Standard Webhooks convention (https://www.standardwebhooks.com)."""
+    signed = hmac.new(webhook_key(secret), f"{message}.{seconds}.".encode() + body, hashlib.sha256).digest()
+    return {
+        "webhook-id": message,
+        "webhook-timestamp": str(seconds),
+        "webhook-signature": f"v1,{base64.b64encode(signed).decode()}",
+    }
+
+
+def slack_signature(*, secret: str, seconds: str, body: bytes) -> str:
+    """What Slack sends as X-Slack-Signature (https://docs.slack.dev/authentication/verifying-requests-from-slack)."""
+    return "v0=" + hmac.new(secret.encode(), f"v0:{seconds}:".encode() + body, hashlib.sha256).hexdigest()
+
+
+def slack_signed(*, secret: str, seconds: str, signature: str, body: bytes, now: float) -> bool:
+    """Whether Slack itself sent this within the last five minutes."""
+    if not secret or not (seconds.isascii() and seconds.isdigit()) or len(seconds) > 12:
+        return False
+    expected = slack_signature(secret=secret, seconds=seconds, body=body)
+    genuine = hmac.compare_digest(expected.encode(), signature.encode("utf-8", "replace"))
+    return genuine and abs(now - int(seconds)) <= SLACK_TOLERANCE

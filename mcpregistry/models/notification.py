@@ -1,0 +1,151 @@
+"""Telling people elsewhere that something waits or was decided: channels, and the outbox of what they are owed."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any
+from urllib.parse import urlsplit
+
+from django.conf import settings
+from django.db import models
+from simple_history.models import HistoricalRecords
+
+from mcpregistry.domain.notices import Event, Kind
+from mcpregistry.domain.reveal import reveal
+from mcpregistry.models.approval import ApprovalRequest
+from mcpregistry.models.policy import PolicyRule
+from mcpregistry.models.sealing import Sealed
+from mcpregistry.models.server import Server
+
+
+class Channel(models.Model):
+    """One place that is told. Empty filters let everything through.
+
+    ``access`` holds what opens the place: ``url``, and ``signing`` (webhook and Slack) or ``token``
+    (Slack's bot token). The address is sealed too, because many receivers put a key into it.
+    """
+
+    KINDS = [(Kind.WEBHOOK.value, "Webhook"), (Kind.EMAIL.value, "E-mail"), (Kind.SLACK.value, "Slack")]
+    RISKS = [(1, "low: every call"), (2, "medium"), (3, "high")]
+
+    uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    name = models.CharField(max_length=100, unique=True)
+    kind = models.CharField(max_length=10, choices=KINDS, default=Kind.WEBHOOK.value)
+    enabled = models.BooleanField(default=True, help_text="Off: nothing is sent, and what waits is dropped.")
+    sealed_access = models.TextField(blank=True, editable=False)
+    access = Sealed("sealed_access", dict)
+    addresses = models.JSONField(default=list, blank=True, help_text="E-mail addresses.")
+    room = models.CharField("Slack channel", max_length=100, blank=True, help_text="Its id, such as C0123456789.")
+    allowed_networks = models.JSONField(
+        default=list, blank=True,
+        help_text='Private networks that the receiver may be in, e.g. ["10.1.0.0/16"]. Empty: public addresses only.',
+    )  # fmt: skip
+    events = models.JSONField(default=list, blank=True, help_text="What is told. Empty: everything.")
+    servers = models.ManyToManyField(Server, blank=True, related_name="+", help_text="Only of these. Empty: all.")
+    rules = models.ManyToManyField(
+        PolicyRule, blank=True, related_name="+", help_text="Only calls that these rules held. Empty: all."
+    )
+    minimum_risk = models.PositiveSmallIntegerField("risk from", choices=RISKS, default=1)
+    created_at = models.DateTimeField(auto_now_add=True)
+    updated_at = models.DateTimeField(auto_now=True)
+
+    history = HistoricalRecords(excluded_fields=["updated_at"])
+
+    class Meta:
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return reveal(self.name)
+
+    @property
+    def origin(self) -> str:
+        """Where it goes, as far as everybody may know: scheme, host and port."""
+        if self.kind == Kind.EMAIL:
+            return ", ".join(self.addresses)
+        parts = urlsplit(str(self.access.get("url", "")))
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}" if parts.netloc else ""
+
+
+class DeliveryQuerySet(models.QuerySet["Delivery"]):
+    def open(self) -> DeliveryQuerySet:
+        """Not yet arrived, and still tried."""
+        return self.filter(state__in=[Delivery.State.WAITING, Delivery.State.FAILED])
+
+    def due(self, now: object) -> DeliveryQuerySet:
+        """To be sent now; what concerns one request goes to a channel in the order in which it happened."""
+        earlier = Delivery.objects.open().filter(
+            channel=models.OuterRef("channel"), request=models.OuterRef("request"), id__lt=models.OuterRef("id")
+        )
+        return self.open().filter(~models.Exists(earlier), next_at__lte=now)
+
+
+class Delivery(models.Model):
+    """One message that one channel is owed, written in the transaction of what it tells: the outbox.
+
+    It arrives at least once: a repeated message carries the same ``uid``. Whoever sends claims it by
+    raising ``attempts`` and moving ``next_at`` ahead; when that process dies, the row falls due again.
+    """
+
+    class State(models.TextChoices):
+        WAITING = "waiting", "waiting"
+        FAILED = "failed", "failed, tried again"
+        SENT = "sent", "sent"
+        GIVEN_UP = "given up", "given up"
+
+    EVENTS = [(event.value, event.value) for event in Event]
+
+    uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    channel = models.ForeignKey(Channel, on_delete=models.CASCADE, related_name="deliveries")
+    event = models.CharField(max_length=12, choices=EVENTS)
+    request = models.ForeignKey(
+        ApprovalRequest, null=True, blank=True, on_delete=models.CASCADE, related_name="deliveries"
+    )
+    server = models.ForeignKey(Server, null=True, blank=True, on_delete=models.CASCADE, related_name="+")
+    key = models.CharField(max_length=100, editable=False, help_text="The same thing is told to a channel once.")
+    body = models.TextField(help_text="What is told, as JSON; secrets in arguments are masked.")
+    state = models.CharField(max_length=10, choices=State.choices, default=State.WAITING)
+    attempts = models.PositiveIntegerField(default=0)
+    created_at = models.DateTimeField()
+    next_at = models.DateTimeField(null=True, blank=True, help_text="When it is tried next.")
+    sent_at = models.DateTimeField(null=True, blank=True)
+    response_code = models.PositiveIntegerField(null=True, blank=True)
+    last_error = models.TextField(blank=True)
+    message_ref = models.CharField(max_length=200, blank=True, help_text="Slack's channel and time stamp.")
+
+    objects = DeliveryQuerySet.as_manager()
+
+    class Meta:
+        verbose_name_plural = "deliveries"
+        ordering = ["-id"]
+        constraints = [models.UniqueConstraint(fields=["channel", "key"], name="told_once")]
+        indexes = [
+            models.Index(fields=["next_at"], name="delivery_due"),  # empty once it needs no more tries
+            models.Index(fields=["channel", "request"], name="delivery_order"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.event} to {self.channel}"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return json.loads(self.body)
+
+
+class SlackIdentity(models.Model):
+    """Whose Slack account this is: what somebody does there counts as done by that person here."""
+
+    team = models.CharField("workspace", max_length=30, help_text="Slack's id of the workspace, such as T0123456789.")
+    member = models.CharField(max_length=30, help_text="Slack's id of the person, such as U0123456789.")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="slack_identities")
+
+    history = HistoricalRecords()
+
+    class Meta:
+        verbose_name = "Slack person"
+        verbose_name_plural = "Slack people"
+        ordering = ["user__username", "team"]
+        constraints = [models.UniqueConstraint(fields=["team", "member"], name="one_person_per_slack_account")]
+
+    def __str__(self) -> str:
+        return f"{self.user} ({self.member})"

@@ -1,0 +1,266 @@
+"""Channels and the outbox: what is told is written where it happens, in the same transaction.
+
+A worker sends it afterwards (``notification_delivery``). So nothing is told that was rolled back,
+nothing is forgotten when a process dies, and no receiver can hold up a decision.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.core.exceptions import ValidationError
+from django.core.validators import validate_email
+from django.db import transaction
+from django.utils import timezone
+
+from mcpregistry.domain.canonical import digest, plain, stored
+from mcpregistry.domain.errors import ConfigInvalid, Conflict, OutboundRefused
+from mcpregistry.domain.notices import TYPES, Event, Interest, Kind, show, webhook_key
+from mcpregistry.models import ApprovalRequest, Channel, Delivery, PolicyRule, Server, SlackIdentity
+from mcpregistry.services import audit
+from mcpregistry.services.records import save_checked
+from mcpregistry.services.wakeups import wake
+
+SLACK_API = "https://slack.com/api"
+_MOST_NAMES = 500  # of tools in one notice
+_ACCESS = {Kind.WEBHOOK: {"url", "signing"}, Kind.EMAIL: set(), Kind.SLACK: {"url", "token", "signing"}}
+
+
+# What happens
+
+
+def enqueue(event: Event | str, request: ApprovalRequest, *, now: datetime | None = None) -> int:
+    """Owe every channel that wants it a message about this request. Returns how many.
+
+    To be called in the transaction of what happened; ``request.call`` is read. Telling the same
+    event of the same request again is no error and sends nothing more.
+    """
+    event, at = Event(event), now or timezone.now()
+    channels = _wanting(event, server=request.call.server_slug, rule=request.rule_id, risk=request.risk_rank)
+    if not channels:
+        return 0
+    return _owe(channels, event, key=f"{event}:{request.pk}", data=_facts(event, request), at=at, request=request)
+
+
+def enqueue_definitions(
+    *, server: Server, added: Sequence[str], changed: Sequence[str], now: datetime | None = None
+) -> int:
+    """Owe a message about tools of this server that wait for approval: one for all that one look found."""
+    if not added and not changed:
+        return 0
+    channels, at = _wanting(Event.DEFINITIONS, server=server.slug), now or timezone.now()
+    data = {
+        "server": server.slug,
+        "added": [plain(name, 500) for name in added[:_MOST_NAMES]],
+        "changed": [plain(name, 500) for name in changed[:_MOST_NAMES]],
+        "url": f"{settings.SITE_URL}/definitions/",
+    }
+    key = f"{Event.DEFINITIONS}:{digest(server.slug, stored(data), at.isoformat())}"
+    return _owe(channels, Event.DEFINITIONS, key=key, data=data, at=at, server=server) if channels else 0
+
+
+def _wanting(event: Event, *, server: str, rule: int | None = None, risk: int = 3) -> list[Channel]:
+    rows = Channel.objects.filter(enabled=True).prefetch_related("servers", "rules")
+    return [row for row in rows if _interest(row).wants(event, server=server, rule=rule, risk=risk)]
+
+
+def _interest(channel: Channel) -> Interest:
+    return Interest(
+        events=frozenset(channel.events),
+        servers=frozenset(server.slug for server in channel.servers.all()),
+        rules=frozenset(rule.pk for rule in channel.rules.all()),
+        minimum_risk=channel.minimum_risk,
+    )
+
+
+def _owe(channels: Iterable[Channel], event: Event, *, key: str, data: dict[str, Any], at: datetime, **of: Any) -> int:
+    body = stored({"type": TYPES[event], "timestamp": at.isoformat(), "data": data})
+    rows = [
+        Delivery(channel=channel, event=event.value, key=plain(key, 100), body=body, created_at=at, next_at=at, **of)
+        for channel in channels
+    ]
+    Delivery.objects.bulk_create(rows, ignore_conflicts=True)  # told before: the first message stands
+    transaction.on_commit(lambda: wake("deliver_notifications"))
+    return len(rows)
+
+
+def arguments_of(request: ApprovalRequest) -> str:
+    """The arguments that will run: as edited by an approver, else as asked for."""
+    return request.edited or request.call.arguments
+
+
+def _facts(event: Event, request: ApprovalRequest) -> dict[str, Any]:
+    call, arguments = request.call, arguments_of(request)
+    shown = show(arguments)
+    return {
+        "request": request.pk,
+        "call": call.pk,
+        "tool": call.tool_name,
+        "server": call.server_slug,
+        "agent": call.agent_slug,
+        "endpoint": call.endpoint_slug,
+        "risk": request.risk,
+        "rule": request.rule_name,
+        "asked_at": request.asked_at.isoformat(),
+        "decide_by": request.decide_by.isoformat(),
+        "decided_by": [] if event is Event.ASKED else [vote.name for vote in request.votes.all()],
+        "reason": request.decided_reason,
+        "edited": bool(request.edited),
+        "arguments": shown.text,
+        "arguments_whole": shown.whole,
+        "arguments_hash": digest(arguments),
+        "url": f"{settings.SITE_URL}/approvals/{request.pk}/",
+    }
+
+
+# Channels
+
+
+@transaction.atomic
+def save_channel(
+    *,
+    channel: Channel,
+    actor: str,
+    access: dict[str, str] | None = None,
+    servers: Iterable[Server] | None = None,
+    rules: Iterable[PolicyRule] | None = None,
+) -> Channel:
+    """Create or change a channel. ``access`` holds the parts to replace (url, signing, token); others stay.
+
+    Raises ConfigInvalid for what could never be delivered.
+    """
+    kind = "channel.changed" if channel.pk else "channel.created"
+    given = {name: text for name, text in (access or {}).items() if text}
+    channel.access = {name: text for name, text in (channel.access | given).items() if name in _ACCESS[_kind(channel)]}
+    _check(channel)
+    save_checked(channel)
+    for field, rows in (("servers", servers), ("rules", rules)):
+        if rows is not None:
+            getattr(channel, field).set(rows)
+    facts = {"kind": channel.kind, "enabled": channel.enabled, "to": channel.origin, "replaced": sorted(given)}
+    audit.record(kind=kind, actor=actor, subject=f"channel:{channel.name}", **facts)
+    return channel
+
+
+@transaction.atomic
+def delete_channel(*, channel: Channel, actor: str) -> None:
+    """What it is still owed goes with it."""
+    audit.record(kind="channel.deleted", actor=actor, subject=f"channel:{channel.name}")
+    channel.delete()
+
+
+def _kind(channel: Channel) -> Kind:
+    try:
+        return Kind(channel.kind)
+    except ValueError:
+        raise ConfigInvalid("There is no such kind of channel.", remedy="Use webhook, email or slack.") from None
+
+
+def _check(channel: Channel) -> None:
+    for name, texts in (("events", channel.events), ("addresses", channel.addresses)):
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise ConfigInvalid(f"The {name} are not a list of texts.", remedy='Write e.g. ["a", "b"].')
+    if unknown := sorted(set(channel.events) - set(Event) | (set(channel.events) & {Event.TEST})):
+        raise ConfigInvalid(
+            f"There is no event {plain(unknown[0], 50)}.",
+            remedy=f"Use some of {', '.join(event for event in Event if event is not Event.TEST)}.",
+        )
+    {Kind.WEBHOOK: _check_webhook, Kind.EMAIL: _check_email, Kind.SLACK: _check_slack}[_kind(channel)](channel)
+
+
+def _check_webhook(channel: Channel) -> None:
+    _check_address(channel)
+    webhook_key(str(channel.access.get("signing", "")))
+
+
+def _check_email(channel: Channel) -> None:
+    if not channel.addresses:
+        raise ConfigInvalid("No e-mail address is given.", remedy="Write at least one.")
+    for address in channel.addresses:
+        try:
+            validate_email(address)
+        except ValidationError:
+            raise ConfigInvalid(f"{plain(address, 100)} is no e-mail address.", remedy="Correct it.") from None
+
+
+def _check_slack(channel: Channel) -> None:
+    channel.access = {"url": SLACK_API} | channel.access
+    _check_address(channel)
+    if not channel.access.get("token") or not channel.room:
+        raise ConfigInvalid(
+            "Slack needs a bot token (xoxb-…) and the id of a Slack channel.",
+            remedy="Give the app the scope chat:write, invite it to the channel, and copy both from Slack.",
+        )
+
+
+def _check_address(channel: Channel) -> None:
+    from mcpregistry.downstream.addresses import parse_networks
+    from mcpregistry.downstream.outbound import check_url
+
+    networks = channel.allowed_networks
+    if not isinstance(networks, list) or not all(isinstance(network, str) for network in networks):
+        raise ConfigInvalid("The allowed networks are not a list of texts.", remedy='Write e.g. ["10.1.0.0/16"].')
+    parse_networks(tuple(networks))
+    try:
+        check_url(str(channel.access.get("url", "")))
+    except OutboundRefused:
+        raise ConfigInvalid(
+            "The address is not a plain http or https URL.", remedy="Write it like https://hooks.example.org/slipsnisse."
+        ) from None
+
+
+# By hand
+
+
+@transaction.atomic
+def send_test(*, channel: Channel, actor: str) -> Delivery:
+    """Owe this channel a test message. Raises Conflict while it is switched off."""
+    if not channel.enabled:
+        raise Conflict(f"The channel '{channel.name}' is switched off.", remedy="Switch it on first.")
+    key, data = f"{Event.TEST}:{uuid.uuid4().hex}", {"channel": channel.name, "url": f"{settings.SITE_URL}/"}
+    _owe([channel], Event.TEST, key=key, data=data, at=timezone.now())
+    audit.record(kind="channel.tested", actor=actor, subject=f"channel:{channel.name}")
+    return Delivery.objects.get(channel=channel, key=key)
+
+
+@transaction.atomic
+def redeliver(*, delivery: Delivery, actor: str) -> Delivery:
+    """Send it once more, from now on for a day; the receiver gets the same id. Raises Conflict."""
+    ended = Delivery.objects.filter(pk=delivery.pk, state__in=[Delivery.State.SENT, Delivery.State.GIVEN_UP])
+    now = timezone.now()
+    if not ended.update(state=Delivery.State.WAITING, next_at=now, created_at=now, sent_at=None, last_error=""):
+        raise Conflict("It has not ended: it is still being tried.", remedy="Look at the time of its next try.")
+    audit.record(kind="delivery.repeated", actor=actor, subject=f"delivery:{delivery.uid.hex}")
+    transaction.on_commit(lambda: wake("deliver_notifications"))
+    delivery.refresh_from_db()
+    return delivery
+
+
+# People in Slack
+
+
+@transaction.atomic
+def save_slack_identity(*, identity: SlackIdentity, actor: str) -> SlackIdentity:
+    kind = "slack_person.changed" if identity.pk else "slack_person.created"
+    save_checked(identity)
+    facts = {"team": identity.team, "member": identity.member}
+    audit.record(kind=kind, actor=actor, subject=f"user:{identity.user}", **facts)
+    return identity
+
+
+@transaction.atomic
+def delete_slack_identity(*, identity: SlackIdentity, actor: str) -> None:
+    facts = {"team": identity.team, "member": identity.member}
+    audit.record(kind="slack_person.deleted", actor=actor, subject=f"user:{identity.user}", **facts)
+    identity.delete()
+
+
+def slack_person(*, team: str, member: str) -> User | None:
+    """Whose Slack account this is, if it is an active person's."""
+    found = SlackIdentity.objects.select_related("user").filter(team=team, member=member).first()
+    return found.user if found and found.user.is_active else None  # type: ignore[return-value]

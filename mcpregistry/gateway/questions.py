@@ -1,0 +1,169 @@
+"""What a host can bear, as it says with each request, and questions to the person who sits at it.
+
+Older era: ``elicitation/create`` on the live connection, answered while the call waits. Modern era (MCP
+2026-07-28, multi round-trip requests): our answer to the call is ``input_required``, and the host
+repeats the call with the person's answer and the ``requestState`` that we sent. That state is in the
+hands of whoever calls, so the SDK seals it (AES-256-GCM under the site's key ring, which every process
+has): bound to the agent, the endpoint, the tool and the arguments, good for ten minutes. Each state is
+taken once, in the database, so that a copy of it is refused by every process.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from django.conf import settings
+from mcp import types as t
+from mcp.server.context import ServerRequestContext
+from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
+from mcp.shared.exceptions import MCPError
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+
+from mcpregistry.calls.call import Host, Prompt, Reply
+from mcpregistry.db import db_call
+from mcpregistry.domain.canonical import digest, plain
+from mcpregistry.domain.errors import Conflict
+from mcpregistry.domain.hosts import limits_of
+from mcpregistry.domain.ladder import question_modes
+from mcpregistry.gateway.identity import Caller, caller_of
+from mcpregistry.services import idempotency
+
+Context = ServerRequestContext[Any, Any]
+
+TASKS = "io.modelcontextprotocol/tasks"
+_KEY = "confirm"  # of our one question in ``inputRequests``
+_FIRST_FORMS, _FIRST_URLS = "2025-06-18", "2025-11-25"  # protocol versions that brought them; they sort as dates
+_FORM: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "confirm": {"type": "boolean", "title": "Run this call", "description": "Tick it to let the call run."}
+    },
+    "required": ["confirm"],
+}
+
+
+def boundary(fixed: Caller | None) -> RequestStateBoundary:
+    """Seals and opens every ``requestState`` at the wire; ``fixed`` is the caller behind stdio."""
+
+    def who(ctx: Context) -> str:
+        caller = caller_of(ctx, fixed)
+        return f"{caller.agent}@{caller.endpoint}"
+
+    security = RequestStateSecurity(keys=list(settings.SLIPSNISSE_KEYS.values()), bind_principal=who)
+    return RequestStateBoundary(security, default_audience="slipsnisse")
+
+
+async def host_of(ctx: Context, caller: Caller) -> Host:
+    """The calling host's abilities. Raises MCPError -32602 for a state that was used before.
+
+    Tasks are for the modern era alone: an older wire cannot carry one, whatever the host declares.
+    """
+    modern = ctx.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS
+    info = ctx.session.client_params.client_info if ctx.session.client_params else None
+    declared = ctx.session.client_capabilities
+    elicit = _elicitation(ctx, declared)
+    return Host(
+        name=plain(info.name, 100) if info else "",
+        version=plain(info.version, 100) if info else "",
+        transport=caller.origin,
+        tasks=modern and declared is not None and TASKS in (declared.extensions or {}),
+        elicit=elicit,
+        progress=bool(ctx.meta) and ctx.meta.get("progress_token") is not None,
+        ask=_asking(ctx, elicit) if elicit and not modern and ctx.session.can_send_request else None,
+        mrtr=modern,
+        reply=await _reply(ctx) if modern else None,
+    )
+
+
+def input_required(prompt: Prompt) -> dict[str, Any]:
+    """The result object of a call that waits for the person at the host; its state is sealed on its way out."""
+    if prompt.url:
+        params: dict[str, Any] = {"mode": "url", "message": prompt.message, "url": prompt.url}
+    else:
+        params = {"mode": "form", "message": prompt.message, "requestedSchema": dict(_FORM)}
+    state = {"kind": "question", "request": prompt.request, "nonce": secrets.token_hex(16), "asked": time.time()}
+    return {
+        "resultType": "input_required",
+        "inputRequests": {_KEY: {"method": "elicitation/create", "params": params}},
+        "requestState": json.dumps(state | ({"url": True} if prompt.url else {})),
+    }
+
+
+def _elicitation(ctx: Context, declared: t.ClientCapabilities | None) -> frozenset[str]:
+    """ "form" and "url", as far as this protocol version has them. ``{}`` is an older way to say "form"."""
+    found = declared.elicitation if declared else None
+    if found is None or ctx.protocol_version < _FIRST_FORMS:
+        return frozenset()
+    modes = {"form"} if found.form is not None or found.url is None else set()
+    if found.url is not None and ctx.protocol_version >= _FIRST_URLS:
+        modes.add("url")
+    name = ctx.session.client_params.client_info.name if ctx.session.client_params else ""
+    return question_modes(modes, limits_of(name))
+
+
+# The modern era
+
+
+async def _reply(ctx: Context) -> Reply | None:
+    """The answer that a repeated call brings to our question, or None when it brings none."""
+    params = ctx.params or {}
+    state, answers = _state(params), params.get("inputResponses")
+    answer = answers.get(_KEY) if state is not None and isinstance(answers, dict) else None
+    if state is None or not isinstance(answer, dict):
+        return None
+    await _take(state)
+    return _read(Prompt(state["request"], "", "url" if state.get("url") else ""), answer, time.time() - state["asked"])
+
+
+def _state(params: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Our own question's state, opened by the boundary; None when there is none, or it is somebody else's."""
+    try:
+        state = json.loads(params.get("requestState") or "null")
+    except ValueError:
+        return None
+    return state if isinstance(state, dict) and state.get("kind") == "question" else None
+
+
+async def _take(state: Mapping[str, Any]) -> None:
+    """Once only, over all processes."""
+    request = state["request"]
+    try:
+        await db_call(idempotency.claim, caller=f"question:{request}", key=state["nonce"], fingerprint=digest(request))
+    except Conflict:
+        # In the SDK's own words for every other bad state: which rule refused it is nobody's business.
+        data = {"reason": "invalid_request_state"}
+        raise MCPError(t.INVALID_PARAMS, "Invalid or expired requestState", data) from None
+
+
+# The older era
+
+
+def _asking(ctx: Context, elicit: frozenset[str]) -> Any:
+    async def ask(prompt: Prompt) -> Reply:
+        began = time.monotonic()
+        try:
+            answer = await (_by_url(ctx, prompt) if prompt.url else _by_form(ctx, prompt))
+        except (MCPError, ValueError):  # it said that it could; whoever cannot after all has nobody to ask
+            return Reply(prompt.request, "cancel", confirmed=False, seconds=0.0, url=bool(prompt.url))
+        found = {"action": answer.action, "content": answer.content}
+        return _read(prompt, found, time.monotonic() - began)
+
+    return ask
+
+
+async def _by_form(ctx: Context, prompt: Prompt) -> t.ElicitResult:
+    return await ctx.session.elicit_form(prompt.message, dict(_FORM), related_request_id=ctx.request_id)
+
+
+async def _by_url(ctx: Context, prompt: Prompt) -> t.ElicitResult:
+    return await ctx.session.elicit_url(prompt.message, prompt.url, prompt.request, related_request_id=ctx.request_id)
+
+
+def _read(prompt: Prompt, answer: Mapping[str, Any], seconds: float) -> Reply:
+    content = answer.get("content")
+    confirmed = isinstance(content, dict) and content.get("confirm") is True
+    return Reply(prompt.request, str(answer.get("action")), confirmed, seconds, url=bool(prompt.url))

@@ -27,7 +27,7 @@ class FieldChange:
 def compare(old: dict[str, Any], new: dict[str, Any]) -> list[FieldChange]:
     """Every model-visible field that differs, as readable lines."""
     return [
-        FieldChange(name, tuple(_lines(readable(old.get(name)), readable(new.get(name)))))
+        FieldChange(name, tuple(lines(readable(old.get(name)), readable(new.get(name)))))
         for name in differences(old, new)
     ]
 
@@ -39,7 +39,8 @@ def readable(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False)
 
 
-def _lines(old: str, new: str) -> Iterator[tuple[Sign, str]]:
+def lines(old: str, new: str) -> Iterator[tuple[Sign, str]]:
+    """Both texts line by line: (" ", kept), ("-", only in the old), ("+", only in the new)."""
     before, after = old.split("\n") if old else [], new.split("\n") if new else []
     if max(len(before), len(after)) > MAX_LINES:
         yield from (("-", line) for line in before)

@@ -1,0 +1,126 @@
+"""A call's arguments laid out for the person who decides: one by one, against those of an earlier call.
+
+Everything here works on stored text (canonical JSON) and returns text that is still foreign: whoever
+shows it names its invisible characters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from mcpregistry.domain.canonical import canonical, stored
+from mcpregistry.domain.comparison import Sign, lines
+from mcpregistry.domain.errors import ArgumentsInvalid
+from mcpregistry.domain.reveal import reveal
+
+Change = Literal["", "same", "changed", "new", "gone"]
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument. ``text`` is a string as it is, anything else as indented JSON; ``kind`` is its JSON type.
+
+    ``change`` is against the earlier call, empty without one; ``lines`` are filled where it changed.
+    """
+
+    name: str
+    kind: str
+    text: str
+    change: Change = ""
+    lines: tuple[tuple[Sign, str], ...] = ()
+
+
+def sha256(text: str) -> str:
+    """SHA-256 in hex of the stored bytes, as ``sha256sum`` would print it."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def parsed(text: str) -> dict[str, Any] | None:
+    """The arguments as an object; None for text that cannot be taken apart (then it is shown as it is)."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def laid_out(text: str, before: str | None = None) -> list[Argument] | None:
+    """Each argument with how it differs from the earlier call's; None when the text has no parts."""
+    now, then = parsed(text), parsed(before) if before is not None else None
+    if now is None:
+        return None
+    found = [_argument(name, value, then) for name, value in now.items()]
+    gone = [name for name in then or {} if name not in now]
+    return found + [Argument(name, _kind(then[name]), _shown(then[name]), "gone") for name in gone if then]
+
+
+def _argument(name: str, value: Any, then: dict[str, Any] | None) -> Argument:
+    shown, kind = _shown(value), _kind(value)
+    if then is None:
+        return Argument(name, kind, shown)
+    if name not in then:
+        return Argument(name, kind, shown, "new")
+    if _same(then[name], value):
+        return Argument(name, kind, shown, "same")
+    return Argument(name, kind, shown, "changed", tuple(lines(_shown(then[name]), shown)))
+
+
+def _same(old: Any, new: Any) -> bool:
+    """As canonical text: to Python, true is 1 and 1 is 1.0."""
+    try:
+        return canonical(old) == canonical(new)
+    except ValueError:
+        return False
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, indent=2, ensure_ascii=False)
+    except RecursionError:  # nested deeper than indenting reaches
+        return stored(value)
+
+
+def _kind(value: Any) -> str:
+    kinds = {bool: "boolean", int: "number", float: "number", str: "text", list: "list", dict: "object"}
+    return kinds.get(type(value), "null")
+
+
+def editable(text: str) -> str:
+    """Indented JSON for an editor: what could not be seen is written as an escape, so nothing is lost."""
+    value = parsed(text)
+    if value is None:
+        return text
+    try:
+        plain = json.dumps(value, indent=2, ensure_ascii=False)
+    except RecursionError:
+        return text
+    return "".join(sign if sign == "\n" or reveal(sign) == sign else _escape(sign) for sign in plain)
+
+
+def _escape(sign: str) -> str:
+    return json.dumps(sign)[1:-1]
+
+
+def typed_in(text: str) -> str:
+    """What a person typed, as canonical JSON. Raises ArgumentsInvalid with line and column where it breaks."""
+    try:
+        value = json.loads(text, parse_constant=_no_constant)
+        whole = canonical(value)
+    except json.JSONDecodeError as error:
+        raise ArgumentsInvalid(
+            f"This is no JSON: {error.msg} at line {error.lineno}, column {error.colno}.", remedy="Correct it there."
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise ArgumentsInvalid("This holds a value that JSON does not have.", remedy="Correct it.") from error
+    if not isinstance(value, dict):
+        raise ArgumentsInvalid("Arguments are an object.", remedy='Write e.g. {"query": "…"}.')
+    return whole
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(name)

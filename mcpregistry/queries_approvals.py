@@ -1,0 +1,380 @@
+"""Reads about held calls: the queue, one request with what is known around it, the history, the figures.
+
+Nothing here changes a row. Times are aware datetimes and ``now`` is an argument; durations are seconds.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+from statistics import median
+from typing import Any
+
+from django.db.models import Avg, Count, F, Max, Min, OuterRef, Prefetch, Q, QuerySet, Subquery
+from django.db.models.functions import Substr
+
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.models import ApprovalRequest, ApprovalVote, Definition, Invocation, Server, Tool
+
+# The queue shows the beginning of the arguments; calls with longer ones are never grouped as identical.
+HEAD = 2_000
+MOST_SHOWN = 1_000
+# Figures count every request of the period; medians come from the newest of them.
+SAMPLE = 20_000
+RELAX_RATE, RELAX_DECISIONS = 0.95, 20
+RISKS = ("high", "medium", "low")
+# What became of a request, as people ask for it. Approved: the quorum was met, whatever came after.
+ENDS: dict[str, Q] = {
+    "waiting": Q(call__state=State.PENDING),
+    "approved": Q(execute_by__isnull=False),
+    "rejected": Q(call__state=State.REJECTED),
+    "expired": Q(call__state=State.EXPIRED, execute_by__isnull=True),
+    "cancelled": Q(call__state=State.CANCELLED, execute_by__isnull=True),
+    "void": Q(call__state=State.VOID, execute_by__isnull=True),
+    "too late": Q(execute_by__isnull=False, call__state__in=[State.EXPIRED, State.VOID, State.CANCELLED]),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a list is narrowed to; empty means everything."""
+
+    server: str = ""
+    tool: str = ""
+    agent: str = ""
+    risk: str = ""
+    rule: str = ""
+    search: str = ""
+
+    def __bool__(self) -> bool:
+        return any(getattr(self, f.name) for f in fields(self))
+
+    def narrow(self, requests: QuerySet[ApprovalRequest]) -> QuerySet[ApprovalRequest]:
+        columns = {"server": "call__server_slug", "tool": "call__tool_name", "agent": "call__agent_slug",
+                   "risk": "risk", "rule": "rule_name"}  # fmt: skip
+        exact = {column: getattr(self, name) for name, column in columns.items() if getattr(self, name)}
+        found = requests.filter(**exact)
+        return found.filter(_mentions(self.search)) if self.search else found
+
+
+def _mentions(text: str) -> Q:
+    columns = ("call__exposed_name", "call__tool_name", "call__agent_slug", "call__arguments", "edited", "rule_name")
+    either = Q(pk=text.lower())
+    for column in columns:
+        either |= Q(**{f"{column}__icontains": text})
+    return either
+
+
+# The queue
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What the queue can be narrowed to, from what waits now."""
+
+    server: list[str]
+    tool: list[str]
+    agent: list[str]
+    rule: list[str]
+
+
+def queue(wanted: Wanted) -> list[ApprovalRequest]:
+    """What waits, riskiest first and of these the oldest first, with votes and without payloads.
+
+    Each row carries ``head``: the first ``HEAD`` characters of the arguments that would run.
+    """
+    votes = Prefetch("votes", ApprovalVote.objects.order_by("id"))
+    return list(
+        wanted.narrow(ApprovalRequest.objects.waiting())
+        .select_related("call")
+        .defer("said", "result", "edited", "call__arguments", "call__result", "call__reason")
+        .annotate(head=Substr("call__arguments", 1, HEAD + 1), edited_head=Substr("edited", 1, HEAD + 1))
+        .prefetch_related(votes)
+        .order_by("-risk_rank", "asked_at", "id")[:MOST_SHOWN]
+    )
+
+
+def waiting_total() -> int:
+    return ApprovalRequest.objects.waiting().count()
+
+
+def queue_version() -> str:
+    """Changes whenever the queue could look different; three small reads, none of them of a payload.
+
+    What comes raises the newest time asked, what goes lowers the count, and a vote or an edit has a
+    vote of its own.
+    """
+    open_ones = ApprovalRequest.objects.waiting().aggregate(count=Count("id"), newest=Max("asked_at"), oldest=Min("asked_at"))
+    vote = last_vote()
+    return f"{open_ones['count']}.{_moment(open_ones['newest'])}.{_moment(open_ones['oldest'])}.{vote}"
+
+
+def last_vote() -> int:
+    return ApprovalVote.objects.order_by("-id").values_list("id", flat=True).first() or 0
+
+
+def _moment(at: datetime | None) -> str:
+    return f"{at.timestamp():.6f}" if at else "-"
+
+
+def choices() -> Choices:
+    columns = ("call__server_slug", "call__tool_name", "call__agent_slug", "rule_name")
+    rows = list(ApprovalRequest.objects.waiting().order_by().values_list(*columns).distinct()[:5_000])
+    server, tool, agent, rule = (sorted({row[place] for row in rows}) for place in range(4))
+    return Choices(server, tool, agent, rule)
+
+
+def words_since(vote: int, limit: int = 20) -> list[ApprovalVote]:
+    """The newest votes after the one with this number, oldest first: what others have done meanwhile."""
+    newest = ApprovalVote.objects.filter(id__gt=vote).select_related("request__call", "user").order_by("-id")
+    return list(newest.defer("request__said", "request__result", "request__call__arguments", "request__call__result")[:limit])[::-1]
+
+
+def identical(request: ApprovalRequest) -> list[ApprovalRequest]:
+    """Waiting calls of the same tool, definition, rule and arguments, this one included, oldest first."""
+    call = request.call
+    return list(
+        ApprovalRequest.objects.waiting()
+        .filter(
+            call__server_slug=call.server_slug, call__tool_name=call.tool_name, call__arguments=call.arguments,
+            call__definition_hash=call.definition_hash, call__server_revision=call.server_revision,
+            edited=request.edited, risk=request.risk, rule_fingerprint=request.rule_fingerprint,
+        )
+        .select_related("call", "rule", "group")
+        .order_by("asked_at", "id")[:MOST_SHOWN]
+    )  # fmt: skip
+
+
+# One request
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What is known about one held call: where it would go, and what came before it."""
+
+    server: Server | None
+    tool: Tool | None
+    definition: Definition | None
+    before: ApprovalRequest | None
+    siblings: list[ApprovalRequest]
+    usual: Usual | None
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """The middle of the latest successful calls of a tool: how long they took, how much they answered."""
+
+    calls: int
+    milliseconds: float
+    result_bytes: int
+
+    @property
+    def tokens(self) -> int:
+        """What such an answer takes of a model's context, at the usual four bytes a token."""
+        return max(1, round(self.result_bytes / 4))
+
+
+def one(pk: str) -> ApprovalRequest | None:
+    votes = Prefetch("votes", ApprovalVote.objects.select_related("user").order_by("at", "id"))
+    found = ApprovalRequest.objects.select_related("call", "rule", "group").defer("result", "call__result")
+    return found.prefetch_related(votes).filter(pk=pk).first()
+
+
+def around(request: ApprovalRequest) -> Around:
+    call = request.call
+    server = Server.objects.filter(slug=call.server_slug).first()
+    tool = Tool.objects.filter(server=server, name=call.tool_name).select_related("pinned").first() if server else None
+    definition = tool.definitions.filter(hash=call.definition_hash).first() if tool else None
+    return Around(server, tool, definition, last_approved(request), siblings(request), usual(call))
+
+
+def last_approved(request: ApprovalRequest) -> ApprovalRequest | None:
+    """The newest approved call of the same tool before this one: by this agent, else by any."""
+    call = request.call
+    others = (
+        ApprovalRequest.objects.filter(ENDS["approved"], call__server_slug=call.server_slug, call__tool_name=call.tool_name)
+        .exclude(pk=request.pk)
+        .filter(call__received_at__lte=call.received_at)
+        .select_related("call")
+        .defer("result", "call__result")
+        .order_by("-call__received_at")
+    )
+    return others.filter(call__agent_slug=call.agent_slug).first() or others.first()
+
+
+def siblings(request: ApprovalRequest, limit: int = 5) -> list[ApprovalRequest]:
+    """Other waiting calls of the same tool that are by the same agent or have the same arguments."""
+    call = request.call
+    alike = Q(call__agent_slug=call.agent_slug) | Q(call__arguments=call.arguments)
+    return list(
+        ApprovalRequest.objects.waiting()
+        .filter(alike, call__server_slug=call.server_slug, call__tool_name=call.tool_name)
+        .exclude(pk=request.pk)
+        .select_related("call")
+        .defer("result", "said", "call__result", "call__arguments", "edited")
+        .annotate(head=Substr("call__arguments", 1, HEAD + 1), edited_head=Substr("edited", 1, HEAD + 1))
+        .order_by("asked_at", "id")[:limit]
+    )
+
+
+def usual(call: Invocation) -> Usual | None:
+    """From up to 50 of the newest 500 calls of the server; None when none of them succeeded with this tool."""
+    recent = Invocation.objects.filter(server_slug=call.server_slug).order_by("-received_at").values("id")[:500]
+    rows = Invocation.objects.filter(
+        id__in=Subquery(recent), tool_name=call.tool_name, state=State.SUCCEEDED, dispatched_at__isnull=False
+    ).values_list("dispatched_at", "finished_at", "result_bytes")[:50]
+    took = [(end - sent).total_seconds() * 1000 for sent, end, _ in rows if sent and end]
+    return Usual(len(took), median(took), int(median(size for _, _, size in rows))) if took else None
+
+
+# The history
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """The history narrowed besides ``Wanted``: how it ended, who had a word, and when it was asked."""
+
+    end: str = ""
+    approver: str = ""
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+def history(wanted: Wanted, period: Period) -> QuerySet[ApprovalRequest]:
+    """Every request, newest first, with votes and without results."""
+    found = wanted.narrow(ApprovalRequest.objects.all())
+    if period.end in ENDS:
+        found = found.filter(ENDS[period.end])
+    if period.approver:
+        found = found.filter(pk__in=ApprovalVote.objects.filter(name=period.approver).values("request"))
+    if period.since:
+        found = found.filter(asked_at__gte=period.since)
+    if period.until:
+        found = found.filter(asked_at__lt=period.until)
+    votes = Prefetch("votes", ApprovalVote.objects.order_by("at", "id"))
+    return (
+        found.select_related("call")
+        .defer("result", "said", "call__result")
+        .prefetch_related(votes)
+        .order_by("-asked_at", "-id")
+    )
+
+
+def page_of(requests: QuerySet[ApprovalRequest], *, after: tuple[datetime, str] | None, size: int) -> tuple[list[ApprovalRequest], bool]:
+    """``size`` requests that follow the one asked at that time with that id, and whether more follow."""
+    if after is not None:
+        at, pk = after
+        requests = requests.filter(Q(asked_at__lt=at) | Q(asked_at=at, pk__lt=pk))
+    found = list(requests[: size + 1])
+    return found[:size], len(found) > size
+
+
+def end_of(request: ApprovalRequest) -> str:
+    """One of ``ENDS`` for one request; "too late" for what was approved and then never ran."""
+    state = State(request.call.state)
+    if state == State.PENDING:
+        return "waiting"
+    if request.execute_by is not None:
+        return "too late" if state in (State.EXPIRED, State.VOID, State.CANCELLED) else "approved"
+    return {State.REJECTED: "rejected", State.EXPIRED: "expired", State.CANCELLED: "cancelled"}.get(state, "void")
+
+
+# The figures
+
+
+@dataclass(frozen=True, slots=True)
+class RuleFigures:
+    """Requests of one rule in a period. ``rate`` is approved of what people decided, 0 to 1."""
+
+    rule: str
+    held: int = 0
+    approved: int = 0
+    rejected: int = 0
+    expired: int = 0
+    cancelled: int = 0
+    void: int = 0
+    waiting: int = 0
+    seconds: float | None = None
+
+    @property
+    def decided(self) -> int:
+        return self.approved + self.rejected
+
+    @property
+    def rate(self) -> float | None:
+        return self.approved / self.decided if self.decided else None
+
+    @property
+    def may_relax(self) -> bool:
+        """Nearly always approved, often enough to mean something: the rule may ask for too much."""
+        return self.rate is not None and self.rate > RELAX_RATE and self.decided >= RELAX_DECISIONS
+
+
+@dataclass(frozen=True, slots=True)
+class ApproverFigures:
+    """One person's votes in a period; ``seconds`` is the middle of the times from asking to the vote."""
+
+    name: str
+    approved: int
+    rejected: int
+    seconds: float | None
+
+    @property
+    def rate(self) -> float:
+        return self.approved / (self.approved + self.rejected)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    total: RuleFigures
+    rules: list[RuleFigures]
+    approvers: list[ApproverFigures]
+
+
+def figures(*, since: datetime) -> Figures:
+    """What was asked since then: by rule (the busiest first) and by approver."""
+    asked = ApprovalRequest.objects.filter(asked_at__gte=since).order_by()
+    times = _times_to_decide(asked)
+    by_rule = [
+        RuleFigures(rule=row.pop("rule_name"), **row, seconds=_median(times[row_rule]))
+        for row in asked.values("rule_name").annotate(**_counts()).order_by("-held", "rule_name")
+        for row_rule in [row["rule_name"]]
+    ]
+    everything = [seconds for each in times.values() for seconds in each]
+    total = RuleFigures(rule="", **asked.aggregate(**_counts()), seconds=_median(everything))
+    return Figures(total, by_rule, _approvers(since))
+
+
+def _counts() -> dict[str, Count]:
+    names = ("approved", "rejected", "expired", "cancelled", "void", "waiting")
+    return {"held": Count("id")} | {name: Count("id", filter=ENDS[name]) for name in names}
+
+
+def _times_to_decide(asked: QuerySet[ApprovalRequest]) -> dict[str, list[float]]:
+    """Seconds from asking to a person's decision, by rule; what ran out or was withdrawn has none."""
+    decided = asked.filter(ENDS["approved"] | ENDS["rejected"], decided_at__isnull=False)
+    times: dict[str, list[float]] = defaultdict(list)
+    for rule, at, end in decided.order_by("-asked_at").values_list("rule_name", "asked_at", "decided_at")[:SAMPLE]:
+        times[rule].append((end - at).total_seconds())
+    return times
+
+
+def _approvers(since: datetime) -> list[ApproverFigures]:
+    votes = ApprovalVote.objects.filter(request__asked_at__gte=since)
+    times: dict[str, list[float]] = defaultdict(list)
+    for name, at, asked_at in votes.order_by("-at").values_list("name", "at", "request__asked_at")[:SAMPLE]:
+        times[name].append((at - asked_at).total_seconds())
+    rows = votes.order_by().values("name").annotate(
+        approved=Count("id", filter=Q(approve=True)), rejected=Count("id", filter=Q(approve=False)), all=Count("id")
+    )  # fmt: skip
+    return [
+        ApproverFigures(row["name"], row["approved"], row["rejected"], _median(times[row["name"]]))
+        for row in rows.order_by("-all", "name")
+    ]
+
+
+def _median(values: Iterable[float]) -> float | None:
+    found = list(values)
+    return median(found) if found else None

@@ -51,6 +51,7 @@ class ApprovalRequest(models.Model):
     risk = models.CharField(max_length=10, default="high", help_text="low, medium or high")
     risk_rank = models.PositiveSmallIntegerField(default=3, editable=False)
     waiting_as = models.CharField(max_length=10, choices=Waiting.choices, default=Waiting.HOLD)
+    holders = models.IntegerField(default=1, editable=False, help_text="Callers who wait for it right now.")
     said = models.TextField("the agent says", blank=True, help_text="The agent's own words. Not to be trusted.")
     asked_at = models.DateTimeField()
     decide_by = models.DateTimeField()

@@ -1,0 +1,75 @@
+"""What an approver changed in a call's arguments, and how the agent is told. Pure: values in, values out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mcpregistry.domain.canonical import stored
+
+META_KEY = "slipsnisse/approval"
+_SHOWN = 500  # characters of one value in the words to the model; whole values stand in the metadata
+_WHOLE = 16_000  # characters of a value that the metadata still takes whole
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One argument that differs; None where it is absent, else its canonical JSON."""
+
+    name: str
+    asked: str | None
+    ran: str | None
+
+
+def changes(asked: str, ran: str) -> list[Change]:
+    """The arguments (two JSON objects, as text) that differ, by name. Nothing when ``ran`` is empty: no edit."""
+    if not ran:
+        return []
+    before, after = _texts(asked), _texts(ran)
+    names = sorted(before.keys() | after.keys())
+    return [Change(n, before.get(n), after.get(n)) for n in names if before.get(n) != after.get(n)]
+
+
+def told(result: Mapping[str, Any], *, request: str, by: str, asked: str, ran: str) -> dict[str, Any]:
+    """The server's result with the edit in front of it: for the model as text, for programs under ``_meta``.
+
+    The server's structured content stays as it is, for it must fit the tool's output schema.
+    """
+    changed = changes(asked, ran)
+    content, meta = result.get("content"), result.get("_meta")
+    if not changed or not isinstance(content, list):
+        return dict(result)
+    note = {"type": "text", "text": words(changed, by)}
+    told_too = {"id": request, "edited_by": by, "changed": {c.name: _pair(c) for c in changed}}
+    kept = meta if isinstance(meta, Mapping) else {}
+    return {**result, "content": [note, *content], "_meta": {**kept, META_KEY: told_too}}
+
+
+def words(changed: list[Change], by: str) -> str:
+    """One paragraph for a model: what ran is not what it asked for."""
+    lines = [f"- {c.name}: {_short(c.asked)} -> {_short(c.ran)}" for c in changed]
+    return "\n".join(
+        [f"NOTE: {by} approved this call with changed arguments. What ran differs from what you asked for:", *lines]
+    )
+
+
+def _texts(arguments: str) -> dict[str, str]:
+    value = json.loads(arguments)
+    return {name: stored(item) for name, item in value.items()} if isinstance(value, dict) else {}
+
+
+def _short(text: str | None) -> str:
+    if text is None:
+        return "(absent)"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text):,} characters)"
+
+
+def _pair(change: Change) -> dict[str, Any]:
+    sides = {"asked": change.asked, "ran": change.ran}
+    return {side: _value(text) for side, text in sides.items() if text is not None}
+
+
+def _value(text: str) -> Any:
+    return json.loads(text) if len(text) <= _WHOLE else _short(text)

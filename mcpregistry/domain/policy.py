@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from mcpregistry.domain.snapshot import AgentSpec, EndpointSpec, ServerSpec, ToolSpec
+from mcpregistry.domain.canonical import digest
+
+if TYPE_CHECKING:  # the snapshot holds the compiled rules, so it cannot be imported here
+    from mcpregistry.domain.snapshot import AgentSpec, EndpointSpec, ServerSpec, ToolSpec
 
 
 class Outcome(StrEnum):
@@ -15,22 +18,57 @@ class Outcome(StrEnum):
     ASK = "ask"
     DENY = "deny"
 
+    @property
+    def strictness(self) -> int:
+        return list(Outcome).index(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On what terms people are asked. ``rule_id`` is None when no rule did: the default asks.
+
+    ``fingerprint`` (SHA-256, hex) changes with every edit of the rule that could change a decision.
+    """
+
+    rule_id: int | None
+    rule: str
+    fingerprint: str
+    group_id: int | None = None
+    group: str = ""
+    quorum: int = 1
+    decide_seconds: int = 900
+    execute_seconds: int = 600
+    requester_may_confirm: bool = False
+    run_if_caller_left: bool = False
+
+
+DEFAULT_TERMS = Terms(None, "no rule fits", digest("default", "ask"))
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
+    """``terms`` are there whenever a person is to be asked. ``failed`` names rules whose conditions gave no answer."""
+
     outcome: Outcome
     reason: str
+    terms: Terms | None = None
+    rule_id: int | None = None
+    failed: tuple[tuple[int, str, str], ...] = ()  # rule id, rule name, why
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a policy may look at."""
+    """What a policy may look at. ``now`` is in seconds since the epoch; ``expert`` names the run that calls."""
 
     agent: AgentSpec
     endpoint: EndpointSpec
     server: ServerSpec
     tool: ToolSpec
     arguments: Mapping[str, Any]
+    expert: str = ""
+    now: float = 0.0
+    origin: str = ""
+    host: str = ""
 
 
 class Policy(Protocol):
@@ -46,6 +84,8 @@ def decide(policy: Policy, question: Question) -> Decision:
     """The policy's decision; a policy that fails, or answers anything else, decides to deny."""
     try:
         decision = policy(question)
-        return Decision(Outcome(decision.outcome), str(decision.reason))
+        outcome = Outcome(decision.outcome)
+        terms = decision.terms or DEFAULT_TERMS if outcome is Outcome.ASK else None
+        return Decision(outcome, str(decision.reason), terms, decision.rule_id, decision.failed)
     except Exception as error:  # noqa: BLE001 - whatever breaks in a rule, the call must not run
         return Decision(Outcome.DENY, f"the policy could not be evaluated ({type(error).__name__})")

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
+
+from mcpregistry.domain.policy import Outcome
+from mcpregistry.domain.rules import Rules, RuleSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +30,11 @@ class ServerSpec:
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool with its approved definition (``data``: the fields that a model can see)."""
+    """A tool with its approved definition (``data``: the fields that a model can see).
+
+    The last three are what an operator has confirmed of its behaviour; None: nothing. Sources other
+    than downstream servers give their tools negative ids, so that no rule about a tool means them.
+    """
 
     id: int
     server_id: int
@@ -34,6 +42,9 @@ class ToolSpec:
     definition_hash: str
     data: Mapping[str, Any]
     idempotent: bool
+    read_only: bool | None = None
+    destructive: bool | None = None
+    open_world: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +89,23 @@ class WorkspaceSpec:
     agent: str
 
 
+@dataclass(frozen=True, slots=True)
+class PermitSpec:
+    """An approval given ahead. How many uses are left is asked of the database when it is used."""
+
+    id: int
+    definition_hash: str
+    server_revision: int
+    pins: Mapping[str, Any]
+    expires_at: float
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """One consistent reading of the configuration at ``revision``.
 
-    Only what may serve is in it: active servers, tools with an approved definition that are
-    present and enabled, enabled agents and endpoints, tokens that were not revoked.
+    Only what may serve is in it: active servers, enabled tools whose server says now what
+    was approved, enabled agents and endpoints, tokens that were not revoked.
     """
 
     revision: int
@@ -93,6 +115,14 @@ class Snapshot:
     tokens: Mapping[str, TokenSpec] = field(default_factory=dict)
     endpoints: Mapping[str, EndpointSpec] = field(default_factory=dict)
     workspaces: tuple[WorkspaceSpec, ...] = ()
+    rules: tuple[RuleSpec, ...] = ()
+    default_outcome: Outcome = Outcome.ASK
+    permits: Mapping[tuple[int, int], tuple[PermitSpec, ...]] = field(default_factory=dict)  # by agent and tool
+
+    @cached_property
+    def policy(self) -> Rules:
+        """The rules, compiled when first asked for."""
+        return Rules(self.rules, self.default_outcome)
 
     def agent_of(self, token_hash: str, now: float) -> AgentSpec | None:
         """The agent that a live token belongs to."""

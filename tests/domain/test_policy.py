@@ -21,7 +21,9 @@ class Hostile:
 
 @pytest.mark.parametrize("outcome", Outcome)
 def test_a_decision_is_taken_as_it_is(outcome: Outcome):
-    assert decide(lambda _: Decision(outcome, "why"), QUESTION) == Decision(outcome, "why")
+    decision = decide(lambda _: Decision(outcome, "why"), QUESTION)
+    assert (decision.outcome, decision.reason) == (outcome, "why")
+    assert (decision.terms is not None) == (outcome is Outcome.ASK)
 
 
 def test_a_plain_word_means_the_same_outcome():

@@ -1,0 +1,217 @@
+"""Conditions of policy rules: CEL (https://cel.dev) over the facts of one call.
+
+A condition is compiled once, which refuses what can never work (syntax, unknown names, unknown
+functions) with the place where it breaks, and what could take long (nested loops). Evaluating it
+costs well under a microsecond; handing the facts to CEL costs more, so only those that a condition
+names are handed over, and of ``args`` only the arguments that it names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from importlib.machinery import PathFinder
+from importlib.util import find_spec, module_from_spec
+from typing import Any
+
+from mcpregistry.domain.errors import ConfigInvalid
+
+LONGEST = 4_000  # characters of one condition
+DEEPEST_LOOP = 2  # loops (all, exists, map, filter…) inside each other
+MOST_STEPS = 200_000  # elements that the loops of one condition may visit; about a tenth of a second
+
+# What a condition may look at. ``args`` holds whatever the tool takes.
+FIELDS: Mapping[str, tuple[str, ...]] = {
+    "tool": ("name", "risk", "read_only", "destructive", "open_world", "idempotent"),
+    "server": ("slug", "title", "transport"),
+    "agent": ("slug",),
+    "call": ("endpoint", "origin", "host", "expert", "time", "hour", "minute", "weekday"),
+}
+VARIABLES = ("args", *FIELDS)
+_FUNCTIONS = frozenset(
+    {
+        "size", "contains", "startsWith", "endsWith", "matches", "type", "int", "uint", "double", "string", "bytes",
+        "dyn", "timestamp", "duration", "getFullYear", "getMonth", "getDayOfYear", "getDayOfMonth", "getDate",
+        "getDayOfWeek", "getHours", "getMinutes", "getSeconds", "getMilliseconds",
+    }
+)  # fmt: skip
+_TYPES = frozenset({"int", "uint", "double", "string", "bytes", "bool", "list", "map", "null_type", "type"})
+
+_TEXT = re.compile(
+    r'[rRbB]{0,2}("""(?:\\.|[^\\])*?"""|\'\'\'(?:\\.|[^\\])*?\'\'\'|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\')|//[^\n]*'
+)
+_LOOP = re.compile(r"\.\s*(?:all|exists_one|existsOne|exists|map|filter)\s*\($")
+_BOUND = re.compile(r"\.\s*(?:all|exists_one|existsOne|exists|map|filter)\s*\(\s*([A-Za-z_]\w*)\s*,")
+_FIELD = re.compile(r"(?<![\w.])(tool|server|agent|call)\s*\.\s*([A-Za-z_]\w*)(?!\w*\s*\()")
+_ARGUMENT = re.compile(r"(?<![\w.])args\b(?:\s*\.\s*([A-Za-z_]\w*)(?!\w*\s*\())?")
+_PLACE = re.compile(r"ERROR: <input>:(\d+):(\d+): ([^\n]*)")
+
+
+class ConditionInvalid(ConfigInvalid):
+    """A condition that cannot be used; ``line`` and ``column`` (from 1) say where it breaks."""
+
+    def __init__(self, problem: str, *, line: int = 1, column: int = 1) -> None:
+        self.line, self.column = line, column
+        place = f"line {line}, column {column}" if line > 1 else f"column {column}"
+        super().__init__(
+            f"The condition breaks at {place}: {problem}.",
+            remedy='Correct it, e.g. has(args.amount) && args.amount > 100 || tool.risk == "high".',
+        )
+
+
+class ConditionFailed(Exception):
+    """A condition gave no answer for a call. Its text says why, without any value of the call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """``arguments`` are the only arguments read; None: all of them. ``loops`` is how deep they nest."""
+
+    source: str
+    program: Any
+    variables: frozenset[str]
+    arguments: frozenset[str] | None
+    loops: int = 0
+    weight: int = 1  # by how much the text itself lengthens what its loops visit
+
+    def holds(self, context: Any, arguments: Mapping[str, Any]) -> bool:
+        """Raises ConditionFailed when there is no answer, or when it would take long to find."""
+        if self.loops and (_longest(arguments) + self.weight) ** self.loops * self.weight > MOST_STEPS:
+            raise ConditionFailed("the arguments are too large for its loops")
+        try:
+            answer = self.program.execute(context)
+        except Exception as error:  # noqa: BLE001 - whatever CEL raises is no answer
+            raise ConditionFailed(self._without_values(error)) from None
+        if answer is not True and answer is not False:
+            raise ConditionFailed(f"it gives a {type(answer).__name__}, not true or false")
+        return answer
+
+    def _without_values(self, error: Exception) -> str:
+        """CEL's messages quote values of the call in places; the words of the condition itself may be told."""
+        if isinstance(error, KeyError) and str(error.args[0]) in self.source:
+            return f"it reads '{error.args[0]}', which the call does not have (has(…) asks for it first)"
+        if isinstance(error, KeyError):
+            return "it reads something that the call does not have"
+        if isinstance(error, TypeError):
+            return "it compares or combines values of different types"
+        return f"CEL gave up ({type(error).__name__})"
+
+
+def compile_condition(source: str) -> Condition:
+    """Raises ConditionInvalid with the place where it breaks."""
+    if len(source) > LONGEST:
+        raise ConditionInvalid(f"it is longer than {LONGEST:,} characters", column=LONGEST + 1)
+    program = _parsed(source)
+    blank = _TEXT.sub(lambda found: " " * len(found[0]), source)
+    _refuse_unknown(program, source, blank)
+    loops = _loops(source, blank)
+    used = frozenset(program.variables()) & frozenset(VARIABLES)
+    weight = 1 + blank.count("+") + blank.count(",")
+    return Condition(source, program, used, _arguments(blank), loops, weight)
+
+
+def joined(conditions: Iterable[Condition]) -> Any:
+    """One program that is false exactly when every condition is false; else ask them one by one."""
+    return _cel().compile(" || ".join(f"({_closed(condition.source)})" for condition in conditions))
+
+
+def context_of(facts: Mapping[str, Any]) -> Any:
+    """Facts as CEL takes them. Raises ConditionFailed for what it has no value for, as a lone surrogate."""
+    try:
+        return _cel().Context(dict(facts))
+    except Exception:  # noqa: BLE001 - its text quotes the value
+        raise ConditionFailed("CEL cannot hold the arguments") from None
+
+
+def moment(now: float) -> dict[str, Any]:
+    """The clock's part of ``call``: UTC, Monday is 1."""
+    at = datetime.fromtimestamp(now, UTC)
+    return {"time": at, "hour": at.hour, "minute": at.minute, "weekday": at.isoweekday()}
+
+
+@cache
+def _cel() -> Any:
+    """The engine alone: the package's own ``__init__`` loads a command line first, half a second of it."""
+    package = find_spec("cel")
+    found = PathFinder.find_spec("cel.cel", list(package.submodule_search_locations or ())) if package else None
+    if found is None or found.loader is None:
+        raise ConfigInvalid("CEL is not installed.", remedy="Install common-expression-language.")
+    module = module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def _parsed(source: str) -> Any:
+    try:
+        return _cel().compile(source)
+    except Exception as error:  # noqa: BLE001 - it raises what it likes
+        place = _PLACE.search(str(error))
+        if place is None:
+            raise ConditionInvalid("it is nested too deeply or cannot be read") from None
+        problem = place[3].partition(" expecting {")[0].replace("Syntax error: ", "").replace("'<EOF>'", "its end")
+        raise ConditionInvalid(problem, line=int(place[1]), column=int(place[2])) from None
+
+
+def _refuse_unknown(program: Any, source: str, blank: str) -> None:
+    bound = set(_BOUND.findall(blank))
+    for name in program.variables():
+        if name not in VARIABLES and name not in bound and name not in _TYPES:
+            known = ", ".join(VARIABLES)
+            raise _at(source, _word(blank, name), f"'{name}' is unknown; there are {known}")
+    for name in program.functions():
+        if name[0] not in "_@!-" and name not in _FUNCTIONS:
+            raise _at(source, _word(blank, name), f"there is no function '{name}'")
+    for found in _FIELD.finditer(blank):
+        if found[1] not in bound and found[2] not in FIELDS[found[1]]:
+            fields = ", ".join(FIELDS[found[1]])
+            raise _at(source, found.start(2), f"'{found[1]}' has no '{found[2]}'; it has {fields}")
+
+
+def _word(blank: str, name: str) -> int:
+    found = re.search(rf"(?<![\w]){re.escape(name)}(?!\w)", blank)
+    return found.start() if found else 0
+
+
+def _at(source: str, offset: int, problem: str) -> ConditionInvalid:
+    before = source[:offset]
+    return ConditionInvalid(problem, line=before.count("\n") + 1, column=offset - (before.rfind("\n") + 1) + 1)
+
+
+def _loops(source: str, blank: str) -> int:
+    """How deep loops nest. Raises ConditionInvalid for more than DEEPEST_LOOP."""
+    open_, deepest = [], 0
+    for offset, letter in enumerate(blank):
+        if letter == "(":
+            open_.append(_LOOP.search(blank, max(0, offset - 40), offset + 1) is not None)
+            if sum(open_) > DEEPEST_LOOP:
+                raise _at(source, offset, f"more than {DEEPEST_LOOP} loops inside each other")
+            deepest = max(deepest, sum(open_))
+        elif letter == ")" and open_:
+            open_.pop()
+    return deepest
+
+
+def _arguments(blank: str) -> frozenset[str] | None:
+    names = [found[1] for found in _ARGUMENT.finditer(blank)]
+    return None if any(name is None for name in names) else frozenset(names)
+
+
+def _closed(source: str) -> str:
+    return f"{source}\n" if "//" in source else source  # a comment must not swallow the bracket
+
+
+def _longest(value: Any) -> int:
+    """The length of the longest list or object anywhere inside."""
+    return max((len(each) for each in _containers(value)), default=0)
+
+
+def _containers(value: Any) -> Iterator[Any]:
+    stack = [value]
+    while stack:
+        each = stack.pop()
+        if isinstance(each, Mapping | list | tuple):
+            yield each
+            stack.extend(each.values() if isinstance(each, Mapping) else each)

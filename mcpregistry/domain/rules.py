@@ -1,0 +1,372 @@
+"""Policy rules, compiled: which of them fit a call, and what follows.
+
+Of the rules that fit, those with the highest priority decide, and of these the most restrictive
+outcome counts. A condition that gives no answer can only make the outcome stricter: the decision is
+at least to ask. Which rules concern an agent, endpoint and tool is worked out once, together with
+every condition that looks at nothing else; only the rest is asked anew for each call.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from mcpregistry.domain.canonical import digest, stored
+from mcpregistry.domain.conditions import (
+    Condition,
+    ConditionFailed,
+    ConditionInvalid,
+    compile_condition,
+    context_of,
+    joined,
+    moment,
+)
+from mcpregistry.domain.policy import DEFAULT_TERMS, Decision, Outcome, Question, Terms
+from mcpregistry.domain.risk import risk_of
+
+_BLOCK = 64  # conditions asked at once; a block that is false is done with
+_REMEMBERED = 10_000  # (agent, endpoint, tool) whose rules are kept worked out
+_FIXED = frozenset({"tool", "server", "agent"})  # what does not change from call to call
+
+
+@dataclass(frozen=True, slots=True)
+class RuleSpec:
+    """One enabled rule. Scopes that are None (or empty) fit everything."""
+
+    id: int
+    name: str
+    priority: int
+    outcome: Outcome
+    condition: str = ""
+    agent_id: int | None = None
+    endpoint: str | None = None
+    server_id: int | None = None
+    tool_id: int | None = None
+    expert: str = ""
+    group_id: int | None = None
+    group: str = ""
+    quorum: int = 1
+    decide_seconds: int = 900
+    execute_seconds: int = 600
+    requester_may_confirm: bool = False
+    run_if_caller_left: bool = False
+
+    @property
+    def fingerprint(self) -> str:
+        """Over every field but the names, so that any edit that could change a decision changes it."""
+        facts = {key: value for key, value in asdict(self).items() if key not in ("name", "group")}
+        return digest("rule", stored(facts))
+
+    @property
+    def scope(self) -> tuple[Any, ...]:
+        return self.agent_id, self.endpoint, self.server_id, self.tool_id, self.expert
+
+    @property
+    def terms(self) -> Terms:
+        return Terms(
+            self.id, self.name, self.fingerprint, self.group_id, self.group, self.quorum, self.decide_seconds,
+            self.execute_seconds, self.requester_may_confirm, self.run_if_caller_left,
+        )  # fmt: skip
+
+
+class Fit(StrEnum):
+    FITS = "fits"
+    NOT = "condition is false"
+    FAILED = "condition gives no answer"
+    ELSEWHERE = "is about something else"
+
+
+class Verdict(NamedTuple):
+    """What one rule says about one call, and why."""
+
+    rule: RuleSpec
+    fit: Fit
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """``broken`` says why a condition cannot be used at all; such a rule fails whenever it is asked."""
+
+    spec: RuleSpec
+    condition: Condition | None
+    broken: str = ""
+
+    @property
+    def fixed(self) -> bool:
+        return self.condition is None or self.condition.variables <= _FIXED
+
+    @property
+    def blockable(self) -> bool:
+        """Has a condition that must be asked for each call, and that is sure to be quick."""
+        return self.condition is not None and not self.fixed and not self.condition.loops
+
+    def concerns(self, question: Question) -> bool:
+        spec = self.spec
+        return (
+            (spec.agent_id is None or spec.agent_id == question.agent.id)
+            and (spec.endpoint is None or spec.endpoint == question.endpoint.slug)
+            and (spec.server_id is None or spec.server_id == question.server.id)
+            and (spec.tool_id is None or spec.tool_id == question.tool.id)
+            and (not spec.expert or spec.expert == question.expert)
+        )
+
+    def verdict(self, context: Any, arguments: Mapping[str, Any]) -> Verdict:
+        if self.broken:
+            return Verdict(self.spec, Fit.FAILED, self.broken)
+        if self.condition is None:
+            return Verdict(self.spec, Fit.FITS)
+        try:
+            if isinstance(context, ConditionFailed):
+                raise context
+            return Verdict(self.spec, Fit.FITS if self.condition.holds(context, arguments) else Fit.NOT)
+        except ConditionFailed as error:
+            return Verdict(self.spec, Fit.FAILED, str(error))
+
+
+class _Block(NamedTuple):
+    top: int
+    rules: tuple[Rule, ...]
+    program: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Concerned:
+    """The rules about one agent, endpoint and tool. ``said`` holds the verdicts that no call can change."""
+
+    question: Question
+    rules: tuple[Rule, ...]
+    blocks: tuple[_Block, ...]
+    said: Mapping[int, Verdict]
+    facts: Mapping[str, Any]
+    variables: frozenset[str]
+    arguments: frozenset[str] | None
+
+    def is_about(self, question: Question) -> bool:
+        mine = self.question
+        return mine.agent is question.agent and mine.server is question.server and mine.tool is question.tool
+
+    def context(self, question: Question) -> Any:
+        """The facts of this call as CEL takes them, or the ConditionFailed that they cause."""
+        facts = {name: self.facts[name] for name in self.variables & _FIXED}
+        if "args" in self.variables:
+            given = question.arguments
+            facts["args"] = (
+                given if self.arguments is None else {name: given[name] for name in self.arguments if name in given}
+            )
+        if "call" in self.variables:
+            facts["call"] = _call(question)
+        return _context(facts)
+
+
+@dataclass(slots=True)
+class _Found:
+    """What fits one call so far: only rules of the highest priority that fits, ``best``."""
+
+    context: Any
+    arguments: Mapping[str, Any]
+    said: Mapping[int, Verdict]
+    best: int | None = None
+    fits: list[RuleSpec] = field(default_factory=list)
+    failed: list[Verdict] = field(default_factory=list)
+
+    def may_take(self, priority: int) -> bool:
+        return self.best is None or priority >= self.best
+
+    def take(self, rules: Iterable[Rule]) -> None:
+        """``rules`` come with descending priority."""
+        for rule in rules:
+            if not self.may_take(rule.spec.priority):
+                break
+            verdict = self.said.get(rule.spec.id) or rule.verdict(self.context, self.arguments)
+            if verdict.fit is Fit.FAILED:
+                self.failed.append(verdict)
+            elif verdict.fit is Fit.FITS:
+                if self.best is not None and rule.spec.priority > self.best:
+                    self.fits.clear()
+                self.best = rule.spec.priority
+                self.fits.append(rule.spec)
+
+
+class Rules:
+    """A whole policy: it decides, and it explains itself. Making one compiles every condition."""
+
+    def __init__(self, specs: Iterable[RuleSpec], default: Outcome = Outcome.ASK) -> None:
+        self.default = default
+        self.rules = tuple(_compiled(spec) for spec in sorted(specs, key=_by_priority))
+        self._by_scope: dict[tuple[str, int], tuple[list[Rule], list[_Block]]] = defaultdict(lambda: ([], []))
+        together: dict[tuple[Any, ...], list[Rule]] = defaultdict(list)
+        for rule in self.rules:
+            if rule.blockable:
+                together[rule.spec.scope].append(rule)
+            else:
+                self._by_scope[_index(rule.spec)][0].append(rule)
+        for rules in together.values():
+            self._by_scope[_index(rules[0].spec)][1].extend(map(_block, _slices(rules)))
+        self._known: dict[tuple[Any, ...], _Concerned] = {}
+
+    def __call__(self, question: Question) -> Decision:
+        about = self._concerned(question)
+        found = _Found(about.context(question) if about.variables else None, question.arguments, about.said)
+        found.take(about.rules)
+        for block in about.blocks:
+            if found.may_take(block.top) and not _is_false(block, found.context):
+                found.take(block.rules)
+        return self._concluded(found.fits, [v for v in found.failed if found.may_take(v.rule.priority)])
+
+    def explain(self, question: Question) -> tuple[Verdict, ...]:
+        """What every rule says, the highest priority first."""
+        about = self._concerned(question)
+        context: Any = about.context(question) if about.variables else None
+        return tuple(
+            rule.verdict(context, question.arguments)
+            if rule.spec.id not in about.said and rule.concerns(question)
+            else about.said.get(rule.spec.id) or Verdict(rule.spec, Fit.ELSEWHERE, _elsewhere(rule.spec, question))
+            for rule in self.rules
+        )
+
+    def _concluded(self, fits: list[RuleSpec], failed: list[Verdict]) -> Decision:
+        outcome = max((spec.outcome for spec in fits), key=_strictness, default=self.default)
+        alerts = tuple((v.rule.id, v.rule.name, v.why) for v in failed)
+        if failed and outcome is not Outcome.DENY:
+            asking = [v.rule for v in failed] + [spec for spec in fits if spec.outcome is Outcome.ASK]
+            spec = min(asking, key=_terms_strictness)
+            first = failed[0]
+            reason = f"the condition of rule '{first.rule.name}' gave no answer: {first.why}"
+            return Decision(Outcome.ASK, reason, spec.terms, spec.id, alerts)
+        if not fits:
+            terms = DEFAULT_TERMS if outcome is Outcome.ASK else None
+            return Decision(outcome, "no rule fits", terms, None, alerts)
+        spec = min((spec for spec in fits if spec.outcome is outcome), key=_terms_strictness)
+        terms = spec.terms if outcome is Outcome.ASK else None
+        return Decision(outcome, f"rule '{spec.name}'", terms, spec.id, alerts)
+
+    def _concerned(self, question: Question) -> _Concerned:
+        key = (question.agent.slug, question.endpoint.slug, question.server.id, question.tool.id, question.expert)
+        known = self._known.get(key)
+        if known is None or not known.is_about(question):
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            known = self._known[key] = self._worked_out(question)
+        return known
+
+    def _worked_out(self, question: Question) -> _Concerned:
+        indexed = [self._by_scope[key] for key in _indices(question) if key in self._by_scope]
+        rules = [rule for found, _ in indexed for rule in found if rule.concerns(question)]
+        blocks = [block for _, found in indexed for block in found if block.rules[0].concerns(question)]
+        facts = _facts(question)
+        context = _context(facts) if any(rule.condition for rule in rules if rule.fixed) else None
+        said = {rule.spec.id: rule.verdict(context, {}) for rule in rules if rule.fixed}
+        rules = [rule for rule in rules if rule.spec.id not in said or said[rule.spec.id].fit is not Fit.NOT]
+        asked = [rule for rule in rules if not rule.fixed] + [rule for block in blocks for rule in block.rules]
+        variables, arguments = _reads(asked)
+        return _Concerned(
+            question, tuple(sorted(rules, key=lambda rule: _by_priority(rule.spec))), tuple(blocks), said, facts,
+            variables, arguments,
+        )  # fmt: skip
+
+
+def _compiled(spec: RuleSpec) -> Rule:
+    """A condition that was valid when saved but is not now must not keep the others from counting."""
+    try:
+        return Rule(spec, compile_condition(spec.condition) if spec.condition.strip() else None)
+    except ConditionInvalid as error:
+        return Rule(spec, None, error.message)
+
+
+def _context(facts: Mapping[str, Any]) -> Any:
+    """The facts as CEL takes them, or the ConditionFailed that they cause."""
+    try:
+        return context_of(facts)
+    except ConditionFailed as error:
+        return error
+
+
+def _slices(rules: Sequence[Rule]) -> Iterable[Sequence[Rule]]:
+    return (rules[start : start + _BLOCK] for start in range(0, len(rules), _BLOCK))
+
+
+def _block(rules: Sequence[Rule]) -> _Block:
+    conditions = [rule.condition for rule in rules if rule.condition is not None]
+    return _Block(rules[0].spec.priority, tuple(rules), joined(conditions))
+
+
+def _is_false(block: _Block, context: Any) -> bool:
+    try:
+        return block.program.execute(context) is False
+    except Exception:  # noqa: BLE001 - one of them gives no answer: they are asked one by one
+        return False
+
+
+def _reads(rules: Iterable[Rule]) -> tuple[frozenset[str], frozenset[str] | None]:
+    """Variables and arguments that the conditions of these rules read; None: all arguments."""
+    conditions = [rule.condition for rule in rules if rule.condition is not None]
+    variables = frozenset().union(*(c.variables for c in conditions))
+    if any(c.arguments is None for c in conditions):
+        return variables, None
+    return variables, frozenset().union(*(c.arguments or () for c in conditions))
+
+
+def _index(spec: RuleSpec) -> tuple[str, int]:
+    if spec.tool_id is not None:
+        return "tool", spec.tool_id
+    return ("server", spec.server_id) if spec.server_id is not None else ("any", 0)
+
+
+def _indices(question: Question) -> tuple[tuple[str, int], ...]:
+    return ("tool", question.tool.id), ("server", question.server.id), ("any", 0)
+
+
+def _by_priority(spec: RuleSpec) -> tuple[int, str, int]:
+    return -spec.priority, spec.name, spec.id
+
+
+def _strictness(outcome: Outcome) -> int:
+    return outcome.strictness
+
+
+def _terms_strictness(spec: RuleSpec) -> tuple[Any, ...]:
+    """Smallest first: more people, not the requester himself, named people, less time."""
+    return -spec.quorum, spec.requester_may_confirm, spec.group_id is None, spec.decide_seconds, spec.name, spec.id
+
+
+def _facts(question: Question) -> dict[str, Any]:
+    """What conditions may read and what stays the same from call to call."""
+    tool, server, risk = question.tool, question.server, risk_of(question.tool)
+    return {
+        "tool": {
+            "name": tool.name,
+            "risk": risk.level.value,
+            "read_only": risk.read_only,
+            "destructive": risk.destructive,
+            "open_world": risk.open_world,
+            "idempotent": tool.idempotent,
+        },
+        "server": {"slug": server.slug, "title": server.title, "transport": server.transport},
+        "agent": {"slug": question.agent.slug},
+    }
+
+
+def _call(question: Question) -> dict[str, Any]:
+    return {
+        "endpoint": question.endpoint.slug,
+        "origin": question.origin,
+        "host": question.host,
+        "expert": question.expert,
+        **moment(question.now),
+    }
+
+
+def _elsewhere(spec: RuleSpec, question: Question) -> str:
+    if spec.tool_id is not None and spec.tool_id != question.tool.id:
+        return "another tool"
+    if spec.server_id is not None and spec.server_id != question.server.id:
+        return "another server"
+    if spec.agent_id is not None and spec.agent_id != question.agent.id:
+        return "another agent"
+    if spec.endpoint is not None and spec.endpoint != question.endpoint.slug:
+        return "another endpoint"
+    return f"only runs of expert tool '{spec.expert}'"

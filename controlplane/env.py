@@ -36,9 +36,18 @@ TABLE: tuple[Variable, ...] = (
     Variable(
         "SLIPSNISSE_PASS_ENV", "", "variables that a server's ${NAME} may read, comma-separated; others stay unset"
     ),
+    Variable(
+        "SLIPSNISSE_HOLD",
+        "",
+        "longest that a held call keeps its host waiting, in seconds; as long as the host bears when unset",
+    ),
     Variable("SLIPSNISSE_LOG_LEVEL", "INFO", "DEBUG, INFO, WARNING or ERROR"),
     Variable("SLIPSNISSE_LOG_FORMAT", "auto", "auto (text on a terminal, JSON otherwise), text or json"),
     Variable("DATABASE_URL", "", "postgres://… ; SQLite under var/ when unset", secret=True),
+    Variable(
+        "EMAIL_URL", "", "mail server for notifications: smtp+tls://USER:PASSWORD@mail.example.org:587", secret=True
+    ),
+    Variable("SLIPSNISSE_MAIL_FROM", "slipsnisse@localhost", "sender of e-mail notifications"),
     Variable("CELERY_BROKER_URL", "", "redis://… or amqp://… ; the embedded Valkey under var/ when unset", secret=True),
 )
 
@@ -64,6 +73,18 @@ def flag(name: str) -> bool:
     raise ImproperlyConfigured(f"{name} must be 0 or 1, not {value!r}.")
 
 
+def seconds(name: str) -> float | None:
+    """A number of seconds, None when unset. Raises ImproperlyConfigured for anything else."""
+    value = text(name)
+    try:
+        found = float(value) if value else None
+    except ValueError:
+        found = -1.0
+    if found is not None and not 0 <= found < float("inf"):
+        raise ImproperlyConfigured(f"{name} must be a number of seconds, not {value!r}.")
+    return found
+
+
 def words(name: str) -> list[str]:
     return [word.strip() for word in text(name).split(",") if word.strip()]
 
@@ -73,6 +94,17 @@ def choice(name: str, *allowed: str) -> str:
     if value not in allowed:
         raise ImproperlyConfigured(f"{name} must be one of {', '.join(allowed)}, not {value!r}.")
     return value
+
+
+def mail(name: str) -> dict[str, Any]:
+    """Django's EMAIL_… settings. Raises ImproperlyConfigured without quoting the address: it holds a password."""
+    try:
+        config = environ.Env.email_url_config(environ.Env.URL_CLASS(text(name)))
+    except (ValueError, KeyError, ImproperlyConfigured):
+        config = {}
+    if not config.get("EMAIL_HOST"):
+        raise ImproperlyConfigured(f"{name} must look like smtp+tls://USER:PASSWORD@mail.example.org:587.")
+    return {key: value for key, value in config.items() if key.startswith("EMAIL_") and key != "EMAIL_FILE_PATH"}
 
 
 def _content(name: str, path: str) -> str:

@@ -28,6 +28,7 @@ SITE_URL = env.text("SLIPSNISSE_URL").rstrip("/")
 MCP_ALLOWED_ORIGINS = [SITE_URL, *env.words("SLIPSNISSE_ORIGINS")]
 STDIO_ENABLED = env.flag("SLIPSNISSE_STDIO")
 PASS_ENV = env.words("SLIPSNISSE_PASS_ENV")
+MCP_HOLD_SECONDS = env.seconds("SLIPSNISSE_HOLD")
 
 _ground = ["django.contrib.auth", "django.contrib.contenttypes", "simple_history", "mcpregistry"]
 INSTALLED_APPS = (
@@ -124,6 +125,12 @@ LOGGING = {
     "process": PROCESS or "command",
 }
 
+# --- E-mail -------------------------------------------------------------------------------------
+MAIL_CONFIGURED = bool(env.text("EMAIL_URL"))
+vars().update(env.mail("EMAIL_URL") if MAIL_CONFIGURED else {})
+EMAIL_TIMEOUT = 10
+DEFAULT_FROM_EMAIL = env.text("SLIPSNISSE_MAIL_FROM")
+
 # --- Background work ----------------------------------------------------------------------------
 CELERY_BROKER_URL = env.text("CELERY_BROKER_URL") or embedded.broker_url(VAR_DIR)
 if CELERY_BROKER_URL.startswith("redis"):
@@ -154,6 +161,7 @@ CELERY_BEAT_SCHEDULE_FILENAME = str(VAR_DIR / "beat-schedule")
 TICKS = {
     "mcpregistry.tasks.check_due_servers": 15,
     "mcpregistry.tasks.reap": 10,
+    "mcpregistry.tasks.deliver_notifications": 5,
     "mcpregistry.tasks.prune": 3600,
 }
 # A tick that waited longer than its own interval has a successor: without expiry they pile up while no worker runs.

@@ -46,7 +46,8 @@ class Host:
 
     ``ask`` puts a question to it and waits for the answer (older era). In the modern era a question is
     our answer to the call (``mrtr``), and the repeated call brings the ``reply``. ``hold``: seconds that
-    the caller itself is ready to wait; None when it did not say.
+    the caller itself is ready to wait; None when it did not say. ``said``: its own words for those who
+    decide, who are shown them as not to be trusted.
     """
 
     name: str = ""
@@ -59,6 +60,7 @@ class Host:
     mrtr: bool = False
     reply: Reply | None = None
     hold: float | None = None
+    said: str = ""
 
     @property
     def title(self) -> str:

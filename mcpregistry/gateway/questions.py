@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import structlog
 from django.conf import settings
 from mcp import types as t
 from mcp.server.context import ServerRequestContext
@@ -32,9 +33,12 @@ from mcpregistry.domain.ladder import question_modes
 from mcpregistry.gateway.identity import Caller, caller_of
 from mcpregistry.services import idempotency
 
+log = structlog.get_logger(__name__)
+
 Context = ServerRequestContext[Any, Any]
 
 TASKS = "io.modelcontextprotocol/tasks"
+SAID = "slipsnisse/said"  # in a call's _meta: what the agent tells those who decide
 _KEY = "confirm"  # of our one question in ``inputRequests``
 _FIRST_FORMS, _FIRST_URLS = "2025-06-18", "2025-11-25"  # protocol versions that brought them; they sort as dates
 _FORM: Mapping[str, Any] = {
@@ -76,6 +80,7 @@ async def host_of(ctx: Context, caller: Caller) -> Host:
         ask=_asking(ctx, elicit) if elicit and not modern and ctx.session.can_send_request else None,
         mrtr=modern,
         reply=await _reply(ctx) if modern else None,
+        said=_said(ctx),
     )
 
 
@@ -103,6 +108,11 @@ def _elicitation(ctx: Context, declared: t.ClientCapabilities | None) -> frozens
         modes.add("url")
     name = ctx.session.client_params.client_info.name if ctx.session.client_params else ""
     return question_modes(modes, limits_of(name))
+
+
+def _said(ctx: Context) -> str:
+    said = (ctx.meta or {}).get(SAID)
+    return plain(said, 2000) if isinstance(said, str) else ""
 
 
 # The modern era
@@ -147,7 +157,8 @@ def _asking(ctx: Context, elicit: frozenset[str]) -> Any:
         began = time.monotonic()
         try:
             answer = await (_by_url(ctx, prompt) if prompt.url else _by_form(ctx, prompt))
-        except (MCPError, ValueError):  # it said that it could; whoever cannot after all has nobody to ask
+        except Exception:  # it said that it could; whoever cannot after all has nobody to ask
+            log.info("question.not_asked", exc_info=True)
             return Reply(prompt.request, "cancel", confirmed=False, seconds=0.0, url=bool(prompt.url))
         found = {"action": answer.action, "content": answer.content}
         return _read(prompt, found, time.monotonic() - began)

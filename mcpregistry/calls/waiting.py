@@ -1,0 +1,238 @@
+"""How a held call waits, in the way that its host can bear (``domain/ladder.py`` chooses).
+
+Whatever happens here, the request itself stays as it is in the database: a host that cannot wait is
+told "pending" and comes back with the identical call, which joins. Going away before that cancels.
+
+A question to the person at the host never ends the waiting for others: whoever answers first decides.
+Only a person's word counts as an answer, see ``ladder.meant``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Protocol
+
+from django.conf import settings
+
+from mcpregistry.calls.call import Call, CallOutcome, Host, Prompt, Reply
+from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.hosts import Limits, limits_of
+from mcpregistry.domain.ladder import Answer, Rung, hold_seconds, meant, rungs
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.reveal import reveal
+from mcpregistry.services.holding import TaskWish, Ticket
+
+TELL_EVERY = 10.0  # seconds between progress messages; the most impatient host waits 60
+WHOLE_QUESTION = 4_000  # characters; nobody confirms in a dialogue what it cannot show whole
+_STEP = 1e-6  # the protocol wants rising values; ours must not get ahead of the server's
+_TASK_SLACK_MS = 60_000
+_TASK_POLL_MS = 2_000
+
+
+class Held(Protocol):
+    """What the ladder needs of ``calls.approvals.Approvals``."""
+
+    @property
+    def stopping(self) -> bool: ...
+    async def again(self, request_id: str, call: Call) -> Ticket | None: ...
+    async def ask(self, call: Call, waiting_as: str, *, task: TaskWish | None = None, said: str = "") -> Ticket: ...
+    async def changed(self, ticket: Ticket, timeout: float) -> State: ...
+    async def run(self, ticket: Ticket, call: Call | None = None) -> CallOutcome: ...
+    async def waits_as(self, ticket: Ticket, waiting_as: str) -> None: ...
+    async def away(self, ticket: Ticket) -> CallOutcome: ...
+    async def confirm(self, ticket: Ticket, by: str) -> State: ...
+    async def refuse(self, ticket: Ticket, by: str) -> State: ...
+    def left(self, ticket: Ticket) -> None: ...
+
+
+class Waiting:
+    def __init__(self, approvals: Held) -> None:
+        self._approvals = approvals
+
+    async def __call__(self, call: Call) -> CallOutcome:
+        """Hold the call and wait. Its end, or the state pending with a ticket (and perhaps a prompt).
+
+        Raises SlipsnisseError when the request cannot be recorded.
+        """
+        prompt = _prompt(call)
+        way = rungs(
+            tasks=call.request.host.tasks,
+            questions=prompt is not None,
+            may_confirm=_may_confirm(call),
+            progress=call.request.host.progress and call.request.on_progress is not None,
+        )
+        ticket = await self._ticket(call, way[0])
+        try:
+            return await self._climb(call, ticket, way, prompt)
+        except asyncio.CancelledError:
+            self._approvals.left(ticket)
+            raise
+
+    async def _ticket(self, call: Call, way: Rung) -> Ticket:
+        """Of the request that the reply is about, even if it has ended meanwhile; else a new or joined one."""
+        host = call.request.host
+        if host.reply is not None and (found := await self._approvals.again(host.reply.request, call)):
+            return found
+        return await self._approvals.ask(call, way, task=_task_wish(call, way), said=host.said)
+
+    async def _climb(self, call: Call, ticket: Ticket, way: tuple[Rung, ...], prompt: Prompt | None) -> CallOutcome:
+        if ticket.state is not State.PENDING:
+            return await self._approvals.run(ticket, call)
+        if way[0] is Rung.TASK:
+            return CallOutcome(ticket.call_id, State.PENDING, ticket=ticket)
+        asking = None
+        if way[0] is Rung.QUESTION and prompt is not None:
+            prompt = _addressed(prompt, ticket)
+            if call.request.host.ask is not None:
+                asking = asyncio.ensure_future(call.request.host.ask(prompt))
+            elif call.request.host.reply is None or call.request.host.reply.request != ticket.id:
+                return replace(await self._approvals.away(ticket), prompt=prompt)
+            else:
+                await self._answered(call, ticket, call.request.host.reply, way[1])
+        try:
+            ended = await self._hold(call, ticket, way[-2], asking)
+        finally:
+            if asking is not None:
+                asking.cancel()
+        return ended or await self._approvals.away(ticket)
+
+    async def _hold(
+        self, call: Call, ticket: Ticket, rung: Rung, asking: asyncio.Future[Reply] | None
+    ) -> CallOutcome | None:
+        """Wait for the decision as long as the host bears it. None: time is up, and nobody has decided."""
+        tell = _teller(call, ticket) if rung is Rung.PROGRESS else _silent
+        # The host's clock runs since it called, whatever we did meanwhile.
+        until = call.started + hold_seconds(rung, _limits(call.request.host), cap=_cap(call.request.host))
+        while (rest := until - time.monotonic()) > 0 and not self._approvals.stopping:
+            tell()
+            state, reply = await self._next(ticket, min(rest, TELL_EVERY), asking)
+            if reply is not None:
+                asking = None
+                state = await self._answered(call, ticket, reply, rung)
+            if state is not State.PENDING:
+                return await self._approvals.run(ticket, call)
+        return None
+
+    async def _next(
+        self, ticket: Ticket, timeout: float, asking: asyncio.Future[Reply] | None
+    ) -> tuple[State, Reply | None]:
+        """The next thing that happens within ``timeout``: a decision, or the answer to our question."""
+        if asking is None:
+            return await self._approvals.changed(ticket, timeout), None
+        watching = asyncio.ensure_future(self._approvals.changed(ticket, timeout))
+        try:
+            await asyncio.wait({watching, asking}, return_when=asyncio.FIRST_COMPLETED)
+            if watching.done() and watching.result() is not State.PENDING:
+                return watching.result(), None
+            return State.PENDING, asking.result() if asking.done() else None
+        finally:
+            watching.cancel()
+
+    async def _answered(self, call: Call, ticket: Ticket, reply: Reply, onward: Rung) -> State:
+        """Act on what the person at the host said, if there was one. Returns the state afterwards."""
+        answer = meant(reply.action, confirmed=reply.confirmed or reply.url, seconds=reply.seconds)
+        if reply.url and answer is Answer.YES:
+            answer = Answer.NOBODY  # went to the page, and decides there
+        by = f"the person at {call.request.host.title or 'the host'}"
+        with suppress(SlipsnisseError):  # somebody decided meanwhile, or the rule has changed: that stands
+            if answer is Answer.YES:
+                return await self._approvals.confirm(ticket, by)
+            if answer is Answer.NO:
+                return await self._approvals.refuse(ticket, by)
+        await self._approvals.waits_as(ticket, onward)
+        return State.PENDING
+
+
+# What is asked, and of whom
+
+
+def _prompt(call: Call) -> Prompt | None:
+    """The question for the person at the host, or None when the host cannot put it (whole)."""
+    host = call.request.host
+    if not host.elicit or (host.ask is None and not host.mrtr):
+        return None
+    question = _question(call)
+    if "form" in host.elicit and len(question) <= WHOLE_QUESTION:
+        return Prompt("", question)
+    return Prompt("", _question(call, arguments=False), url="page") if "url" in host.elicit else None
+
+
+def _addressed(prompt: Prompt, ticket: Ticket) -> Prompt:
+    return replace(prompt, request=ticket.id, url=ticket.url if prompt.url else "")
+
+
+def _question(call: Call, *, arguments: bool = True) -> str:
+    """Facts in our words; what comes from elsewhere has its invisible characters made visible."""
+    offer = call.entry.offer
+    lines = [
+        "May this tool call run?",
+        f"Tool: {reveal(offer.tool.name)} of the server {offer.server.slug}",
+        f"Agent: {call.request.catalogue.agent.slug}",
+        f"Why you are asked: {reveal(call.decision.reason)}",
+    ]
+    if arguments:
+        shown = json.dumps(json.loads(call.arguments_json), ensure_ascii=False, indent=1)
+        lines.append(f"Arguments:\n{reveal(shown)}")
+    else:
+        lines.append("The page shows its arguments, which are too long for this question.")
+    return "\n".join(lines)
+
+
+def _may_confirm(call: Call) -> bool:
+    terms = call.decision.terms
+    return terms is not None and terms.requester_may_confirm
+
+
+def _task_wish(call: Call, rung: Rung) -> TaskWish | None:
+    terms = call.decision.terms
+    if rung is not Rung.TASK or terms is None:
+        return None
+    ttl = (terms.decide_seconds + terms.execute_seconds) * 1000 + _TASK_SLACK_MS
+    return TaskWish(ttl_ms=ttl, poll_ms=_TASK_POLL_MS)
+
+
+# How long, and what is said meanwhile
+
+
+def _limits(host: Host) -> Limits:
+    return limits_of(host.name)
+
+
+def _cap(host: Host) -> float | None:
+    """The shorter of what the operator allows and what the caller itself said."""
+    return min((each for each in (settings.MCP_HOLD_SECONDS, host.hold) if each is not None), default=None)
+
+
+def _silent() -> None:
+    pass
+
+
+def _teller(call: Call, ticket: Ticket) -> Callable[[], None]:
+    told = 0
+
+    def tell() -> None:
+        nonlocal told
+        told += 1
+        rest = (ticket.decide_by - datetime.now(UTC)).total_seconds()
+        on_progress = call.request.on_progress
+        if on_progress is not None:
+            on_progress(told * _STEP, None, f"Waiting for {ticket.asked_of}: {duration(rest)} left. {ticket.url}")
+
+    return tell
+
+
+def duration(seconds: float) -> str:
+    """ "4 min 10 s", "2 h 5 min", "3 days 4 h": the two largest units."""
+    rest = max(0, round(seconds))
+    days, hours, minutes = rest // 86_400, rest // 3600 % 24, rest // 60 % 60
+    if days:
+        return f"{days} {'day' if days == 1 else 'days'} {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest % 60} s" if minutes else f"{rest} s"

@@ -29,6 +29,8 @@ from django.db import DatabaseError, OperationalError, connection
 from mcpregistry.domain.canonical import plain, stored
 from mcpregistry.domain.errors import Busy, SlipsnisseError
 from mcpregistry.domain.lifecycle import State
+from mcpregistry.models.access import Configuration
+from mcpregistry.models.approval import ApprovalRequest
 from mcpregistry.models.audit import GENESIS, AuditEntry, entry_hash
 from mcpregistry.models.invocation import Invocation
 
@@ -46,9 +48,15 @@ class NotRecorded(SlipsnisseError):
     code = "NOT_RECORDED"
 
 
-@dataclass(slots=True)
+class NotClaimed(SlipsnisseError):
+    """Somebody else has the call, or it is no longer what was to be claimed: look at it again."""
+
+    code = "NOT_CLAIMED"
+
+
+@dataclass(slots=True, eq=False)
 class _Item:
-    kind: str  # "insert", "finish" or "note" (an audit entry alone)
+    kind: str  # "insert", "claim", "finish" or "note" (an audit entry alone)
     row: Mapping[str, Any]
     fact: tuple[str, str, str, Mapping[str, Any]]  # audit: kind, actor, subject, facts
     done: asyncio.Future[None] | None
@@ -87,8 +95,17 @@ class Recorder:
         """Insert a call in whatever state it is; returns when that is durable. Raises NotRecorded, Busy."""
         await self._wait(self._put("insert", row, kind, facts))
 
+    async def claim(self, row: Mapping[str, Any], *, facts: Mapping[str, Any]) -> int:
+        """Take a call in the state ready; returns its new fence when that is durable. Raises NotRecorded,
+        and NotClaimed when its binding, its fence or the configuration's ``revision`` are not as they were
+        looked at, or its time to run is over.
+        """
+        await self._wait(self._put("claim", row, "call.dispatched", facts))
+        return int(row["fence"]) + 1
+
     async def end(self, row: Mapping[str, Any], *, kind: str, facts: Mapping[str, Any]) -> None:
-        """Move a dispatched call to its end; returns when that is durable. Raises NotRecorded."""
+        """Move a dispatched call to its end; returns when that is durable. Raises NotRecorded.
+        With ``keep`` in the row, its approval keeps the whole result, by the same commit."""
         await self._wait(self._put("finish", row, kind, facts))
 
     def begin_soon(self, row: Mapping[str, Any], *, kind: str, facts: Mapping[str, Any]) -> None:
@@ -150,16 +167,36 @@ class Recorder:
     def _commit_all(self, batch: list[_Item]) -> list[Exception | None]:
         """Commit the batch as one; if a row is to blame, each alone, so that a bad one stands alone."""
         try:
-            self._commit(batch)
+            return self._commit(batch)
         except Exception as error:  # noqa: BLE001 - whatever it is, the callers must hear of it
             if len(batch) == 1 or _database_fails(error):
                 log.error("recorder.failed", error=type(error).__name__, call=batch[0].row["id"], rows=len(batch))
                 self._start_afresh(error)
                 return [error] * len(batch)
             return [self._commit_all([item])[0] for item in batch]
-        return [None] * len(batch)
 
-    def _commit(self, batch: list[_Item]) -> None:
+    def _commit(self, batch: list[_Item]) -> list[Exception | None]:
+        """One transaction. What comes back is None for each, but NotClaimed for a claim that was lost."""
+        claims = [item for item in batch if item.kind == "claim"]
+        if not claims:
+            work, seq, head = self._work(batch)
+            _BACKENDS[connection.vendor](work)
+            self._seq, self._head = seq, head
+            return [None] * len(batch)
+        lost: list[_Item] = []
+
+        def rest(won: list[bool]) -> Work:
+            nonlocal seq, head
+            lost.extend(item for item, mine in zip(claims, won, strict=True) if not mine)
+            work, seq, head = self._work([item for item in batch if item not in lost])
+            return work
+
+        _BACKENDS[connection.vendor]([], _Claims([_claim_values(item.row) for item in claims], rest))
+        self._seq, self._head = seq, head
+        return [NotClaimed("The call is in other hands.") if item in lost else None for item in batch]
+
+    def _work(self, batch: list[_Item]) -> tuple[Work, int, str]:
+        """The statements for these items, and where the audit chain stands after them."""
         seq, head = self._seq, self._head
         audit = []
         for item in batch:
@@ -168,8 +205,9 @@ class Recorder:
             audit.append(row)
         inserts = [_insert_values({**item.row, "writer": self.writer}) for item in batch if item.kind == "insert"]
         finishes = [_finish_values(item.row) for item in batch if item.kind == "finish"]
-        _BACKENDS[connection.vendor]([(_INSERT, inserts), (_FINISH, finishes), (_AUDIT, audit)])
-        self._seq, self._head = seq, head
+        kept = [_keep_values(item.row) for item in batch if item.kind == "finish" and item.row.get("keep")]
+        # First what is kept: whoever sees the end finds the result.
+        return [(_INSERT, inserts), (_KEEP, kept), (_FINISH, finishes), (_AUDIT, audit)], seq, head
 
     def _audit_row(self, item: _Item, seq: int, prev: str) -> tuple[list[Any], str]:
         kind, actor, subject, facts = item.fact
@@ -189,9 +227,10 @@ class Recorder:
                 if error is None:
                     item.done.set_result(None)
                 else:
-                    item.done.set_exception(
-                        NotRecorded("The call could not be recorded, so it was not made.", remedy="Ask the operator.")
+                    unwritten = NotRecorded(
+                        "The call was not made: it could not be recorded.", remedy="Ask the operator."
                     )
+                    item.done.set_exception(error if isinstance(error, NotClaimed) else unwritten)
                     item.done.exception()  # the caller may have left; that is not an error of its own
 
         assert self._loop is not None
@@ -247,6 +286,18 @@ _FINISH = (
     + ", ".join(f"{column} = %s" for column in _FINISH_COLUMNS)
     + f" WHERE id = %s AND fence = %s AND state = '{State.DISPATCHED.value}'"
 )
+# A claim is lost when the call, its time to run, or anything in the configuration is not as it was looked at.
+_CLAIM = (
+    f"UPDATE {Invocation._meta.db_table} SET state = '{State.DISPATCHED.value}', fence = fence + 1, "  # noqa: S608
+    f"dispatched_at = %s, lease_until = %s WHERE id = %s AND state = '{State.READY.value}' AND binding = %s "
+    f"AND fence = %s AND EXISTS (SELECT 1 FROM {ApprovalRequest._meta.db_table} r WHERE r.call_id = "
+    f"{Invocation._meta.db_table}.id AND r.execute_by > %s) "
+    f"AND (SELECT revision FROM {Configuration._meta.db_table} WHERE id = 1) = %s"
+)
+_KEEP = (
+    f"UPDATE {ApprovalRequest._meta.db_table} SET result = %s WHERE call_id = %s AND EXISTS (SELECT 1 FROM "  # noqa: S608
+    f"{Invocation._meta.db_table} c WHERE c.id = %s AND c.fence = %s AND c.state = '{State.DISPATCHED.value}')"
+)
 
 
 def _moment(value: datetime | None) -> Any:
@@ -276,10 +327,31 @@ def _finish_values(row: Mapping[str, Any]) -> list[Any]:
     return [*(_value(row, column) for column in _FINISH_COLUMNS), row["id"], row.get("fence", 0)]
 
 
+def _claim_values(row: Mapping[str, Any]) -> list[Any]:
+    now = _moment(row["dispatched_at"])
+    return [now, _moment(row["lease_until"]), row["id"], row["binding"], row["fence"], now, row["revision"]]
+
+
+def _keep_values(row: Mapping[str, Any]) -> list[Any]:
+    text = stored(row["result"]) if row.get("result") is not None else ""
+    return [text, row["id"], row["id"], row.get("fence", 0)]
+
+
 Work = list[tuple[str, list[list[Any]]]]
 
 
-def _sqlite(work: Work) -> None:
+@dataclass(frozen=True, slots=True)
+class _Claims:
+    """Tried first; ``rest`` makes of which were won what else is to be written."""
+
+    values: list[list[Any]]
+    rest: Callable[[list[bool]], Work]
+
+
+_NO_CLAIMS = _Claims([], lambda won: [])
+
+
+def _sqlite(work: Work, claims: _Claims = _NO_CLAIMS) -> None:
     """One transaction, on disk when it returns (FULL), without SQLite's unfair waiting for the lock."""
     raw: Any = connection.connection
     if raw is None:
@@ -289,7 +361,8 @@ def _sqlite(work: Work) -> None:
         raw.execute("PRAGMA busy_timeout=0")
     _begin(raw)
     try:
-        for sql, rows in work:
+        won = [raw.execute(_CLAIM.replace("%s", "?"), values).rowcount == 1 for values in claims.values]
+        for sql, rows in work or claims.rest(won):
             if rows:
                 raw.executemany(sql.replace("%s", "?"), rows)
         raw.execute("COMMIT")
@@ -312,13 +385,17 @@ def _begin(raw: Any) -> None:
             time.sleep(_LOCK_PAUSE)
 
 
-def _postgres(work: Work) -> None:
+def _postgres(work: Work, claims: _Claims = _NO_CLAIMS) -> None:
     connection.ensure_connection()
     raw = connection.connection
-    with raw.pipeline(), raw.transaction(), raw.cursor() as cursor:
-        for sql, rows in work:
+    with raw.pipeline() as pipeline, raw.transaction(), raw.cursor() as cursor:
+        tried = [raw.execute(_CLAIM, values) for values in claims.values]
+        if tried:
+            pipeline.sync()  # in a pipeline, how many rows were changed is known only afterwards
+        won = [claim.rowcount == 1 for claim in tried]
+        for sql, rows in work or claims.rest(won):
             if rows:
                 cursor.executemany(sql, rows)
 
 
-_BACKENDS: dict[str, Callable[[Work], None]] = {"sqlite": _sqlite, "postgresql": _postgres}
+_BACKENDS: dict[str, Callable[..., None]] = {"sqlite": _sqlite, "postgresql": _postgres}

@@ -286,7 +286,6 @@ _FINISH = (
     + ", ".join(f"{column} = %s" for column in _FINISH_COLUMNS)
     + f" WHERE id = %s AND fence = %s AND state = '{State.DISPATCHED.value}'"
 )
-# A claim is lost when the call, its time to run, or anything in the configuration is not as it was looked at.
 _CLAIM = (
     f"UPDATE {Invocation._meta.db_table} SET state = '{State.DISPATCHED.value}', fence = fence + 1, "  # noqa: S608
     f"dispatched_at = %s, lease_until = %s WHERE id = %s AND state = '{State.READY.value}' AND binding = %s "

@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
+from environ import Env
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ TABLE: tuple[Variable, ...] = (
     Variable(
         "SLIPSNISSE_PASS_ENV", "", "variables that a server's ${NAME} may read, comma-separated; others stay unset"
     ),
+    Variable("MCP_TOOL_APPROVAL", "true", "false: a call that no policy rule speaks about runs without being approved"),
     Variable(
         "SLIPSNISSE_HOLD",
         "",
@@ -99,7 +102,7 @@ def choice(name: str, *allowed: str) -> str:
 def mail(name: str) -> dict[str, Any]:
     """Django's EMAIL_… settings. Raises ImproperlyConfigured without quoting the address: it holds a password."""
     try:
-        config = environ.Env.email_url_config(environ.Env.URL_CLASS(text(name)))
+        config = Env.email_url_config(text(name))
     except (ValueError, KeyError, ImproperlyConfigured):
         config = {}
     if not config.get("EMAIL_HOST"):

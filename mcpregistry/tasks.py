@@ -15,6 +15,7 @@ from celery.signals import worker_process_shutdown, worker_shutdown
 from django.utils import timezone
 
 from mcpregistry.services import connections, health, reaping, retention, testing
+from mcpregistry.services.notifications_delivery import Deliverer
 from mcpregistry.services.probing import Prober
 from mcpregistry.services.wakeups import wake
 
@@ -59,6 +60,12 @@ def reap() -> None:
 
 
 @shared_task
+def deliver_notifications() -> None:
+    """When something is to be told, and every few seconds: empty the outbox, without waiting for receivers."""
+    _deliverer().kick()
+
+
+@shared_task
 def prune() -> None:
     """Every hour: forget what the site's retention says."""
     log.info("pruned", **retention.prune(timezone.now()))
@@ -66,6 +73,7 @@ def prune() -> None:
 
 _lock = threading.Lock()
 _shared: Prober | None = None
+_messenger: Deliverer | None = None
 
 
 def _prober() -> Prober:
@@ -73,6 +81,13 @@ def _prober() -> Prober:
     with _lock:
         _shared = _shared or Prober()
         return _shared
+
+
+def _deliverer() -> Deliverer:
+    global _messenger  # noqa: PLW0603  one per worker process is the point
+    with _lock:
+        _messenger = _messenger or Deliverer()
+        return _messenger
 
 
 @worker_shutdown.connect
@@ -83,3 +98,13 @@ def _close_prober(**_: Any) -> None:
         prober, _shared = _shared, None
     if prober is not None:
         prober.close()
+
+
+@worker_shutdown.connect
+@worker_process_shutdown.connect
+def _close_deliverer(**_: Any) -> None:
+    global _messenger
+    with _lock:
+        deliverer, _messenger = _messenger, None
+    if deliverer is not None:
+        deliverer.close()

@@ -108,6 +108,7 @@ class Delivery(models.Model):
     attempts = models.PositiveIntegerField(default=0)
     created_at = models.DateTimeField()
     next_at = models.DateTimeField(null=True, blank=True, help_text="When it is tried next.")
+    give_up_at = models.DateTimeField(help_text="A failure after this time is the last one.")
     sent_at = models.DateTimeField(null=True, blank=True)
     response_code = models.PositiveIntegerField(null=True, blank=True)
     last_error = models.TextField(blank=True)

@@ -15,7 +15,7 @@ from django.db.models import CharField, Count, Exists, F, OuterRef, Q, QuerySet,
 from django.db.models.functions import Concat
 
 from mcpregistry.domain.lifecycle import TERMINAL, State
-from mcpregistry.models import AuditEntry, Connection, Credential, Invocation, Server, ServerTest, Tool
+from mcpregistry.models import AuditEntry, Channel, Connection, Credential, Invocation, Server, ServerTest, Tool
 from mcpregistry.models.guards import missing_guards
 from mcpregistry.services import chains
 from mcpregistry.services.connections import STALE_AFTER
@@ -116,7 +116,11 @@ def _active_unconfirmed(now: datetime) -> Iterator[str]:
 
 
 def _unsealed(now: datetime) -> Iterator[str]:
-    for model, columns in ((Server, ("sealed_env", "sealed_headers")), (Credential, ("sealed_value",))):
+    for model, columns in (
+        (Server, ("sealed_env", "sealed_headers")),
+        (Credential, ("sealed_value",)),
+        (Channel, ("sealed_access",)),
+    ):
         for column in columns:
             odd = model._default_manager.exclude(**{column: ""}).exclude(**{f"{column}__startswith": "v1."})
             yield from (f"{model.__name__} {key} {column}" for key in _ids(odd))

@@ -20,7 +20,7 @@ from django.utils import timezone
 
 from mcpregistry.domain.canonical import digest, plain, stored
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, OutboundRefused
-from mcpregistry.domain.notices import TYPES, Event, Interest, Kind, show, webhook_key
+from mcpregistry.domain.notices import KEPT_TRYING, TYPES, Event, Interest, Kind, show, webhook_key
 from mcpregistry.models import ApprovalRequest, Channel, Delivery, PolicyRule, Server, SlackIdentity
 from mcpregistry.services import audit
 from mcpregistry.services.records import save_checked
@@ -81,9 +81,12 @@ def _interest(channel: Channel) -> Interest:
 def _owe(channels: Iterable[Channel], event: Event, *, key: str, data: dict[str, Any], at: datetime, **of: Any) -> int:
     body = stored({"type": TYPES[event], "timestamp": at.isoformat(), "data": data})
     rows = [
-        Delivery(channel=channel, event=event.value, key=plain(key, 100), body=body, created_at=at, next_at=at, **of)
+        Delivery(
+            channel=channel, event=event.value, key=plain(key, 100), body=body, created_at=at, next_at=at,
+            give_up_at=at + KEPT_TRYING, **of,
+        )
         for channel in channels
-    ]
+    ]  # fmt: skip
     Delivery.objects.bulk_create(rows, ignore_conflicts=True)  # told before: the first message stands
     transaction.on_commit(lambda: wake("deliver_notifications"))
     return len(rows)
@@ -95,6 +98,8 @@ def arguments_of(request: ApprovalRequest) -> str:
 
 
 def _facts(event: Event, request: ApprovalRequest) -> dict[str, Any]:
+    from mcpregistry.services.approvals import arguments_hash  # which itself enqueues
+
     call, arguments = request.call, arguments_of(request)
     shown = show(arguments)
     return {
@@ -113,7 +118,7 @@ def _facts(event: Event, request: ApprovalRequest) -> dict[str, Any]:
         "edited": bool(request.edited),
         "arguments": shown.text,
         "arguments_whole": shown.whole,
-        "arguments_hash": digest(arguments),
+        "arguments_hash": arguments_hash(request),
         "url": f"{settings.SITE_URL}/approvals/{request.pk}/",
     }
 
@@ -210,7 +215,8 @@ def _check_address(channel: Channel) -> None:
         check_url(str(channel.access.get("url", "")))
     except OutboundRefused:
         raise ConfigInvalid(
-            "The address is not a plain http or https URL.", remedy="Write it like https://hooks.example.org/slipsnisse."
+            "The address is not a plain http or https URL.",
+            remedy="Write it like https://hooks.example.org/slipsnisse.",
         ) from None
 
 
@@ -233,7 +239,7 @@ def redeliver(*, delivery: Delivery, actor: str) -> Delivery:
     """Send it once more, from now on for a day; the receiver gets the same id. Raises Conflict."""
     ended = Delivery.objects.filter(pk=delivery.pk, state__in=[Delivery.State.SENT, Delivery.State.GIVEN_UP])
     now = timezone.now()
-    if not ended.update(state=Delivery.State.WAITING, next_at=now, created_at=now, sent_at=None, last_error=""):
+    if not ended.update(state=Delivery.State.WAITING, next_at=now, give_up_at=now + KEPT_TRYING, last_error=""):
         raise Conflict("It has not ended: it is still being tried.", remedy="Look at the time of its next try.")
     audit.record(kind="delivery.repeated", actor=actor, subject=f"delivery:{delivery.uid.hex}")
     transaction.on_commit(lambda: wake("deliver_notifications"))
@@ -263,4 +269,4 @@ def delete_slack_identity(*, identity: SlackIdentity, actor: str) -> None:
 def slack_person(*, team: str, member: str) -> User | None:
     """Whose Slack account this is, if it is an active person's."""
     found = SlackIdentity.objects.select_related("user").filter(team=team, member=member).first()
-    return found.user if found and found.user.is_active else None  # type: ignore[return-value]
+    return found.user if found and found.user.is_active else None

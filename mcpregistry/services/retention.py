@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from django.db.models import Q, QuerySet
 
 from mcpregistry.domain.lifecycle import TERMINAL
-from mcpregistry.models import Configuration, Invocation, KeptAnswer, Server, ServerTest
+from mcpregistry.models import Configuration, Delivery, Invocation, KeptAnswer, Server, ServerTest
 from mcpregistry.services.events import trim_events
 from mcpregistry.services.idempotency import KEPT_FOR
 
@@ -28,6 +28,7 @@ def prune(now: datetime) -> dict[str, int]:
     return {
         "calls": _delete(ended.filter(received_at__lt=calls_before)),
         "payloads": _empty(ended.filter(received_at__lt=payloads_before)),
+        "deliveries": _delete(Delivery.objects.filter(created_at__lt=payloads_before, next_at=None)),
         "tests": _delete(ServerTest.objects.filter(finished_at__lt=calls_before)),
         "answers": _delete(KeptAnswer.objects.filter(created_at__lt=now - KEPT_FOR)),
         "events": trim_events(Server.objects.values_list("pk", flat=True)),

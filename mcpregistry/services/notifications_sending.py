@@ -1,0 +1,202 @@
+"""One message on the wire: webhook, e-mail or Slack. No database here, and no retry.
+
+What a receiver answers is never quoted: errors are sentences of ours with its status code, or with
+Slack's error word if it looks like one. So nothing a receiver echoes reaches a row or a log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import smtplib
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+from django.conf import settings
+
+from mcpregistry.domain.errors import DownstreamError, OutboundRefused, SlipsnisseError
+from mcpregistry.domain.mails import mail
+from mcpregistry.domain.notices import Event, Kind, retry_after, webhook_headers
+from mcpregistry.domain.slack import message
+from mcpregistry.domain.targets import Limits, Target
+
+log = structlog.get_logger(__name__)
+
+SEND_SECONDS = 15.0
+MAIL_SECONDS = 60.0
+_ANSWER_BYTES = 256 * 1024
+_SLACK_ERROR = re.compile(r"[a-z_]{1,60}")
+_mail_threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="mail")  # a dead mail server keeps only these
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """Everything that sending one message takes. ``repr`` shows no secret."""
+
+    id: str
+    attempt: int
+    kind: Kind
+    event: Event
+    body: str
+    access: Mapping[str, str] = field(repr=False)
+    addresses: tuple[str, ...] = ()
+    room: str = ""
+    networks: tuple[str, ...] = ()
+    message_ref: str = ""  # of the Slack message that this one replaces
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return json.loads(self.body)["data"]
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """How it went. ``error`` empty: it arrived. ``reached``: the receiver answered at all."""
+
+    error: str = ""
+    code: int | None = None
+    reached: bool = True
+    gone: bool = False  # never to be tried again
+    wait: float = 0.0  # seconds that the receiver asks for
+    message_ref: str = ""
+
+
+async def send(parcel: Parcel) -> Receipt:
+    """Never raises for anything that went wrong with the message."""
+    try:
+        async with asyncio.timeout(MAIL_SECONDS if parcel.kind is Kind.EMAIL else SEND_SECONDS):
+            return await _WAYS[parcel.kind](parcel)
+    except TimeoutError:
+        return Receipt("It took too long.", reached=False)
+    except OutboundRefused as error:
+        return Receipt(
+            f"{error.message} If the receiver is yours, add its network to the channel's allowed networks.",
+            reached=False,
+        )
+    except DownstreamError as error:
+        return Receipt(error.message.replace("The server", "The receiver"), reached=False)
+    except SlipsnisseError as error:
+        return Receipt(str(error))
+    except Exception:  # a fault of ours must not end in a message that is tried for ever
+        log.exception("notification_crashed", delivery=parcel.id)
+        return Receipt("It could not be sent because of a fault of ours; the worker's log says more.")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    wait: float
+    body: bytes
+
+
+async def post(
+    url: str, body: bytes, headers: Mapping[str, str], *, networks: tuple[str, ...], answer_bytes: int = 0
+) -> Answer:
+    """One guarded POST; no redirect is followed, and no more of the answer is read than asked for."""
+    from mcpregistry.downstream.outbound import Attempt, Outbound
+
+    target = Target(
+        server_id=0, slug="", revision=0, transport="http", url=url, headers={"Content-Type": "application/json"},
+        allowed_networks=networks, limits=Limits(connect_timeout=SEND_SECONDS / 2),
+    )  # fmt: skip
+    async with Outbound(target) as outbound:
+        context = outbound.send("POST", url, headers=headers, data=body, attempt=Attempt())
+        async with context as reply:
+            wait = retry_after(reply.headers.get("retry-after", ""), datetime.now(UTC))
+            read = await reply.body(answer_bytes) if answer_bytes else b""
+            return Answer(reply.status, wait, read)
+
+
+async def _webhook(parcel: Parcel) -> Receipt:
+    body, seconds = parcel.body.encode(), int(time.time())
+    headers = webhook_headers(message=parcel.id, seconds=seconds, body=body, secret=parcel.access["signing"])
+    answer = await post(parcel.access["url"], body, headers, networks=parcel.networks)
+    if 200 <= answer.status < 300:
+        return Receipt(code=answer.status)
+    redirected = ", which is not followed. Enter the address where it leads." if 300 <= answer.status < 400 else "."
+    error = f"The receiver answered HTTP {answer.status}{redirected}"
+    return Receipt(error, answer.status, gone=answer.status == 410, wait=answer.wait)
+
+
+# Slack
+
+
+@dataclass(frozen=True, slots=True)
+class SlackAnswer:
+    """``error`` is Slack's own word, such as channel_not_found, or a sentence of ours."""
+
+    error: str = ""
+    status: int = 200
+    wait: float = 0.0
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+async def call_slack(
+    method: str, payload: Mapping[str, Any], *, access: Mapping[str, str], networks: tuple[str, ...]
+) -> SlackAnswer:
+    """One method of Slack's Web API. Raises DownstreamError when it cannot be reached."""
+    headers = {"Authorization": f"Bearer {access['token']}", "Content-Type": "application/json; charset=utf-8"}
+    url = f"{access['url'].rstrip('/')}/{method}"
+    answer = await post(url, json.dumps(payload).encode(), headers, networks=networks, answer_bytes=_ANSWER_BYTES)
+    if answer.status != 200:
+        return SlackAnswer(f"HTTP {answer.status}", answer.status, answer.wait)
+    try:
+        data = json.loads(answer.body)
+    except (ValueError, RecursionError):
+        data = None
+    if not isinstance(data, dict):
+        return SlackAnswer("no JSON object")
+    if data.get("ok") is True:
+        return SlackAnswer(data=data)
+    word = str(data.get("error"))
+    return SlackAnswer(word if _SLACK_ERROR.fullmatch(word) else "an error without a name")
+
+
+async def _slack(parcel: Parcel) -> Receipt:
+    room, _, stamp = parcel.message_ref.partition(" ")
+    place = {"channel": room, "ts": stamp} if stamp else {"channel": parcel.room}
+    payload = {**message(parcel.event, parcel.data), **place}
+    method = "chat.update" if stamp else "chat.postMessage"
+    answer = await call_slack(method, payload, access=parcel.access, networks=parcel.networks)
+    if answer.error:
+        return Receipt(f"Slack answered: {answer.error}.", answer.status, wait=answer.wait)
+    ref = f"{answer.data.get('channel', '')} {answer.data.get('ts', '')}"
+    return Receipt(code=200, message_ref=ref if 2 < len(ref) <= 100 else "")
+
+
+# E-mail
+
+
+async def _email(parcel: Parcel) -> Receipt:
+    if not settings.MAIL_CONFIGURED:
+        return Receipt("No mail server is configured. Set EMAIL_URL.", reached=False)
+    return await asyncio.get_running_loop().run_in_executor(_mail_threads, _send_mail, parcel)
+
+
+def _send_mail(parcel: Parcel) -> Receipt:
+    from django.core.mail import EmailMultiAlternatives
+
+    content = mail(parcel.event, parcel.data)
+    # The same Message-ID when it is sent again: most mail stores then keep one.
+    headers = {"Message-ID": f"<{parcel.id}@slipsnisse>", "Auto-Submitted": "auto-generated"}
+    letter = EmailMultiAlternatives(content.subject, content.text, to=list(parcel.addresses), headers=headers)
+    letter.attach_alternative(content.html, "text/html")
+    try:
+        letter.send()
+    except smtplib.SMTPRecipientsRefused as error:
+        code = next((code for code, _ in error.recipients.values()), None)
+        return Receipt("The mail server refuses every address.", code)
+    except smtplib.SMTPResponseException as error:
+        return Receipt("The mail server refused it.", error.smtp_code)
+    except (smtplib.SMTPException, OSError) as error:
+        return Receipt(f"The mail server cannot be reached or broke off ({type(error).__name__}).", reached=False)
+    return Receipt(code=250)
+
+
+_WAYS: dict[Kind, Callable[[Parcel], Any]] = {Kind.WEBHOOK: _webhook, Kind.EMAIL: _email, Kind.SLACK: _slack}

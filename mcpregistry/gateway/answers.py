@@ -12,13 +12,34 @@ from mcp import types as t
 from mcp.shared.exceptions import MCPError
 
 from mcpregistry.calls.call import CallOutcome
+from mcpregistry.calls.standing import standing
+from mcpregistry.domain.lifecycle import TERMINAL
 
 
-def tool_result(outcome: CallOutcome, *, legacy: bool) -> dict[str, Any]:
-    """The result object for ``tools/call``. Raises MCPError -32602 for an unknown tool."""
+def tool_result(outcome: CallOutcome, *, legacy: bool, typed: bool = False) -> dict[str, Any]:
+    """The result object for ``tools/call``. Raises MCPError -32602 for an unknown tool.
+
+    ``typed``: the tool was listed with an output schema. Hosts hold a result's structured content
+    against it, the TypeScript SDK's that of an error as well, and lose what does not fit. So our own
+    words for such a tool are an error in text alone, which every host shows.
+    """
     if outcome.error_code == "NOT_FOUND" and outcome.result is None:
         raise MCPError(t.INVALID_PARAMS, outcome.message)
-    return _passed_through(_own_words(outcome) if outcome.result is None else outcome.result, legacy=legacy)
+    if outcome.result is not None:
+        return _passed_through(outcome.result, legacy=legacy)
+    own = _own_words(outcome) if outcome.ticket is None or outcome.state in TERMINAL else _not_yet(outcome)
+    if typed:
+        del own["structuredContent"]
+        own["isError"] = True
+    return _passed_through(own, legacy=legacy)
+
+
+def _not_yet(outcome: CallOutcome) -> dict[str, Any]:
+    """ "Pending". No error: models take an error for a reason to try another way, which is what must not happen."""
+    ticket = outcome.ticket
+    assert ticket is not None
+    said = standing(ticket, outcome.state)
+    return {"content": [{"type": "text", "text": said["message"]}], "structuredContent": said}
 
 
 def _own_words(outcome: CallOutcome) -> dict[str, Any]:

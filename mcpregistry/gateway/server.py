@@ -31,6 +31,7 @@ from mcpregistry.gateway.answers import tool_result
 from mcpregistry.gateway.changes import Changes
 from mcpregistry.gateway.identity import Caller, caller_of
 from mcpregistry.gateway.progress import passing_on
+from mcpregistry.gateway.questions import boundary, host_of, input_required
 
 log = structlog.get_logger(__name__)
 
@@ -85,7 +86,7 @@ class Gateway:
         server.add_notification_handler("notifications/initialized", t.NotificationParams, self._initialized)
         if importlib.util.find_spec("opentelemetry.sdk") is None:
             server.middleware.clear()  # tracing without an exporter costs a tenth of a call and shows nothing
-        server.middleware += [self._guard, self._whole]
+        server.middleware += [self._guard, boundary(self._caller), self._whole]
         return server
 
     async def _guard(self, ctx: Context, call_next: CallNext) -> HandlerResult:
@@ -132,19 +133,26 @@ class Gateway:
 
     async def _call_tool(self, ctx: Context, params: t.CallToolRequestParams) -> Any:
         caller = self._caller_of(ctx)
+        catalogue, host = self.catalogue(caller), await host_of(ctx, caller)
         async with self._progress(ctx) as on_progress:
             request = CallRequest(
-                catalogue=self.catalogue(caller),
+                catalogue=catalogue,
                 name=params.name,
                 arguments=params.arguments or {},
                 origin=caller.origin,
-                host_name=_host_name(ctx),
+                host_name=host.title,
                 request_id=_request_id(ctx),
                 meta=_onward(ctx),
                 on_progress=on_progress,
+                host=host,
             )
             outcome = await self.engine.call(request)
-        _answer.set(tool_result(outcome, legacy=is_legacy(ctx)))
+        if outcome.prompt is not None:
+            _answer.set(input_required(outcome.prompt))
+        else:
+            entry = catalogue.find(params.name)
+            typed = entry is not None and "outputSchema" in entry.listing
+            _answer.set(tool_result(outcome, legacy=is_legacy(ctx), typed=typed))
         return _PLACEHOLDER
 
     async def _whole(self, ctx: Context, call_next: CallNext) -> HandlerResult:
@@ -182,11 +190,6 @@ class Gateway:
 
 def is_legacy(ctx: Context) -> bool:
     return ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS
-
-
-def _host_name(ctx: Context) -> str:
-    params = ctx.session.client_params
-    return f"{params.client_info.name} {params.client_info.version}" if params else ""
 
 
 def _request_id(ctx: Context) -> str:

@@ -1,0 +1,104 @@
+"""Anthropic's messages: ``POST /v1/messages``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from subagents.llm.scripted.openai import as_object
+from subagents.llm.scripted.pieces import event, identifier, pieces, text_of
+from subagents.llm.scripted.script import Ask, Reply, Result
+
+# litellm offers a tool of this name when the history has tool calls and the request offers none
+_PLACEHOLDER = "dummy_tool"
+
+
+def read(body: dict[str, Any], model: str, streams: bool) -> Ask:
+    messages = body.get("messages") or []
+    blocks = [(m["role"], b) for m in messages for b in _blocks(m.get("content"))]
+    names = {b["id"]: b["name"] for _, b in blocks if b.get("type") == "tool_use"}
+    users = [b["text"] for role, b in blocks if role == "user" and b.get("type") == "text"]
+    return Ask(
+        model=model,
+        stream=streams,
+        answered=sum(m["role"] == "assistant" for m in messages),
+        system=text_of(body.get("system")),
+        user=users[0] if users else "",
+        tools=tuple(t["name"] for t in body.get("tools") or [] if t["name"] != _PLACEHOLDER),
+        results=tuple(
+            Result(names.get(b["tool_use_id"], ""), text_of(b.get("content")))
+            for _, b in blocks
+            if b.get("type") == "tool_result"
+        ),
+    )
+
+
+def whole(reply: Reply, ask: Ask) -> dict[str, Any]:
+    return _message(reply, ask) | {"content": _content(reply, ask), "stop_reason": _stop(reply)}
+
+
+def stream(reply: Reply, ask: Ask) -> Iterator[bytes]:
+    start = _message(reply, ask) | {"content": [], "stop_reason": None}
+    yield event({"type": "message_start", "message": start}, "message_start")
+    for index, block in enumerate(_content(reply, ask)):
+        yield from _block(index, block, reply)
+    end = {"stop_reason": _stop(reply), "stop_sequence": None}
+    usage = {"output_tokens": reply.usage.output}
+    yield event({"type": "message_delta", "delta": end, "usage": usage}, "message_delta")
+    yield event({"type": "message_stop"}, "message_stop")
+
+
+def error(status: int, message: str) -> dict[str, Any]:
+    kinds = {
+        400: "invalid_request_error",
+        401: "authentication_error",
+        429: "rate_limit_error",
+        529: "overloaded_error",
+    }
+    return {"type": "error", "error": {"type": kinds.get(status, "api_error"), "message": message}}
+
+
+def _blocks(content: Any) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else list(content or [])
+
+
+def _content(reply: Reply, ask: Ask) -> list[dict[str, Any]]:
+    calls = [
+        {"type": "tool_use", "id": identifier("toolu", ask, i), "name": c.name, "input": as_object(c.arguments)}
+        for i, c in enumerate(reply.calls)
+    ]
+    return [*([{"type": "text", "text": reply.text}] if reply.text else []), *calls]
+
+
+def _block(index: int, block: dict[str, Any], reply: Reply) -> Iterator[bytes]:
+    is_text = block["type"] == "text"
+    start = {"type": "text", "text": ""} if is_text else block | {"input": {}}
+    yield event({"type": "content_block_start", "index": index, "content_block": start}, "content_block_start")
+    calls_before = index - bool(reply.text)
+    for piece in pieces(block["text"] if is_text else reply.calls[calls_before].arguments):
+        delta = (
+            {"type": "text_delta", "text": piece} if is_text else {"type": "input_json_delta", "partial_json": piece}
+        )
+        yield event({"type": "content_block_delta", "index": index, "delta": delta}, "content_block_delta")
+    yield event({"type": "content_block_stop", "index": index}, "content_block_stop")
+
+
+def _message(reply: Reply, ask: Ask) -> dict[str, Any]:
+    usage = reply.usage
+    return {
+        "id": identifier("msg", ask),
+        "type": "message",
+        "role": "assistant",
+        "model": ask.model,
+        "stop_sequence": None,
+        "usage": {
+            "input_tokens": usage.input - usage.cached - usage.cache_write,
+            "cache_read_input_tokens": usage.cached,
+            "cache_creation_input_tokens": usage.cache_write,
+            "output_tokens": usage.output,
+        },
+    }
+
+
+def _stop(reply: Reply) -> str:
+    return "max_tokens" if reply.cut_off else "tool_use" if reply.calls else "end_turn"

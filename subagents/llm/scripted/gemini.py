@@ -1,0 +1,80 @@
+"""Google's generateContent: ``POST …/models/{model}:generateContent`` and ``:streamGenerateContent``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from subagents.llm.scripted.openai import as_object
+from subagents.llm.scripted.pieces import event, identifier, pieces
+from subagents.llm.scripted.script import Ask, Reply, Result
+
+
+def read(body: dict[str, Any], model: str, streams: bool) -> Ask:
+    contents = body.get("contents") or []
+    parts = [p for c in contents for p in c.get("parts") or []]
+    instruction = body.get("systemInstruction") or body.get("system_instruction") or {}
+    return Ask(
+        model=model,
+        stream=streams,
+        answered=sum(c.get("role") == "model" for c in contents),
+        system="\n".join(p.get("text") or "" for p in instruction.get("parts") or []),
+        user=_first_words(contents),
+        tools=tuple(_offered(body)),
+        results=tuple(_result(p) for p in parts if _either(p, "functionResponse", "function_response")),
+    )
+
+
+def whole(reply: Reply, ask: Ask) -> dict[str, Any]:
+    texts = [{"text": reply.text}] if reply.text else []
+    calls = [{"functionCall": {"name": c.name, "args": as_object(c.arguments)}} for c in reply.calls]
+    return _answer([*texts, *calls], reply, ask, finish="MAX_TOKENS" if reply.cut_off else "STOP")
+
+
+def stream(reply: Reply, ask: Ask) -> Iterator[bytes]:
+    for piece in pieces(reply.text):
+        yield event(_answer([{"text": piece}], reply, ask))
+    calls = [{"functionCall": {"name": c.name, "args": as_object(c.arguments)}} for c in reply.calls]
+    yield event(_answer(calls, reply, ask, finish="MAX_TOKENS" if reply.cut_off else "STOP"))
+
+
+def error(status: int, message: str) -> dict[str, Any]:
+    names = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 404: "NOT_FOUND", 429: "RESOURCE_EXHAUSTED"}
+    return {"error": {"code": status, "message": message, "status": names.get(status, "INTERNAL")}}
+
+
+def _first_words(contents: list[dict[str, Any]]) -> str:
+    """The last text of the first message: clients put a system prompt before it for models that take none."""
+    texts = [p["text"] for c in contents[:1] for p in c.get("parts") or [] if p.get("text")]
+    return texts[-1] if texts else ""
+
+
+def _offered(body: dict[str, Any]) -> Iterator[str]:
+    for tool in body.get("tools") or []:
+        for declared in _either(tool, "functionDeclarations", "function_declarations") or []:
+            yield declared["name"]
+
+
+def _either(part: dict[str, Any], camel: str, snake: str) -> Any:
+    return part.get(camel) or part.get(snake)
+
+
+def _result(part: dict[str, Any]) -> Result:
+    response = _either(part, "functionResponse", "function_response")
+    value = response.get("response") or {}
+    content = value.get("content", value) if isinstance(value, dict) else value
+    return Result(response.get("name", ""), content if isinstance(content, str) else json.dumps(content))
+
+
+def _answer(parts: list[dict[str, Any]], reply: Reply, ask: Ask, finish: str | None = None) -> dict[str, Any]:
+    candidate: dict[str, Any] = {"index": 0, "content": {"role": "model", "parts": parts}}
+    usage = reply.usage
+    counts = {
+        "promptTokenCount": usage.input,
+        "candidatesTokenCount": usage.output,
+        "totalTokenCount": usage.input + usage.output,
+        "cachedContentTokenCount": usage.cached,
+    }
+    answer = {"usageMetadata": counts, "modelVersion": ask.model, "responseId": identifier("resp", ask)}
+    return answer | {"candidates": [candidate | ({"finishReason": finish} if finish else {})]}

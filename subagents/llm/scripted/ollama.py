@@ -1,0 +1,77 @@
+"""Ollama's native chat: ``POST /api/chat``, one JSON object a line when streaming."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from subagents.llm.scripted.openai import as_object
+from subagents.llm.scripted.pieces import pieces, text_of
+from subagents.llm.scripted.script import Ask, Reply, Result
+
+
+def read(body: dict[str, Any], model: str, streams: bool) -> Ask:
+    messages = body.get("messages") or []
+    asked = [c["function"]["name"] for m in messages for c in m.get("tool_calls") or []]
+    users = [text_of(m.get("content")) for m in messages if m["role"] == "user"]
+    answers = [m for m in messages if m["role"] == "tool"]
+    return Ask(
+        model=model,
+        stream=streams,
+        answered=sum(m["role"] == "assistant" for m in messages),
+        system="\n".join(text_of(m.get("content")) for m in messages if m["role"] == "system"),
+        user=users[0] if users else "",
+        tools=tuple(t["function"]["name"] for t in body.get("tools") or []),
+        # This wire knows no call ids: results come in the order of the calls.
+        results=tuple(
+            Result(m.get("tool_name") or (asked[i] if i < len(asked) else ""), text_of(m.get("content")))
+            for i, m in enumerate(answers)
+        ),
+    )
+
+
+def whole(reply: Reply, ask: Ask) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": reply.text}
+    if reply.calls:
+        message["tool_calls"] = [_call(c.name, c.arguments) for c in reply.calls]
+    return _line(ask, message) | _end(reply)
+
+
+def stream(reply: Reply, ask: Ask) -> Iterator[bytes]:
+    for piece in pieces(reply.text):
+        yield _encoded(_line(ask, {"role": "assistant", "content": piece}))
+    if reply.calls:  # all in one line: clients number the calls of a line
+        calls = [_call(c.name, c.arguments) for c in reply.calls]
+        yield _encoded(_line(ask, {"role": "assistant", "content": "", "tool_calls": calls}))
+    yield _encoded(_line(ask, {"role": "assistant", "content": ""}) | _end(reply))
+
+
+def error(status: int, message: str) -> dict[str, Any]:
+    return {"error": message}
+
+
+def show(model: str) -> dict[str, Any]:
+    """``POST /api/show``: what clients ask about a model before they offer it tools."""
+    return {"details": {"family": "scripted"}, "capabilities": ["completion", "tools"], "model_info": {}}
+
+
+def _line(ask: Ask, message: dict[str, Any]) -> dict[str, Any]:
+    return {"model": ask.model, "created_at": "2026-01-01T00:00:00Z", "message": message, "done": False}
+
+
+def _end(reply: Reply) -> dict[str, Any]:
+    return {
+        "done": True,
+        "done_reason": "length" if reply.cut_off else "stop",
+        "prompt_eval_count": reply.usage.input,
+        "eval_count": reply.usage.output,
+    }
+
+
+def _call(name: str, arguments: str) -> dict[str, Any]:
+    return {"function": {"name": name, "arguments": as_object(arguments)}}
+
+
+def _encoded(line: dict[str, Any]) -> bytes:
+    return json.dumps(line).encode() + b"\n"

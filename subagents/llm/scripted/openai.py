@@ -1,0 +1,101 @@
+"""OpenAI's chat completions, as most servers speak them: ``POST …/chat/completions``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from subagents.llm.scripted.pieces import event, identifier, pieces, text_of
+from subagents.llm.scripted.script import Ask, Reply, Result
+
+
+def read(body: dict[str, Any], model: str, streams: bool) -> Ask:
+    messages = body.get("messages") or []
+    names = {c["id"]: c["function"]["name"] for m in messages for c in m.get("tool_calls") or []}
+    users = [text_of(m.get("content")) for m in messages if m["role"] == "user"]
+    return Ask(
+        model=model,
+        stream=streams,
+        answered=sum(m["role"] == "assistant" for m in messages),
+        system="\n".join(text_of(m.get("content")) for m in messages if m["role"] in ("system", "developer")),
+        user=users[0] if users else "",
+        tools=tuple(t["function"]["name"] for t in body.get("tools") or []),
+        results=tuple(
+            Result(names.get(m.get("tool_call_id"), ""), text_of(m.get("content")))
+            for m in messages
+            if m["role"] == "tool"
+        ),
+    )
+
+
+def whole(reply: Reply, ask: Ask) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": reply.text or None}
+    if reply.calls:
+        message["tool_calls"] = [_call(reply, ask, index) for index in range(len(reply.calls))]
+    choice = {"index": 0, "message": message, "finish_reason": _finish(reply), "logprobs": None}
+    return _envelope(ask, "chat.completion") | {"choices": [choice], "usage": _usage(reply)}
+
+
+def stream(reply: Reply, ask: Ask) -> Iterator[bytes]:
+    yield _chunk(ask, {"role": "assistant", "content": ""})
+    for piece in pieces(reply.text):
+        yield _chunk(ask, {"content": piece})
+    for index, call in enumerate(reply.calls):
+        head = _call(reply, ask, index) | {"index": index}
+        yield _chunk(ask, {"tool_calls": [head | {"function": {"name": call.name, "arguments": ""}}]})
+        for piece in pieces(call.arguments):
+            yield _chunk(ask, {"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
+    yield _chunk(ask, {}, _finish(reply))
+    yield event(_envelope(ask, "chat.completion.chunk") | {"choices": [], "usage": _usage(reply)})
+    yield b"data: [DONE]\n\n"
+
+
+def error(status: int, message: str) -> dict[str, Any]:
+    kinds = {401: "invalid_request_error", 429: "rate_limit_error", 400: "invalid_request_error"}
+    return {"error": {"message": message, "type": kinds.get(status, "server_error"), "param": None, "code": None}}
+
+
+def _envelope(ask: Ask, kind: str) -> dict[str, Any]:
+    # service_tier: litellm's groq adapter fails without it
+    return {
+        "id": identifier("chatcmpl", ask),
+        "object": kind,
+        "created": 1,
+        "model": ask.model,
+        "service_tier": "default",
+    }
+
+
+def _chunk(ask: Ask, delta: dict[str, Any], finish: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    return event(_envelope(ask, "chat.completion.chunk") | {"choices": [choice]})
+
+
+def _call(reply: Reply, ask: Ask, index: int) -> dict[str, Any]:
+    call = reply.calls[index]
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": identifier("call", ask, index), "type": "function", "function": function}
+
+
+def _finish(reply: Reply) -> str:
+    return "length" if reply.cut_off else "tool_calls" if reply.calls else "stop"
+
+
+def _usage(reply: Reply) -> dict[str, Any]:
+    usage = reply.usage
+    return {
+        "prompt_tokens": usage.input,
+        "completion_tokens": usage.output,
+        "total_tokens": usage.input + usage.output,
+        "prompt_tokens_details": {"cached_tokens": usage.cached},
+    }
+
+
+def as_object(arguments: str) -> dict[str, Any]:
+    """For wires that carry arguments as an object; broken ones travel as they are, in one member."""
+    try:
+        value = json.loads(arguments)
+    except ValueError:
+        return {"__broken__": arguments}
+    return value if isinstance(value, dict) else {"__broken__": arguments}

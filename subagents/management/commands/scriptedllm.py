@@ -1,0 +1,45 @@
+"""Serve scripted models: a stand-in for a model provider, for demos and tests without key or internet."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+import yaml
+from django.core.management.base import BaseCommand, CommandError
+
+from subagents.llm.scripted.app import ScriptedModels
+from subagents.llm.scripted.library import demo_script
+from subagents.llm.scripted.running import server_for
+from subagents.llm.scripted.script import Script, ScriptError, load
+
+
+class Command(BaseCommand):
+    help = (
+        "Answer like OpenAI (/v1/chat/completions), Anthropic (/v1/messages), Google "
+        "(/v1beta/models/NAME:generateContent) and Ollama (/api/chat), from a script. GET /journal shows what was asked."
+    )
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--script", type=Path, action="append", default=[], help="a YAML or JSON file; may repeat")
+        parser.add_argument("--host", default="127.0.0.1")
+        parser.add_argument("--port", type=int, default=4800)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        script = demo_script()
+        for path in options["script"]:
+            script = script.merged(_read(path))
+        where = f"http://{options['host']}:{options['port']}"
+        self.stdout.write(f"Scripted models at {where}: {', '.join(sorted(script.scenarios))}. Ctrl-C ends.")
+        server_for(ScriptedModels(script), host=options["host"], port=options["port"]).run()
+
+
+def _read(path: Path) -> Script:
+    try:
+        return load(yaml.safe_load(path.read_text()))
+    except OSError as error:
+        raise CommandError(f"{path} cannot be read: {error.strerror}.") from error
+    except (yaml.YAMLError, ScriptError) as error:
+        raise CommandError(f"{path}: {error}") from error

@@ -6,7 +6,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
@@ -43,13 +43,20 @@ def sdk_server(kind: Literal["http", "sse"]) -> Iterator[str]:
     """Yields the URL to connect to."""
     server = make_server()
     app = server.streamable_http_app() if kind == "http" else server.sse_app()
+    with serving(app) as address:
+        yield f"{address}/{'mcp' if kind == 'http' else 'sse'}"
+
+
+@contextlib.contextmanager
+def serving(app: Any) -> Iterator[str]:
+    """An ASGI application on loopback, in a thread; yields ``http://host:port``."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1, ws="none")
         site = uvicorn.Server(config)
         thread = threading.Thread(target=site.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}/{'mcp' if kind == 'http' else 'sse'}"
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             site.should_exit = True
             thread.join(10)

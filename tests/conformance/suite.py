@@ -1,0 +1,52 @@
+"""Runs the official conformance suite against our HTTP door and reads what it found, check by check."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.externals import node_program, npm_module
+from tests.fakes.stage import folder
+
+HERE = Path(__file__).parent
+PROGRAM = "@modelcontextprotocol/conformance/dist/index.js"
+_FOLDER = re.compile(r"server-(.+?)-\d{4}-\d\d-\d\dT")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """``lines`` is ``{scenario: ["SUCCESS check-id", …]}``, sorted: what two runs can be compared by."""
+
+    code: int
+    printed: str
+    lines: dict[str, list[str]]
+
+    def statuses(self, scenario: str) -> set[str]:
+        return {line.split(" ")[0] for line in self.lines[scenario]}
+
+    def passed(self) -> set[str]:
+        return {scenario for scenario in self.lines if self.statuses(scenario) <= {"SUCCESS", "INFO", "SKIPPED"}}
+
+
+def run(url: str, token: str, *options: str) -> Outcome:
+    """One run of the suite's server mode. It has no option for a header: a preloaded script adds the token."""
+    out = folder()
+    words = [node_program(), "--import", str(HERE / "bearer.mjs"), npm_module(PROGRAM), "server", "--url", url]
+    done = subprocess.run(
+        [*words, "-o", str(out), *options],
+        capture_output=True, text=True, timeout=300, check=False, env=os.environ | {"CONFORMANCE_TOKEN": token},
+    )  # fmt: skip
+    return Outcome(done.returncode, done.stdout + done.stderr, _read(out))
+
+
+def _read(out: Path) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for path in sorted(out.rglob("checks.json")):
+        name = _FOLDER.match(path.parent.name)
+        assert name, path
+        found[name[1]] = sorted(f"{check['status']} {check['id']}" for check in json.loads(path.read_text()))
+    return found

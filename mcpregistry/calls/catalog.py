@@ -21,11 +21,16 @@ PAGE = 500  # every host follows a single page; not every host was seen to follo
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One tool that a source can serve to somebody. ``kind`` names the source that dispatches it."""
+    """One tool that a source can serve to somebody. ``kind`` names the source that dispatches it.
+
+    ``own``: a tool of ours that tells a caller about itself. It keeps its name in every style, needs no
+    grant, and no rule is asked about it.
+    """
 
     kind: str
     server: ServerSpec
     tool: ToolSpec
+    own: bool = False
 
 
 class Source(Protocol):
@@ -113,8 +118,11 @@ class Catalogues:
 
     def _build(self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float) -> Catalogue:
         offers = [o for source in self.sources for o in source.offers(snapshot, endpoint, agent, now)]
-        names = exposed_names([(o.server.slug, o.tool.name) for o in offers], endpoint.naming_style)
-        entries = (_entry(names[o.server.slug, o.tool.name], o, endpoint) for o in offers)
+        granted = [o for o in offers if not o.own]
+        names = exposed_names([(o.server.slug, o.tool.name) for o in granted], endpoint.naming_style)
+        entries = [_entry(names[o.server.slug, o.tool.name], o, endpoint) for o in granted]
+        if granted:  # whoever may call nothing needs no tool about its calls
+            entries += [Entry(o.tool.name, o, o.tool.data) for o in offers if o.own]
         ordered = {e.name: e for e in sorted(entries, key=lambda e: e.name)}
         return Catalogue(endpoint, agent, ordered, next_expiry((*agent.grants, *endpoint.grants), now))
 

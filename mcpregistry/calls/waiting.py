@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 from django.conf import settings
 
@@ -127,7 +127,8 @@ class Waiting:
             return await self._approvals.changed(ticket, timeout), None
         watching = asyncio.ensure_future(self._approvals.changed(ticket, timeout))
         try:
-            await asyncio.wait({watching, asking}, return_when=asyncio.FIRST_COMPLETED)
+            both: set[asyncio.Future[Any]] = {watching, asking}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if watching.done() and watching.result() is not State.PENDING:
                 return watching.result(), None
             return State.PENDING, asking.result() if asking.done() else None

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 MAX_NAME = 64  # what OpenAI-family models and most hosts take; the MCP limit is 128
 UNSHORTENED = 55  # beyond it some host changes names, see long_names
+OWN_NAMES = frozenset({"mcp_approval_status"})  # our own tools; no server's tool is ever shown under these
 
 _FORMS = {
     "double": "{server}__{tool}",
@@ -30,7 +31,8 @@ def exposed_names(pairs: Iterable[tuple[str, str]], style: str) -> dict[tuple[st
 
     A name that is too long, empty or wanted by more than one pair gets a stable suffix made from
     the pair alone, so that it does not depend on which other tools there are. So does a name that
-    looks as if it had one: no server can choose the name that another one's tool was given.
+    looks as if it had one: no server can choose the name that another one's tool was given. Nor one of
+    our own tools' names.
     """
     wanted = {pair: _ILLEGAL.sub("_", _FORMS[style].format(server=pair[0], tool=pair[1])) for pair in set(pairs)}
     counts = Counter(wanted.values())
@@ -43,7 +45,7 @@ def exposed_names(pairs: Iterable[tuple[str, str]], style: str) -> dict[tuple[st
 
 
 def _usable(name: str) -> bool:
-    return 0 < len(name) <= MAX_NAME and not _SUFFIX.search(name)
+    return 0 < len(name) <= MAX_NAME and name not in OWN_NAMES and not _SUFFIX.search(name)
 
 
 def _suffixed(name: str, pair: tuple[str, str], digits: int) -> str:

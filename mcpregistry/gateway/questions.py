@@ -76,7 +76,7 @@ async def host_of(ctx: Context, caller: Caller) -> Host:
         transport=caller.origin,
         tasks=modern and declared is not None and TASKS in (declared.extensions or {}),
         elicit=elicit,
-        progress=bool(ctx.meta) and ctx.meta.get("progress_token") is not None,
+        progress=(ctx.meta or {}).get("progress_token") is not None,
         ask=_asking(ctx, elicit) if elicit and not modern and ctx.session.can_send_request else None,
         mrtr=modern,
         reply=await _reply(ctx) if modern else None,

@@ -1,0 +1,110 @@
+"""``mcp_approval_status``: how a held call stands, asked by the agent whose call it is.
+
+It is our own tool: no grant is needed and no rule asked, since it tells an agent only of its own calls;
+somebody else's id and one that never was give the same answer. It is listed for agents whose calls
+could be held, to others it would only be one more name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from mcpregistry.calls.call import Call, CallOutcome
+from mcpregistry.calls.catalog import Offer
+from mcpregistry.calls.standing import standing
+from mcpregistry.domain.canonical import digest, stored
+from mcpregistry.domain.errors import NotFound
+from mcpregistry.domain.lifecycle import TERMINAL, State
+from mcpregistry.domain.policy import Outcome
+from mcpregistry.domain.snapshot import AgentSpec, EndpointSpec, ServerSpec, Snapshot, ToolSpec
+from mcpregistry.services.holding import Ticket
+
+KIND = "builtin"
+NAME = "mcp_approval_status"
+
+_LISTING: Mapping[str, Any] = {
+    "name": NAME,
+    "title": "Status of a call that waits for approval",
+    "description": (
+        "Tells how a tool call stands that was answered with 'pending approval': who is asked, how long is left, "
+        "what was decided and why, and the result once there is one. Give the id from that answer."
+    ),
+    "inputSchema": {
+        "type": "object",
+        "properties": {"id": {"type": "string", "minLength": 1, "maxLength": 64, "description": "approval or call id"}},
+        "required": ["id"],
+        "additionalProperties": False,
+    },
+    "annotations": {"readOnlyHint": True, "openWorldHint": False},
+}
+_SERVER = ServerSpec(
+    id=-1, slug="slipsnisse", title="Slipsnisse", revision=0, transport="none", connect_mode="none",
+    request_timeout=10.0, max_message_bytes=0, available=True,
+)  # fmt: skip
+_TOOL = ToolSpec(
+    id=-1, server_id=-1, name=NAME, definition_hash=digest(stored(_LISTING)), data=_LISTING, idempotent=True
+)
+_OFFER = Offer(KIND, _SERVER, _TOOL, own=True)
+
+
+class Held(Protocol):
+    """What is needed of ``calls.approvals.Approvals``."""
+
+    async def find(self, held_id: str, agent_slug: str) -> Ticket | None: ...
+    async def run(self, ticket: Ticket, call: Call | None = None) -> CallOutcome: ...
+
+
+class ApprovalStatus:
+    """Both the source of the one tool and what serves it."""
+
+    kind = KIND
+
+    def __init__(self, approvals: Held) -> None:
+        self._approvals = approvals
+
+    def offers(self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float) -> Iterable[Offer]:
+        return (_OFFER,) if _may_be_held(snapshot, endpoint, agent) else ()
+
+    async def __call__(self, call: Call, *, on_sent: Callable[[], None]) -> dict[str, Any]:
+        held_id = str(call.request.arguments["id"])
+        ticket = await self._approvals.find(held_id, call.request.catalogue.agent.slug)
+        if ticket is None:
+            raise NotFound(
+                "There is no such request of yours.", remedy="Give the id from the answer 'pending approval'."
+            )
+        if ticket.state not in TERMINAL:
+            said = standing(ticket, ticket.state)
+            return {"content": [{"type": "text", "text": said["message"]}], "structuredContent": said}
+        return _ended(ticket, await self._approvals.run(ticket))
+
+
+def _may_be_held(snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec) -> bool:
+    """Whether any rule could ask a person about a call of this agent; one whose condition fails asks too."""
+    return snapshot.default_outcome is Outcome.ASK or any(
+        (rule.outcome is Outcome.ASK or rule.condition)
+        and rule.agent_id in (None, agent.id)
+        and rule.endpoint in (None, endpoint.slug)
+        for rule in snapshot.rules
+    )
+
+
+def _ended(ticket: Ticket, outcome: CallOutcome) -> dict[str, Any]:
+    """How it ended, and the tool's own result behind it."""
+    done = outcome.state is State.SUCCEEDED
+    words = "The call ran. Its result follows." if outcome.result else f"{outcome.message} {outcome.remedy}".strip()
+    said = {
+        "status": "done" if done else "failed" if outcome.result else "ended",
+        "message": words,
+        "state": outcome.state.value,
+        "approval": ticket.id,
+        "call": ticket.call_id,
+        "url": ticket.url,
+    }
+    result = outcome.result or {}
+    content = result.get("content")
+    parts = content if isinstance(content, list) else []
+    return {
+        "content": [{"type": "text", "text": f"{words} (state: {outcome.state.value})"}, *parts],
+        "structuredContent": said | ({"result": result} if result else {}),
+    }

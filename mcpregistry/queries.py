@@ -166,13 +166,13 @@ def waiting_count() -> int:
 def with_status(tools: QuerySet[Tool], status: str) -> QuerySet[Tool]:
     """The tools of one status, as ``Tool.status`` would call it; ``disabled`` and ``waiting`` besides."""
     current = Q(pinned__isnull=False, latest=F("pinned"))
-    rejected = Q(pinned__isnull=True, latest__decided_at__isnull=False)
+    rejected = Q(latest__decided_at__isnull=False, latest__approved=False)
     kinds = {
         "gone": Q(present=False),
         "disabled": Q(enabled=False),
         "approved": Q(present=True) & current,
-        "rejected": Q(present=True) & rejected,
-        "changed": Q(present=True, pinned__isnull=False) & ~current,
+        "rejected": Q(present=True) & rejected & ~current,
+        "changed": Q(present=True, pinned__isnull=False) & ~current & ~rejected,
         "quarantined": Q(present=True, pinned__isnull=True) & ~rejected,
     }
     if status == "waiting":

@@ -79,6 +79,12 @@ class StaleRevision(DownstreamError):
     code = "STALE_REVISION"
 
 
+class DefinitionChanged(DownstreamError):
+    """The server describes the tool otherwise than was approved; nothing was sent."""
+
+    code = "DEFINITION_CHANGED"
+
+
 class AuthFailed(DownstreamError):
     """The server refused our credential (HTTP 401 or 403). Not retried."""
 

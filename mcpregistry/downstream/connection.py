@@ -37,6 +37,7 @@ from mcp_types import (
 )
 from mcp_types.version import LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
 
+from mcpregistry.domain.definitions import definition_hash
 from mcpregistry.domain.errors import (
     DownstreamError,
     TimedOut,
@@ -46,7 +47,7 @@ from mcpregistry.domain.redaction import blot
 from mcpregistry.domain.targets import Target
 from mcpregistry.downstream.failures import typed_error
 from mcpregistry.downstream.limits import check_result, check_tools, public_meta
-from mcpregistry.downstream.listing import header_maps, list_pages
+from mcpregistry.downstream.listing import described, header_maps, list_pages
 from mcpregistry.downstream.wire import Channel, ProgressCallback, Request
 
 log = structlog.get_logger(__name__)
@@ -110,6 +111,7 @@ class Connection:
         self._modern = False
         self._stamp: dict[str, Any] = {}
         self._header_maps: dict[str, dict[tuple[str, ...], str]] = {}
+        self._hashes: dict[str, str] = {}
         self._last_used = time.monotonic()
         self._stopping = False
         self._wake = asyncio.Event()
@@ -215,9 +217,9 @@ class Connection:
             raw = await self._ask("server/discover", {})
             meta = raw.get("_meta")
             info = meta.get("io.modelcontextprotocol/serverInfo") if isinstance(meta, dict) else None
-            return _description(raw.get("instructions"), info, raw.get("capabilities"))
+            return described(raw.get("instructions"), info, raw.get("capabilities"))
         info = client.server_info
-        return _description(
+        return described(
             client.instructions,
             info.model_dump(by_alias=True, mode="json", exclude_none=True) if info else None,
             client.server_capabilities.model_dump(by_alias=True, mode="json", exclude_none=True),
@@ -269,7 +271,23 @@ class Connection:
         timings = {**before.timings, "list": (time.monotonic() - started) * 1000}
         self.discovery = replace(before, tools=tuple(tools), problems=tuple(problems), timings=timings)
         self._header_maps = header_maps(tools) if self._modern and self.target.transport == "http" else {}
+        self._hashes = {}
         return self.discovery
+
+    async def reread(self) -> None:
+        """Read the tools again and tell of what has changed. Raises DownstreamError."""
+        before = self.discovery
+        after = await self.read_tools()
+        if after != before:
+            self._on_tools_changed(after)
+
+    def says(self, tool_name: str) -> str:
+        """Hash of what the server said last about this tool; empty when it does not list it."""
+        if tool_name not in self._hashes:
+            assert self.discovery is not None
+            found = next((tool for tool in self.discovery.tools if tool["name"] == tool_name), None)
+            self._hashes[tool_name] = definition_hash(found, self.discovery.instructions) if found else ""
+        return self._hashes[tool_name]
 
     async def _listed(self) -> list[Any]:
         assert self.discovery is not None
@@ -308,14 +326,11 @@ class Connection:
             await self._dirty.wait()
             await anyio.sleep(SETTLE_SECONDS)  # one reading for a burst of notices
             self._dirty.clear()
-            before = self.discovery
             try:
-                after = await self.read_tools()
+                await self.reread()
             except DownstreamError as error:
                 log.warning("tools_not_readable", server_id=self.target.server_id, code=error.code)
                 continue
-            if after != before:
-                self._on_tools_changed(after)
             await anyio.sleep(REREAD_SECONDS)
 
     # -- requests from other tasks --------------------------------------------------------------
@@ -377,11 +392,3 @@ class Connection:
         finally:
             self.in_flight -= 1
             self._last_used = time.monotonic()
-
-
-def _description(instructions: object, server_info: object, capabilities: object) -> dict[str, Any]:
-    return {
-        "instructions": instructions if isinstance(instructions, str) else "",
-        "server_info": server_info if isinstance(server_info, dict) else {},
-        "capabilities": capabilities if isinstance(capabilities, dict) else {},
-    }

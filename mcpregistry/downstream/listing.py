@@ -15,6 +15,15 @@ MAX_PAGES = 200
 Ask = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
+def described(instructions: object, server_info: object, capabilities: object) -> dict[str, Any]:
+    """What a server says about itself, whatever it sent in place of it."""
+    return {
+        "instructions": instructions if isinstance(instructions, str) else "",
+        "server_info": server_info if isinstance(server_info, dict) else {},
+        "capabilities": capabilities if isinstance(capabilities, dict) else {},
+    }
+
+
 async def list_pages(ask: Ask, *, most: int) -> list[Any]:
     """All listed tools, raw; stops soon after ``most``. Raises DownstreamError."""
     listed: list[Any] = []

@@ -19,7 +19,14 @@ from typing import Any
 import structlog
 
 from mcpregistry.domain import health
-from mcpregistry.domain.errors import ConnectionFailed, DownstreamError, SlipsnisseError, StaleRevision, TimedOut
+from mcpregistry.domain.errors import (
+    ConnectionFailed,
+    DefinitionChanged,
+    DownstreamError,
+    SlipsnisseError,
+    StaleRevision,
+    TimedOut,
+)
 from mcpregistry.domain.targets import Target
 from mcpregistry.downstream.connection import Connection, Discovery, open_connection
 from mcpregistry.downstream.facts import ConnectionEvent, ServerState, TestReport
@@ -59,13 +66,15 @@ class Pool:
         max_result_bytes: int | None = None,
         idempotent: bool = False,
         revision: int | None = None,
+        definition: str | None = None,
     ) -> dict[str, Any]:
         """One ``tools/call``; the raw result dict, untouched.
 
         ``timeout`` in seconds spans queueing, connecting and the answer (None: the server's own;
         0: none). Cancelling the awaiting task tells the server. Raises Busy, or DownstreamError
         whose ``sent`` says whether the call may have taken effect. With ``revision`` it goes to
-        the server as it was configured then, or nowhere.
+        the server as it was configured then, or nowhere; with ``definition`` (a hash) only while
+        the server says exactly that of the tool.
         """
         arguments = parse_arguments(arguments_json)
         slot = self._slot_at(server_id, revision)
@@ -76,6 +85,7 @@ class Pool:
             connection = slot.enter_now() or await slot.enter(deadline)
             try:
                 _check_revision(connection, revision)
+                await _check_definition(connection, tool_name, definition)
                 result = await connection.call(
                     tool_name,
                     arguments,
@@ -218,6 +228,18 @@ class Pool:
 def _check_revision(connection: Connection, revision: int | None) -> None:
     if revision is not None and connection.target.revision != revision:
         raise StaleRevision("The server was changed after this call was decided on.", remedy="Call again.")
+
+
+async def _check_definition(connection: Connection, tool_name: str, definition: str | None) -> None:
+    """A server that was just started may say something else than when it was approved."""
+    if definition is None or connection.says(tool_name) == definition:
+        return
+    await connection.reread()
+    if connection.says(tool_name) != definition:
+        raise DefinitionChanged(
+            "The server has changed this tool since it was approved.",
+            remedy="Ask the operator to look at the change; until then it cannot be called.",
+        )
 
 
 def may_resend(error: DownstreamError, target: Target, *, idempotent: bool) -> bool:

@@ -18,13 +18,19 @@ class ToolQuerySet(models.QuerySet["Tool"]):
     def approved(self) -> ToolQuerySet:
         return self.filter(pinned__isnull=False)
 
+    def serving(self) -> ToolQuerySet:
+        """What the server says now is what was approved."""
+        return self.filter(present=True, pinned__isnull=False, latest=models.F("pinned"))
+
     def waiting(self) -> ToolQuerySet:
-        """New or changed: the newest definition is neither approved nor rejected."""
-        return self.filter(present=True, latest__decided_at__isnull=True).exclude(latest=models.F("pinned"))
+        """New or changed: nobody has decided on the newest definition."""
+        return self.filter(present=True, latest__isnull=False, latest__decided_at__isnull=True).exclude(
+            latest=models.F("pinned")
+        )
 
 
 class Tool(models.Model):
-    """One tool that a server offers. It is served only while a definition of it is approved."""
+    """One tool that a server offers. It is served only while what the server says now is what was approved."""
 
     server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="tools")
     name = models.CharField(max_length=500, help_text="The name that the server uses.")
@@ -60,12 +66,12 @@ class Tool(models.Model):
 
     @property
     def status(self) -> str:
-        """One word for lists: gone, approved, changed, rejected or quarantined."""
+        """One word for lists: gone, approved, changed, rejected or quarantined. Only approved ones serve."""
         if not self.present:
             return "gone"
         if self.pinned_id and self.pinned_id == self.latest_id:
             return "approved"
-        if self.latest is not None and self.latest.decided_at and not self.pinned_id:
+        if self.latest is not None and self.latest.decided_at and not self.latest.approved:
             return "rejected"
         return "changed" if self.pinned_id else "quarantined"
 

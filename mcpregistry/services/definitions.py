@@ -1,4 +1,9 @@
-"""Definitions: what a server lists is compared with what was approved; only approved ones serve."""
+"""Definitions: what a server lists is compared with what was approved.
+
+A tool serves only while what its server says now is what was approved (``Tool.objects.serving``): a new or
+changed one is quarantined until somebody decides, the others of its server go on. Every approved text
+stays approved until it is rejected, so a server that goes back to one of them heals by itself.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +14,9 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
-from mcpregistry.domain.canonical import plain, stored
-from mcpregistry.domain.definitions import definition_hash, differences, visible
+from mcpregistry.domain.canonical import digest, plain, stored
+from mcpregistry.domain.definitions import differences, visible
+from mcpregistry.domain.errors import Conflict
 from mcpregistry.models import Definition, Server, ServerEvent, Tool
 from mcpregistry.services import audit
 
@@ -29,8 +35,13 @@ class Changes:
 
 
 @transaction.atomic
-def observe(*, server: Server, listed: Iterable[dict[str, Any]], process: str = "") -> Changes:
-    """Store what the server offers now. New and changed tools wait for approval; nothing is lost."""
+def observe(
+    *, server: Server, listed: Iterable[dict[str, Any]], instructions: str = "", process: str = ""
+) -> Changes:
+    """Store what the server offers now. New and changed tools wait for approval; nothing is lost.
+
+    ``instructions``: what the server tells every model that uses it, part of each of its tools' definitions.
+    """
     Server.objects.select_for_update(no_key=True).get(pk=server.pk)  # processes look at the same time
     now, changes = timezone.now(), Changes()
     known = {tool.name: tool for tool in server.tools.select_related("latest", "pinned")}
@@ -39,7 +50,8 @@ def observe(*, server: Server, listed: Iterable[dict[str, Any]], process: str = 
         name = plain(str(data["name"]), 500)
         if name not in seen:
             seen.add(name)
-            _observe_one(server, known.get(name), name, data, now=now, changes=changes)
+            body = visible(data, instructions)
+            _observe_one(server, known.get(name), name, body, now=now, changes=changes)
     for name, tool in known.items():
         if name not in seen and tool.present:
             tool.present = False
@@ -53,14 +65,14 @@ def observe(*, server: Server, listed: Iterable[dict[str, Any]], process: str = 
 
 
 def _observe_one(
-    server: Server, tool: Tool | None, name: str, data: dict[str, Any], *, now: Any, changes: Changes
+    server: Server, tool: Tool | None, name: str, body: dict[str, Any], *, now: Any, changes: Changes
 ) -> None:
     if tool is None:
         tool = Tool.objects.create(server=server, name=name, first_seen_at=now, last_seen_at=now)
         changes.added.append(name)
     elif not tool.present:
         changes.returned.append(name)
-    definition = _definition(tool, data, now)
+    definition = _definition(tool, body, now)
     if tool.latest is not None and tool.latest != definition:
         changes.changed.append(name)
     facts: dict[str, Any] = {"latest": definition, "present": True}
@@ -72,11 +84,12 @@ def _observe_one(
         tool.save(update_fields=[*facts])  # and one row of history; a decision made meanwhile stands
 
 
-def _definition(tool: Tool, data: dict[str, Any], now: Any) -> Definition:
-    found = definition_hash(data)
+def _definition(tool: Tool, body: dict[str, Any], now: Any) -> Definition:
+    text = stored(body)
+    found = digest(text)
     if tool.latest is not None and tool.latest.hash == found:
         return tool.latest
-    defaults = {"body": stored(visible(data)), "seen_at": now}
+    defaults = {"body": text, "seen_at": now}
     return Definition.objects.get_or_create(tool=tool, hash=found, defaults=defaults)[0]
 
 
@@ -95,12 +108,12 @@ def _named(changes: Changes) -> list[tuple[str, list[str]]]:
 
 @transaction.atomic
 def approve(*, definition: Definition, actor: str, user: object = None) -> Tool:
-    """Pin this definition: from now on exactly this text and schema is listed and called."""
-    tool = Tool.objects.select_for_update(of=("self",)).get(pk=definition.tool_id)
+    """Accept this definition: while the server says exactly this, the tool is listed and called."""
+    tool = _locked(definition)
     before = tool.pinned.data if tool.pinned else {}
-    Definition.objects.filter(pk=definition.pk).update(approved=True, decided_at=timezone.now(), decided_by=user)
-    tool.pinned_id = definition.pk
-    tool.save(update_fields=["pinned"])
+    _decide(definition, user, approved=True)
+    said_now_is_approved = tool.definitions.filter(pk=tool.latest_id, approved=True).exists()
+    _pin(tool, tool.latest_id if said_now_is_approved else definition.pk)
     audit.record(
         kind="definition.approved", actor=actor, subject=f"tool:{tool}", hash=definition.hash,
         fields=differences(before, definition.data),
@@ -111,13 +124,46 @@ def approve(*, definition: Definition, actor: str, user: object = None) -> Tool:
 @transaction.atomic
 def reject(*, definition: Definition, actor: str, user: object = None) -> Tool:
     """Never serve this definition; if it is the one being served, the tool is withdrawn."""
-    tool = Tool.objects.select_for_update(of=("self",)).get(pk=definition.tool_id)
-    Definition.objects.filter(pk=definition.pk).update(approved=False, decided_at=timezone.now(), decided_by=user)
+    tool = _locked(definition)
+    _decide(definition, user, approved=False)
     if tool.pinned_id == definition.pk:
-        tool.pinned = None
-        tool.save(update_fields=["pinned"])
+        _pin(tool, None)
     audit.record(kind="definition.rejected", actor=actor, subject=f"tool:{tool}", hash=definition.hash)
     return tool
+
+
+@transaction.atomic
+def revert(*, definition: Definition, actor: str, user: object = None) -> Tool:
+    """Hold to the text that was approved before this one: this one is not served (any more).
+
+    We cannot make a server say something else: the tool serves again once the server offers the earlier
+    text. Raises Conflict when no other text of the tool was ever approved.
+    """
+    tool = _locked(definition)
+    earlier = tool.definitions.filter(approved=True).exclude(pk=definition.pk).order_by("-decided_at", "-pk").first()
+    if earlier is None:
+        raise Conflict("No other text of this tool was ever approved.", remedy="Reject this one instead.")
+    _decide(definition, user, approved=False)
+    _pin(tool, earlier.pk)
+    audit.record(
+        kind="definition.reverted", actor=actor, subject=f"tool:{tool}", hash=definition.hash, kept=earlier.hash
+    )
+    return tool
+
+
+def _locked(definition: Definition) -> Tool:
+    return Tool.objects.select_for_update(of=("self",)).get(pk=definition.tool_id)
+
+
+def _decide(definition: Definition, user: object, *, approved: bool) -> None:
+    Definition.objects.filter(pk=definition.pk).update(
+        approved=approved, decided_at=timezone.now(), decided_by=user
+    )
+
+
+def _pin(tool: Tool, definition_id: int | None) -> None:
+    tool.pinned_id = definition_id
+    tool.save(update_fields=["pinned"])
 
 
 @transaction.atomic

@@ -128,7 +128,9 @@ def due_servers(now: datetime, limit: int = _CLAIMS_PER_TICK) -> list[int]:
 
 def learn(*, server: Server, discovery: Discovery, process: str = "") -> None:
     """A server told its tools: compare them with what is approved, and note that it works."""
-    definitions.observe(server=server, listed=discovery.tools, process=process)
+    definitions.observe(
+        server=server, listed=discovery.tools, instructions=discovery.instructions, process=process
+    )
     if discovery.problems:
         message = f"Left out: {'; '.join(discovery.problems)}"
         warn_once(server_id=server.pk, kind="tools_left_out", message=message)

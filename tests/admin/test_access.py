@@ -83,8 +83,8 @@ def test_the_agents_page_shows_exactly_what_it_sees(client_of: ClientOf, site: S
     answer = client.get(change(local))
     assert answer.context["chosen"].slug == "default"
     names = set(answer.context["catalogue"].entries)
-    assert {"git__git_status", "time__convert_time", "github__create_issue"} <= names
-    assert not any(name.startswith(("postgres", "github__delete")) for name in names)
+    assert {"git__git_status", "time__convert_time", "github__get_issue"} <= names
+    assert not any(name.startswith(("postgres", "github__delete", "github__create")) for name in names)
     narrow = client.get(change(local) + "?endpoint=readonly").context["catalogue"].entries
     assert set(narrow) == {"time__convert_time", "time__get_current_time"}
 

@@ -30,9 +30,12 @@ TOOLS = ("echo", "refuse", "pid")
 
 def serve(slug: str, script: str, tools: tuple[str, ...], **fields: Any) -> Server:
     """An active server with approved tools, as after a confirmed launch and a test."""
+    listed = [{"name": name, "inputSchema": {"type": "object"}} for name in tools]
+    says = listed + [NARROW] * (slug == "echo")  # approved a moment later
+    fields["env"] = {"FAKE_LISTED": json.dumps(says)} | fields.get("env", {})
     server = new_server(slug, command=[sys.executable, "-S", str(SERVERS / f"{script}.py")], **fields)
     servers.confirm_launch(server=server, actor="test", launch_hash=server.launch_hash())
-    definitions.observe(server=server, listed=[{"name": name, "inputSchema": {"type": "object"}} for name in tools])
+    definitions.observe(server=server, listed=listed)
     definitions.approve_waiting(server=server, actor="test")
     return server
 

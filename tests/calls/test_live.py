@@ -136,7 +136,7 @@ def test_a_revoked_token_stops_working_within_a_second(live: LiveConfiguration):
 
 
 @pytest.mark.attack
-def test_a_changed_definition_is_not_served_until_approved_and_the_old_text_stays(
+def test_a_changed_definition_is_withdrawn_within_a_second_until_it_is_approved(
     live: LiveConfiguration, server: Server
 ):
     rug_pull(server)
@@ -144,8 +144,7 @@ def test_a_changed_definition_is_not_served_until_approved_and_the_old_text_stay
     assert new.added == ["new"]
     rug_pull(server)
     access.grant(agent=Agent.objects.get(), tool=Tool.objects.get(name="new"), actor=ACTOR)
-    until(live, lambda now: len(now.agents["ann"].grants) == 2)
-    assert names(live.current) == {"echo", "pid"}
+    assert until(live, lambda now: names(now) == {"echo"}) < WITHIN
     assert all("keys" not in str(tool.data) for tool in live.current.tools.values())
     definitions.approve(definition=Tool.objects.get(name="pid").latest, actor=ACTOR)
     assert until(live, lambda now: any("keys" in str(tool.data) for tool in now.tools.values())) < WITHIN

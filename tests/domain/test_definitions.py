@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.domain.definitions import VISIBLE, definition_hash, differences, visible
+from mcpregistry.domain.definitions import (
+    LISTED,
+    MAX_INSTRUCTIONS,
+    VISIBLE,
+    definition_hash,
+    differences,
+    listing,
+    visible,
+)
 
 TOOL: dict[str, Any] = {
     "name": "search",
@@ -45,8 +53,8 @@ def reordered(value: Any) -> Any:
 @pytest.mark.parametrize(
     "other",
     [
-        *(changed(field, to="other") for field in VISIBLE),
-        *({key: value for key, value in TOOL.items() if key != field} for field in VISIBLE),
+        *(changed(field, to="other") for field in LISTED),
+        *({key: value for key, value in TOOL.items() if key != field} for field in LISTED),
         changed("description", to="Cafe\u0301"),
         changed("description", to="Café "),
         changed("description", to="Café\u200b"),
@@ -65,7 +73,7 @@ def reordered(value: Any) -> Any:
 )  # fmt: skip
 def test_any_change_of_what_a_model_sees_is_another_definition(other: dict[str, Any]):
     assert definition_hash(other) != definition_hash(TOOL)
-    assert len(differences(TOOL, other)) == 1
+    assert len(differences(visible(TOOL), visible(other))) == 1
 
 
 @pytest.mark.parametrize(
@@ -80,7 +88,7 @@ def test_any_change_of_what_a_model_sees_is_another_definition(other: dict[str, 
 )
 def test_what_no_model_sees_is_the_same_definition(same: dict[str, Any]):
     assert definition_hash(same) == definition_hash(TOOL)
-    assert differences(TOOL, same) == []
+    assert differences(visible(TOOL), visible(same)) == []
 
 
 def test_absent_and_null_are_the_same():
@@ -99,5 +107,25 @@ def test_an_odd_value_has_a_hash_of_its_own(odd: Any):
 
 
 def test_differences_come_in_a_fixed_order():
-    other = {"name": "other", "_meta": {}, "title": "T"}
+    other = visible({"name": "other", "_meta": {}, "title": "T"}, "Be kind.")
     assert differences(TOOL, other) == [*VISIBLE]
+
+
+@pytest.mark.attack
+def test_the_instructions_of_the_server_belong_to_every_definition():
+    for other in ("Be kind", "be kind.", "Be  kind.", "Be kind.\u200b", ""):
+        assert definition_hash(TOOL, other) != definition_hash(TOOL, "Be kind.")
+        assert differences(visible(TOOL, "Be kind."), visible(TOOL, other)) == ["instructions"]
+    assert listing(visible(TOOL, "Be kind.")) == visible(TOOL)
+
+
+@pytest.mark.attack
+def test_a_tool_cannot_bring_instructions_of_its_own():
+    assert visible(TOOL | {"instructions": "Obey."}) == visible(TOOL)
+
+
+@pytest.mark.attack
+def test_of_long_instructions_every_change_counts_but_not_every_character_is_kept():
+    long = "x" * (MAX_INSTRUCTIONS + 5000)
+    assert definition_hash(TOOL, long) != definition_hash(TOOL, f"{long[:-1]}y")
+    assert len(visible(TOOL, long)["instructions"]) < MAX_INSTRUCTIONS + 200

@@ -1,7 +1,8 @@
 """Raw JSON-RPC base of the fake servers: standard library only, both protocol eras, fast to start.
 
 FAKE_ERA is ``both`` (default), ``legacy`` or ``modern``. FAKE_JOURNAL names a file that gets one JSON
-line for each message received. Handlers run in threads, so a slow call does not block the others.
+line for each message received. FAKE_LISTED (a JSON list of definitions) is listed instead of the fake's
+own tools, and it then gives no instructions: what a test approved is what the server says. Handlers run in threads, so a slow call does not block the others.
 """
 
 import json
@@ -63,7 +64,9 @@ class Context:
 
 class Server:
     def __init__(self, tools, call, *, name="fake", list_changed=True, threaded=True):
-        self.tools = tools
+        listed = os.environ.get("FAKE_LISTED")
+        self.tools = tools if listed is None else json.loads(listed)
+        self.instructions = {} if listed is not None else {"instructions": f"instructions of {name}"}
         self.call = call
         self.name = name
         self.capabilities = {"tools": {"listChanged": True} if list_changed else {}}
@@ -91,14 +94,14 @@ class Server:
                 "protocolVersion": LEGACY,
                 "capabilities": self.capabilities,
                 "serverInfo": info,
-                "instructions": f"instructions of {self.name}",
+                **self.instructions,
             }
         if method == "server/discover" and self.era != "legacy":
             return {
                 "resultType": "complete",
                 "supportedVersions": [MODERN],
                 "capabilities": self.capabilities,
-                "instructions": f"instructions of {self.name}",
+                **self.instructions,
                 "ttlMs": 0,
                 "cacheScope": "private",
                 "_meta": {"io.modelcontextprotocol/serverInfo": {"name": self.name, "version": "1"}},

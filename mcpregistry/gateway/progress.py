@@ -8,6 +8,7 @@ from us when the server has been quiet for a while.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -32,7 +33,7 @@ class Progress:
         self._waiting: deque[tuple[float, float | None, str | None]] = deque(maxlen=_BACKLOG)
         self._news = asyncio.Event()
         self._sending = asyncio.Lock()
-        self._last: tuple[float, float | None] = (0.0, None)
+        self._last: tuple[float, float | None] | None = None
         self._began = time.monotonic()
 
     def __call__(self, progress: float, total: float | None, message: str | None) -> None:
@@ -44,6 +45,8 @@ class Progress:
             self._news.clear()
             while self._waiting:
                 progress, total, message = self._waiting.popleft()
+                if self._last is not None and progress <= self._last[0]:
+                    progress = _beyond(self._last[0])  # what we said ourselves came first
                 self._last = (progress, total)
                 try:
                     await self._send(progress, total, message)
@@ -56,9 +59,13 @@ class Progress:
                 async with asyncio.timeout(self._silence):
                     await self._news.wait()
             except TimeoutError:
-                progress, total = self._last
+                progress, total = self._last or (0.0, None)
                 self(progress + _STEP, total, f"Still running after {time.monotonic() - self._began:.0f} s.")
             await self.flush()
+
+
+def _beyond(value: float) -> float:
+    return max(value + _STEP, math.nextafter(value, math.inf))
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
@@ -55,6 +56,16 @@ async def test_a_silent_call_is_reported_as_still_running_with_rising_values():
     assert values[-1] < 3.001
     assert all(total == 10 for _, total, _ in host.heard)
     assert host.heard[1][2].startswith("Still running after")
+
+
+async def test_values_rise_also_when_the_server_begins_below_what_we_said_while_the_call_was_held():
+    host = Host()
+    async with passing_on(host) as report:
+        for value in (1e-6, 2e-6, 0, 0, 1, 1e300, 5):
+            report(value, None, None)
+    values = [progress for progress, _, _ in host.heard]
+    assert all(later > earlier for earlier, later in pairwise(values))
+    assert values[4] == 1
 
 
 async def test_a_progress_that_cannot_be_sent_does_not_cost_the_call_its_answer():

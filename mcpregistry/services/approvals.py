@@ -9,6 +9,7 @@ from typing import Any
 from django.contrib.auth.models import Group, User
 from django.db.models import QuerySet
 
+from mcpregistry.domain.canonical import digest
 from mcpregistry.domain.errors import Conflict
 from mcpregistry.models import ApprovalRequest
 from mcpregistry.services.permits import PermitWish
@@ -54,7 +55,7 @@ def vote(
 
 def arguments_hash(request: ApprovalRequest) -> str:
     """SHA-256 of the arguments that would run now: the edited ones, else those asked for."""
-    raise NotImplementedError
+    return digest(request.edited or request.call.arguments)
 
 
 def confirm(*, request_id: str, by: str, now: datetime | None = None) -> ApprovalRequest:

@@ -147,7 +147,7 @@ def save_channel(
     for field, rows in (("servers", servers), ("rules", rules)):
         if rows is not None:
             getattr(channel, field).set(rows)
-    facts = {"kind": channel.kind, "enabled": channel.enabled, "to": channel.origin, "replaced": sorted(given)}
+    facts = {"way": channel.kind, "enabled": channel.enabled, "to": channel.origin, "replaced": sorted(given)}
     audit.record(kind=kind, actor=actor, subject=f"channel:{channel.name}", **facts)
     return channel
 

@@ -31,7 +31,7 @@ def prepare() -> Path:
 
 def register(slug: str, listed: list[dict[str, Any]], **fields: Any) -> None:
     """An active server whose listed tools are approved and granted to the agent 'bench'."""
-    from mcpregistry.models import Agent, Endpoint, Server
+    from mcpregistry.models import Agent, Configuration, Endpoint, Server
     from mcpregistry.services import access, definitions, servers
 
     server = servers.save_server(server=Server(slug=slug, **fields), actor="bench")
@@ -42,6 +42,7 @@ def register(slug: str, listed: list[dict[str, Any]], **fields: Any) -> None:
     access.grant(agent=agent, server=server, actor="bench")
     if not Endpoint.objects.filter(slug="bench").exists():
         access.save_endpoint(endpoint=Endpoint(slug="bench"), actor="bench")
+        Configuration.objects.update(default_outcome="allow")
 
 
 def token() -> str:

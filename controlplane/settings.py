@@ -28,7 +28,7 @@ SITE_URL = env.text("SLIPSNISSE_URL").rstrip("/")
 MCP_ALLOWED_ORIGINS = [SITE_URL, *env.words("SLIPSNISSE_ORIGINS")]
 STDIO_ENABLED = env.flag("SLIPSNISSE_STDIO")
 PASS_ENV = env.words("SLIPSNISSE_PASS_ENV")
-MCP_TOOL_APPROVAL = env.flag("MCP_TOOL_APPROVAL")
+MCP_TOOL_APPROVAL = not env.text("MCP_TOOL_APPROVAL") or env.flag("MCP_TOOL_APPROVAL")  # empty: people are asked
 MCP_HOLD_SECONDS = env.seconds("SLIPSNISSE_HOLD")
 
 _ground = ["django.contrib.auth", "django.contrib.contenttypes", "simple_history", "mcpregistry"]

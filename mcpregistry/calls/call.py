@@ -80,6 +80,7 @@ class CallRequest:
     meta: Mapping[str, Any] = field(default_factory=dict)
     on_progress: OnProgress | None = None
     host: Host = field(default_factory=Host)
+    expert: str = ""  # the expert tool whose run makes the call
 
 
 @dataclass(frozen=True, slots=True)

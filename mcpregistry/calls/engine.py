@@ -16,12 +16,13 @@ import structlog
 
 from mcpregistry.calls.call import Call, CallOutcome, CallRequest
 from mcpregistry.calls.catalog import Catalogue, Catalogues, DownstreamTools, Source
+from mcpregistry.calls.judging import LivePolicy
 from mcpregistry.calls.live import LiveConfiguration
 from mcpregistry.calls.pipeline import Approver, Dispatcher, Pipeline
 from mcpregistry.calls.recorder import Recorder
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import Busy, Denied, DownstreamError, NotFound, SlipsnisseError
-from mcpregistry.domain.policy import Policy, allow_granted
+from mcpregistry.domain.policy import Policy
 from mcpregistry.domain.snapshot import AgentSpec, Snapshot
 from mcpregistry.downstream.pool import Pool
 from mcpregistry.services.connections import ConnectionLog, process_name
@@ -43,7 +44,7 @@ async def nobody_approves(call: Call) -> None:
 class Engine:
     """``process`` names the kind: web, runmcp or worker."""
 
-    def __init__(self, process: str, *, policy: Policy = allow_granted, approver: Approver = nobody_approves) -> None:
+    def __init__(self, process: str, *, policy: Policy | None = None, approver: Approver = nobody_approves) -> None:
         self.live = LiveConfiguration()
         self.recorder = Recorder(process)
         self.connections = ConnectionLog(process_name(process))
@@ -52,7 +53,9 @@ class Engine:
         sources = [own, *(make(self) for make in _MORE_SOURCES)]
         self.catalogues = Catalogues(source for source, _ in sources)
         dispatchers = {source.kind: dispatcher for source, dispatcher in sources}
-        self.pipeline = Pipeline(recorder=self.recorder, dispatchers=dispatchers, policy=policy, approver=approver)
+        self.pipeline = Pipeline(
+            recorder=self.recorder, dispatchers=dispatchers, policy=policy or LivePolicy(self.live), approver=approver
+        )
         self._running: set[asyncio.Task[CallOutcome]] = set()
         self._background: set[asyncio.Task[None]] = set()
         self._revisions: dict[int, int] = {}
@@ -177,6 +180,7 @@ class DownstreamDispatcher:
             on_progress=request.on_progress,
             on_sent=on_sent,
             revision=offer.server.revision,
+            definition=offer.tool.definition_hash,
             max_result_bytes=offer.server.max_message_bytes,
             idempotent=offer.tool.idempotent,
         )

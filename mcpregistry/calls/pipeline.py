@@ -78,7 +78,7 @@ class Pipeline:
             authorise(request, entry)
             arguments_json = validate(request, entry)
             binding = bind(request, entry, arguments_json)
-            decision = decide(self.policy, _question(request, entry))
+            decision = _OWN if entry.offer.own else decide(self.policy, _question(request, entry))
             _refuse_denied(decision)
         except SlipsnisseError as error:
             refusal = error
@@ -195,6 +195,8 @@ def resolve(request: CallRequest) -> Entry:
 def authorise(request: CallRequest, entry: Entry) -> None:
     """The list may be older than a grant's end, and argument pins show only now."""
     catalogue = request.catalogue
+    if entry.offer.own:
+        return
     if not may_call(catalogue.agent, catalogue.endpoint, entry.offer.tool, request.arguments, time.time()):
         raise Denied(
             f"The agent '{catalogue.agent.slug}' is not granted '{entry.name}' with these arguments.",
@@ -228,11 +230,15 @@ def bind(request: CallRequest, entry: Entry, arguments_json: str) -> str:
 
 _NO_ENTRY: Any = None
 _UNDECIDED = Decision(Outcome.DENY, "")
+_OWN = Decision(Outcome.ALLOW, "it tells a caller about itself")
 
 
 def _question(request: CallRequest, entry: Entry) -> Question:
     catalogue, offer = request.catalogue, entry.offer
-    return Question(catalogue.agent, catalogue.endpoint, offer.server, offer.tool, request.arguments)
+    return Question(
+        catalogue.agent, catalogue.endpoint, offer.server, offer.tool, request.arguments,
+        expert=request.expert, now=time.time(), origin=request.origin, host=request.host.name or request.host_name,
+    )  # fmt: skip
 
 
 def _refuse_denied(decision: Decision) -> None:

@@ -32,7 +32,7 @@ WATCHED: dict[type[Model], frozenset[str]] = {
             "protocol_era", "server_info", "refreshed_at", "updated_at", "sealed_extra", "source",
         }
     ),
-    Tool: frozenset({"latest", "first_seen_at", "last_seen_at"}),
+    Tool: frozenset({"first_seen_at", "last_seen_at"}),
     Agent: frozenset({"description"}),
     Token: frozenset({"last_used_at", "name"}),
     Endpoint: frozenset(),
@@ -41,6 +41,7 @@ WATCHED: dict[type[Model], frozenset[str]] = {
     Credential: frozenset({"description", "updated_at"}),
     PolicyRule: frozenset({"note"}),
     Permit: frozenset({"uses_left"}),
+    Configuration: frozenset({"revision", "keep_payloads_days", "keep_calls_days"}),
 }  # fmt: skip
 
 _AUDIT_EXTRA = {"sqlite": ("replace",), "postgresql": ("truncate",)}  # ways round UPDATE and DELETE

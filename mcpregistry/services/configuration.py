@@ -47,8 +47,14 @@ def delete_credential(*, credential: Credential, actor: str) -> None:
 
 @transaction.atomic
 def save_configuration(*, configuration: Configuration, actor: str) -> Configuration:
+    # The form may be older than the last change of the configuration; its revision must not go back.
+    configuration.revision = Configuration.objects.select_for_update().get(id=1).revision
     save_checked(configuration)
-    facts = {"payloads_days": configuration.keep_payloads_days, "calls_days": configuration.keep_calls_days}
+    facts = {
+        "payloads_days": configuration.keep_payloads_days,
+        "calls_days": configuration.keep_calls_days,
+        "default_outcome": configuration.default_outcome,
+    }
     audit.record(kind="configuration.changed", actor=actor, subject="configuration", **facts)
     return configuration
 

@@ -7,20 +7,37 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 
+from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import QuerySet
+from django.utils import timezone
 
+from mcpregistry.domain.definitions import listing
+from mcpregistry.domain.policy import Outcome
+from mcpregistry.domain.rules import RuleSpec
 from mcpregistry.domain.snapshot import (
     AgentSpec,
     EndpointSpec,
     GrantSpec,
+    PermitSpec,
     ServerSpec,
     Snapshot,
     TokenSpec,
     ToolSpec,
     WorkspaceSpec,
 )
-from mcpregistry.models import Agent, Configuration, Endpoint, Grant, Server, Token, Tool, Workspace
+from mcpregistry.models import (
+    Agent,
+    Configuration,
+    Endpoint,
+    Grant,
+    Permit,
+    PolicyRule,
+    Server,
+    Token,
+    Tool,
+    Workspace,
+)
 
 
 def current_revision() -> int:
@@ -53,7 +70,7 @@ def _one_reading() -> Iterator[None]:
 
 
 def _read() -> Snapshot:
-    revision = current_revision()
+    revision, default_outcome = Configuration.objects.values_list("revision", "default_outcome").get(id=1)
     servers = {s.id: _server(s) for s in Server.objects.active()}
     by_agent, by_endpoint = _grants()
     return Snapshot(
@@ -64,11 +81,14 @@ def _read() -> Snapshot:
         tokens=dict(_tokens()),
         endpoints={e.slug: _endpoint(e, by_endpoint[e.id]) for e in Endpoint.objects.filter(enabled=True)},
         workspaces=tuple(_workspaces()),
+        rules=tuple(map(rule_spec, _rules())),
+        default_outcome=effective_default(default_outcome),
+        permits=_permits(),
     )
 
 
 def _servable() -> QuerySet[Tool]:
-    return Tool.objects.filter(present=True, enabled=True, pinned__isnull=False).select_related("pinned")
+    return Tool.objects.serving().filter(enabled=True).select_related("pinned")
 
 
 def _server(server: Server) -> ServerSpec:
@@ -92,9 +112,58 @@ def _tool(tool: Tool) -> ToolSpec:
         server_id=tool.server_id,
         name=tool.name,
         definition_hash=tool.pinned.hash,
-        data=tool.pinned.data,
+        data=listing(tool.pinned.data),
         idempotent=tool.idempotent,
+        read_only=tool.read_only,
+        destructive=tool.destructive,
+        open_world=tool.open_world,
     )
+
+
+def effective_default(configured: str) -> Outcome:
+    """What happens when no rule fits. ``MCP_TOOL_APPROVAL=false`` lets run what would be asked about."""
+    outcome = Outcome(configured)
+    return Outcome.ALLOW if outcome is Outcome.ASK and not settings.MCP_TOOL_APPROVAL else outcome
+
+
+def _rules() -> QuerySet[PolicyRule]:
+    return PolicyRule.objects.filter(enabled=True).select_related("endpoint", "approvers").order_by("id")
+
+
+def rule_spec(rule: PolicyRule) -> RuleSpec:
+    """A rule as the policy takes it; also of one that is not saved yet."""
+    return RuleSpec(
+        id=rule.pk or 0,
+        name=rule.name,
+        priority=rule.priority,
+        outcome=Outcome(rule.outcome),
+        condition=rule.condition,
+        agent_id=rule.agent_id,
+        endpoint=rule.endpoint.slug if rule.endpoint else None,
+        server_id=rule.server_id,
+        tool_id=rule.tool_id,
+        expert=rule.expert,
+        group_id=rule.approvers_id,
+        group=rule.approvers.name if rule.approvers else "",
+        quorum=rule.quorum,
+        decide_seconds=rule.decide_seconds,
+        execute_seconds=rule.execute_seconds,
+        requester_may_confirm=rule.requester_may_confirm,
+        run_if_caller_left=rule.run_if_caller_left,
+    )
+
+
+def _permits() -> dict[tuple[int, int], tuple[PermitSpec, ...]]:
+    """Those that may still be used, by agent and tool."""
+    found: dict[tuple[int, int], list[PermitSpec]] = defaultdict(list)
+    live = Permit.objects.filter(revoked_at__isnull=True, expires_at__gt=timezone.now()).exclude(uses_left=0)
+    for permit in live.order_by("expires_at", "id"):
+        spec = PermitSpec(
+            permit.pk, permit.definition_hash, permit.server_revision, permit.argument_pins,
+            permit.expires_at.timestamp(),
+        )  # fmt: skip
+        found[permit.agent_id, permit.tool_id].append(spec)
+    return {key: tuple(specs) for key, specs in found.items()}
 
 
 def _grants() -> tuple[dict[int, list[GrantSpec]], dict[int, list[GrantSpec]]]:

@@ -14,7 +14,7 @@ from django.utils import timezone
 from mcpregistry.calls.call import CallOutcome, CallRequest
 from mcpregistry.calls.engine import Engine
 from mcpregistry.db import db_call
-from mcpregistry.models import Agent, AuditEntry, Endpoint, Invocation, Server
+from mcpregistry.models import Agent, AuditEntry, Configuration, Endpoint, Invocation, Server
 from mcpregistry.services import access, definitions, invariants, servers
 from tests.fakes.targets import stdio_target
 
@@ -29,7 +29,8 @@ def tool(name: str, schema: dict[str, Any] | None = None, **more: Any) -> dict[s
 def add_server(fake: str, *tools: dict[str, Any], args: tuple[str, ...] = (), **fields: Any) -> Server:
     """An active server that starts ``fakes/servers/FAKE.py``; its tools are approved, and granted to "ann"."""
     command = [*stdio_target(fake).argv, *args]
-    fields = {"slug": fake, "command": command} | fields
+    env = {"FAKE_LISTED": json.dumps(tools)} | fields.pop("env", {})  # it says what is approved here
+    fields = {"slug": fake, "command": command, "env": env} | fields
     server = servers.save_server(server=Server(**fields), actor=ACTOR)
     server = servers.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
     definitions.observe(server=server, listed=tools)
@@ -38,6 +39,7 @@ def add_server(fake: str, *tools: dict[str, Any], args: tuple[str, ...] = (), **
     access.grant(agent=agent, server=server, actor=ACTOR)
     if not Endpoint.objects.filter(slug="default").exists():
         access.save_endpoint(endpoint=Endpoint(slug="default"), actor=ACTOR)
+        Configuration.objects.update(default_outcome="allow")  # what is granted runs, unless a test says otherwise
     return server
 
 

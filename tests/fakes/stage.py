@@ -31,7 +31,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from mcpregistry.domain.canonical import stored
 from mcpregistry.domain.definitions import definition_hash, visible
-from mcpregistry.models import Agent, Definition, Endpoint, Invocation, Server, Token, Tool
+from mcpregistry.models import Agent, Configuration, Definition, Endpoint, Invocation, Server, Token, Tool
 from mcpregistry.services import access, definitions, servers
 from tests.externals import ROOT
 from tests.fakes.targets import SERVERS
@@ -74,6 +74,7 @@ class Stage:
     tokens: dict[str, str] = field(default_factory=dict)
 
     def endpoint(self, slug: str = "default", **fields: Any) -> Endpoint:
+        Configuration.objects.update(default_outcome="allow")  # what is granted runs, unless a test says otherwise
         return access.save_endpoint(endpoint=Endpoint(slug=slug, **fields), actor=ACTOR)
 
     def agent(self, slug: str = "local", *granted: Server, **fields: Any) -> str:
@@ -87,6 +88,7 @@ class Stage:
     def fake(self, name: str, tools: Sequence[Mapping[str, Any]], slug: str = "", **env: str) -> Server:
         """``tests/fakes/servers/NAME.py``, active, with these tools approved; not started."""
         command = [sys.executable, "-S", str(SERVERS / f"{name}.py")]
+        env = {"FAKE_LISTED": json.dumps(tools)} | env  # it says what is approved here
         return self.server(slug or name, tools, command=command, env=env, connect_timeout=30)
 
     def server(self, slug: str, tools: Sequence[Mapping[str, Any]], **fields: Any) -> Server:

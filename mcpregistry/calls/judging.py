@@ -1,0 +1,55 @@
+"""The policy that an engine decides by: the live rules, and an alarm when a condition gives no answer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import structlog
+
+from mcpregistry.calls.live import LiveConfiguration
+from mcpregistry.db import db_call
+from mcpregistry.domain.policy import Decision, Question
+from mcpregistry.services import audit
+
+log = structlog.get_logger(__name__)
+
+_QUIET = 60.0  # seconds until the same rule is told again
+
+
+class LivePolicy:
+    """Decides by the rules of the current snapshot. Call it on the event loop."""
+
+    def __init__(self, live: LiveConfiguration) -> None:
+        self._live = live
+        self._told: dict[int, float] = {}
+        self._telling: set[asyncio.Task[None]] = set()
+
+    def __call__(self, question: Question) -> Decision:
+        decision = self._live.current.policy(question)
+        for rule_id, name, why in decision.failed:
+            self._alarm(question, rule_id, name, why)
+        return decision
+
+    def _alarm(self, question: Question, rule_id: int, name: str, why: str) -> None:
+        now = time.monotonic()
+        if now - self._told.get(rule_id, -_QUIET) < _QUIET:
+            return
+        self._told[rule_id] = now
+        log.warning("policy.condition_failed", rule=name, why=why, tool=question.tool.name)
+        tool = f"{question.server.slug}::{question.tool.name}"
+        task = asyncio.get_running_loop().create_task(_note(rule_id, name, why, tool, question.agent.slug))
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+
+async def _note(rule_id: int, name: str, why: str, tool: str, agent: str) -> None:
+    """In the audit log, where /metrics and the rule's page find it."""
+    facts = {"rule": name, "why": why, "tool": tool, "agent": agent}
+    try:
+        await db_call(audit.record, kind=FAILED, actor="policy", subject=f"rule:{rule_id}", **facts)
+    except Exception:  # an alarm that cannot be written must not stop calls; it is in the log
+        log.exception("policy.alarm_not_written", rule=name)
+
+
+FAILED = "policy.condition_failed"

@@ -1,0 +1,44 @@
+"""A task as hosts see it (``io.modelcontextprotocol/tasks``, 2026-07-28), derived from the call behind it.
+
+``completed`` is everything with a result, refusals included: their reason belongs into the result's
+text, which is all that a model is shown. ``failed`` is a JSON-RPC error alone, ``cancelled`` only what
+the client itself withdrew; hosts throw both at their users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mcpregistry.domain.lifecycle import TERMINAL, State
+
+DONE = frozenset({"completed", "failed", "cancelled"})
+_RELATED = "io.modelcontextprotocol/related-task"  # of the draft of 2025; gone
+_SERVER_INFO = "io.modelcontextprotocol/serverInfo"  # the server's name tag; hosts get ours
+
+
+def status_of(state: State, *, withdrawn: bool, error: bool, asking: bool) -> str:
+    """``withdrawn``: the client has cancelled it, and nothing was made of it. ``asking``: a server waits for input."""
+    if state not in TERMINAL:
+        return "input_required" if asking and state is State.DISPATCHED else "working"
+    if withdrawn:
+        return "cancelled"
+    return "failed" if error else "completed"
+
+
+def inlined(result: Mapping[str, Any]) -> dict[str, Any]:
+    """A result as it stands inside ``tasks/get``: without what belongs to the answer around it."""
+    own = {key: value for key, value in result.items() if key not in ("resultType", "_meta")}
+    meta = result.get("_meta")
+    kept = {k: v for k, v in meta.items() if k not in (_RELATED, _SERVER_INFO)} if isinstance(meta, dict) else {}
+    return own | ({"_meta": kept} if kept else {})
+
+
+def own_words(*, code: str, text: str, **facts: str) -> dict[str, Any]:
+    """A result in our own words: complete in the text and in the structured content, hosts show one of them."""
+    said = f"{code}: {text}" if code else text
+    return {
+        "isError": True,
+        "content": [{"type": "text", "text": f"{said} (call {facts['call']})"}],
+        "structuredContent": {"error": code, "message": text} | facts,
+    }

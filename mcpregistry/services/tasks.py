@@ -1,0 +1,219 @@
+"""Handles for hosts that speak the Tasks extension: made with the call they stand for, read by polling.
+
+A task has no state of its own. What has become of it is written in the call, its request and, where a
+server made the task, in what that server said last (see ``services.following``). Rows live as long as
+their calls do: a host may come back after a crash, and Claude Code polls an unknown id for ever.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+from django.db.models import F, Q, QuerySet
+from django.utils import timezone
+
+from mcpregistry.domain.canonical import plain, stored
+from mcpregistry.domain.errors import Busy
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.task_view import inlined, own_words, status_of
+from mcpregistry.models import ApprovalRequest, Invocation, Task
+
+MAX_OPEN = 1_000  # of one agent: each is a durable row that a caller makes
+KEPT_MS = 24 * 60 * 60 * 1000  # how long a result stays at least, as told to hosts; retention keeps it longer
+POLL_MIN_MS, POLL_MAX_MS = 100, 60_000
+_SEEN_EVERY = timedelta(seconds=1)
+# The index of open calls is partial: SQLite uses it only for the same condition in literal words.
+_IS_OPEN = "state IN ('pending', 'ready', 'dispatched')"
+
+
+def create(
+    *, call_id: str, agent: str, endpoint: str, ttl_ms: int | None, poll_ms: int, message: str = "",
+    now: datetime | None = None, **more: Any,
+) -> Task:  # fmt: skip
+    """A new handle, in the caller's transaction (the call's row must be part of it, or there already).
+
+    Raises Busy when the agent has too many open.
+    """
+    now = now or timezone.now()
+    if _open_calls().filter(agent_slug=agent, task__isnull=False)[:MAX_OPEN].count() >= MAX_OPEN:
+        raise Busy(f"The agent has {MAX_OPEN:,} tasks open.", remedy="Wait until some have ended, or cancel some.")
+    return Task.objects.create(
+        id=secrets.token_urlsafe(32), call_id=call_id, agent_slug=agent, endpoint_slug=endpoint,
+        created_at=now, updated_at=now, ttl_ms=ttl_ms, poll_ms=min(max(poll_ms, POLL_MIN_MS), POLL_MAX_MS),
+        status_message=plain(message, 500), **more,
+    )  # fmt: skip
+
+
+def _open_calls() -> QuerySet[Invocation]:
+    return Invocation.objects.extra(where=[f"mcpregistry_invocation.{_IS_OPEN}"])  # noqa: S610 - a constant
+
+
+# What hosts read
+
+
+def find(task_id: str, *, agent: str, endpoint: str) -> Task | None:
+    """The caller's own task, by its key, with what its view needs. Somebody else's is as absent as no task."""
+    return next(iter(own([task_id], agent=agent, endpoint=endpoint)), None)
+
+
+def own(task_ids: Collection[str], *, agent: str, endpoint: str) -> list[Task]:
+    """Those of the tasks that are this caller's."""
+    return list(_whole(task_ids).filter(agent_slug=agent, endpoint_slug=endpoint))
+
+
+def named(task_ids: Collection[str]) -> list[Task]:
+    """For whoever has checked already whose they are."""
+    return list(_whole(task_ids))
+
+
+def _whole(task_ids: Collection[str]) -> QuerySet[Task]:
+    asked = [plain(task_id, 200) for task_id in task_ids]
+    return Task.objects.filter(pk__in=asked).select_related("call", "call__approval")
+
+
+def versions(task_ids: Collection[str]) -> dict[str, tuple[Any, ...]]:
+    """What changes whenever a host could see a change, for all of them in one query."""
+    columns = ("pk", "version", "call__state", "call__approval__decided_at")
+    return {row[0]: row[1:] for row in Task.objects.filter(pk__in=[*task_ids]).values_list(*columns)}
+
+
+def view(task: Task, *, typed: bool = False) -> dict[str, Any]:
+    """The task in wire shape, without ``resultType``. ``typed``: the tool was listed with an output schema.
+
+    Hosts hold structured content against that schema, so our own words come in text alone then.
+    """
+    call, ended = task.call, _end(task)
+    questions = open_questions(task)
+    withdrawn = task.cancel_requested and (call.state == State.CANCELLED or call.error_code == "CANCELLED")
+    status = status_of(State(call.state), withdrawn=withdrawn, error="error" in ended, asking=bool(questions))
+    shown: dict[str, Any] = {
+        "taskId": task.id,
+        "status": status,
+        "createdAt": _moment(task.created_at),
+        "lastUpdatedAt": _moment(_last_change(task)),
+        "ttlMs": _ttl(task),
+        "pollIntervalMs": task.poll_ms,
+    }
+    if message := _message(task, status):
+        shown["statusMessage"] = message
+    if status == "input_required":
+        shown["inputRequests"] = questions
+    elif status == "failed":
+        shown["error"] = ended["error"]
+    elif status == "completed":
+        shown["result"] = _shown_result(task, ended, typed=typed)
+    return shown
+
+
+def handle(task: Task) -> dict[str, Any]:
+    """The answer to ``tools/call``: the handle alone, whatever has become of the task already."""
+    whole = view(task)
+    return {"resultType": "task"} | {k: v for k, v in whole.items() if k not in ("result", "error", "inputRequests")}
+
+
+def open_questions(task: Task) -> dict[str, Any]:
+    """What a server asks, by key, without what was answered already."""
+    asked, answered = _object(task.input_requests), _object(task.input_responses)
+    return {key: request for key, request in asked.items() if key not in answered}
+
+
+def _end(task: Task) -> dict[str, Any]:
+    """``{"result": …}`` or ``{"error": …}`` as it was kept; empty while there is none, or none any more."""
+    if task.result:
+        return _object(task.result)
+    request = getattr(task.call, "approval", None)
+    kept = _object(request.result) if request is not None and request.result else _object(task.call.result)
+    return {"result": kept} if kept else {}
+
+
+def _shown_result(task: Task, ended: Mapping[str, Any], *, typed: bool) -> dict[str, Any]:
+    if isinstance(ended.get("result"), dict):
+        return inlined(ended["result"])
+    call = task.call
+    code, text = call.error_code, call.reason
+    if call.state in (State.SUCCEEDED, State.TOOL_ERROR) and not code:
+        code, text = "RESULT_ERASED", "The call was made; its result is not kept any more."
+    said = own_words(code=code or call.state.upper(), text=text, state=call.state, call=call.pk, **_request_facts(call))
+    if typed:
+        del said["structuredContent"]
+    return said
+
+
+def _request_facts(call: Invocation) -> dict[str, str]:
+    request: ApprovalRequest | None = getattr(call, "approval", None)
+    return {"approval": request.pk, "reason": request.decided_reason} if request is not None else {}
+
+
+def _message(task: Task, status: str) -> str:
+    if status == "working" and task.call.state == State.READY:
+        return "Approved; it runs in a moment."
+    return task.status_message if status in ("working", "input_required") else ""
+
+
+def _last_change(task: Task) -> datetime:
+    request: ApprovalRequest | None = getattr(task.call, "approval", None)
+    times = [task.updated_at, task.call.finished_at, request.decided_at if request else None]
+    return max(each for each in times if each is not None)
+
+
+def _ttl(task: Task) -> int | None:
+    """Stretched at the end, so that a result that is found late can still be read."""
+    finished = task.call.finished_at
+    if task.ttl_ms is None or finished is None:
+        return task.ttl_ms
+    age = round((finished - task.created_at).total_seconds() * 1000)
+    return max(task.ttl_ms, age + KEPT_MS)
+
+
+def _object(text: str) -> dict[str, Any]:
+    """What was cut off by the recorder's limit is no object any more."""
+    try:
+        found = json.loads(text) if text else {}
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _moment(value: datetime) -> str:
+    return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+# What hosts do
+
+
+def sighted(task_ids: Iterable[str], now: datetime) -> None:
+    """Their hosts have asked for them: notes it, at most once a second each."""
+    open_ones = Task.objects.filter(pk__in=[*task_ids], call__state__in=[State.PENDING, State.READY])
+    keys = list(open_ones.filter(Q(seen_at=None) | Q(seen_at__lt=now - _SEEN_EVERY)).values_list("pk", flat=True))
+    if keys:
+        Task.objects.filter(pk__in=keys).update(seen_at=now)
+
+
+@transaction.atomic
+def answer(*, task_id: str, responses: Mapping[str, Any], now: datetime | None = None) -> bool:
+    """Keep the answers to open questions for whoever follows the server's task; the rest is ignored.
+
+    Returns whether any question was answered.
+    """
+    task = Task.objects.select_for_update().select_related("call").get(pk=task_id)
+    fitting = {key: value for key, value in responses.items() if key in open_questions(task)}
+    if not fitting or task.call.state != State.DISPATCHED:
+        return False
+    kept = stored(_object(task.input_responses) | fitting)
+    now = now or timezone.now()
+    Task.objects.filter(pk=task_id).update(input_responses=kept, version=F("version") + 1, updated_at=now)
+    return True
+
+
+def withdraw(*, task_id: str, now: datetime | None = None) -> bool:
+    """Note that the client wants it no more; the first time only. Ending it is for whoever has the call."""
+    wanted = Task.objects.filter(pk=task_id, cancel_requested=False).exclude(call__state__in=_ENDED)
+    return bool(wanted.update(cancel_requested=True, version=F("version") + 1, updated_at=now or timezone.now()))
+
+
+_ENDED = [state for state in State if state not in (State.PENDING, State.READY, State.DISPATCHED)]

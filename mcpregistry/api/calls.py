@@ -13,18 +13,20 @@ from django.http import HttpRequest
 from ninja import Header, Query, Status
 
 from mcpregistry.api.answers import content_type, failure, plain_result
+from mcpregistry.api.approvals import Prefer, seconds_to_wait
 from mcpregistry.api.auth import Principal, principal
 from mcpregistry.api.routes import Routes
+from mcpregistry.api.schemas.approvals import ticket_out
 from mcpregistry.api.schemas.basics import Problem, Text
 from mcpregistry.api.schemas.calls import CallAnswer, CallMeta, CallOrder, CallResultMeta
 from mcpregistry.api.tools import ToolName
-from mcpregistry.calls.call import CallOutcome, CallRequest
+from mcpregistry.calls.call import CallOutcome, CallRequest, Host
 from mcpregistry.calls.catalog import Entry
 from mcpregistry.calls.engine import current_engine
 from mcpregistry.db import db_call
 from mcpregistry.domain.canonical import digest, stored
 from mcpregistry.domain.errors import ArgumentsInvalid, Denied, SlipsnisseError
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.services import idempotency
 
 router = Routes(tags=["calls"])
@@ -61,37 +63,48 @@ async def call_tool(
     *,
     strict: Annotated[bool, Query(description="Answer 502 or 504 when the tool or its server failed.")] = False,
     idempotency_key: IdempotencyKey = None,
+    prefer: Prefer = None,
 ) -> Status[CallAnswer] | Status[Problem]:
-    """By exposed name at the endpoint, or server::tool. 202: it waits for a person's approval."""
-    who = principal(request)
+    """By exposed name at the endpoint, or server::tool.
+
+    202: a person is asked, and the call has not been made. The identical request joins: once it is
+    approved, it runs the call, once, and answers with its result.
+    """
+    who, wait = principal(request), seconds_to_wait(prefer)
     if idempotency_key is None:
-        return await _call(who, name, payload, strict=strict)
+        return await _call(who, name, payload, strict=strict, wait=wait)
     use = {"caller": who.actor, "key": idempotency_key}
     asked = digest(name, stored(payload.model_dump()))
     kept = await db_call(idempotency.claim, **use, fingerprint=asked)
     if kept is not None and kept.status is not None:
         return Status(kept.status, CallAnswer(**json.loads(kept.body)))
     try:
-        answer = await _call(who, name, payload, strict=strict)
+        answer = await _call(who, name, payload, strict=strict, wait=wait)
     except SlipsnisseError:
         await db_call(idempotency.release, **use)
         raise
-    if isinstance(answer.value, Problem):
+    if isinstance(answer.value, Problem) or answer.status_code == 202:
         await db_call(idempotency.release, **use)
     else:
         await db_call(idempotency.keep, **use, status=answer.status_code, body=json.dumps(answer.value.model_dump()))
     return answer
 
 
-async def _call(who: Principal, name: str, payload: CallOrder, *, strict: bool) -> Status[CallAnswer] | Status[Problem]:
+async def _call(
+    who: Principal, name: str, payload: CallOrder, *, strict: bool, wait: float
+) -> Status[CallAnswer] | Status[Problem]:
     engine = current_engine()
     catalogue = engine.catalogue(payload.endpoint, _agent(who, payload.agent))
     entry = catalogue.find(name)
     _check_names(entry, payload.mcp)
-    host = "" if who.agent else who.actor[:100]  # a person acted for the agent: the record says who
+    name_of_host = "" if who.agent else who.actor[:100]  # a person acted for the agent: the record says who
+    host = Host(name=name_of_host, transport="rest", hold=wait, said=payload.said)
     outcome = await engine.call(
-        CallRequest(catalogue, name, payload.params, "rest", host_name=host, request_id=payload.mcp.request_id)
-    )
+        CallRequest(
+            catalogue, name, payload.params, "rest",
+            host_name=name_of_host, request_id=payload.mcp.request_id, host=host,
+        )
+    )  # fmt: skip
     if outcome.error_code in _REFUSED and outcome.result is None and outcome.state is not State.UNKNOWN:
         problem = Problem(code=outcome.error_code, message=outcome.message, remedy=outcome.remedy)
         return Status(_REFUSED[outcome.error_code], problem)
@@ -120,7 +133,7 @@ def _check_names(entry: Entry | None, meta: CallMeta) -> None:
 
 
 def _status(outcome: CallOutcome, *, strict: bool) -> int:
-    if outcome.state is State.PENDING:
+    if outcome.ticket is not None and outcome.state not in TERMINAL:
         return 202
     if outcome.state is State.SUCCEEDED or not strict:
         return 200
@@ -147,4 +160,7 @@ def _answer(outcome: CallOutcome, entry: Entry | None, meta: CallMeta, name: str
         result=plain_result(outcome.result) if success and outcome.result is not None else None,
         error=None if success else failure(outcome),
         mcp=details,
+        approval=ticket_out(outcome.ticket, outcome.state)
+        if outcome.ticket and outcome.state not in TERMINAL
+        else None,
     )

@@ -1,7 +1,7 @@
 """The one table of who may do what over REST. An operation that is not in it cannot be served.
 
 A person needs a Django permission; the four roles (``services/roles.py``) are made of these. The
-token of an agent may call tools and read its own list, nothing else.
+token of an agent may call tools, read its own list, and look after its own held calls, nothing else.
 """
 
 from __future__ import annotations
@@ -63,6 +63,12 @@ TABLE: dict[str, Rule] = {
     "DELETE /grants/{grant_id}": Rule("delete_grant"),
     "GET /invocations": Rule("view_invocation"),
     "GET /invocations/{invocation_id}": Rule("view_invocation"),
+    "GET /approvals": Rule("view_approvalrequest"),
+    "GET /approvals/{approval_id}": Rule("view_approvalrequest", agent=True),
+    "GET /approvals/{approval_id}/result": Rule("view_approvalrequest", agent=True),
+    "POST /approvals/{approval_id}/approve": Rule("decide_approval"),
+    "POST /approvals/{approval_id}/reject": Rule("decide_approval"),
+    "POST /approvals/{approval_id}/withdraw": Rule("call_tool", agent=True),
     "GET /audit": Rule("view_auditentry"),
     "GET /audit/verification": Rule("view_auditentry"),
     "GET /config/export": Rule("change_server"),

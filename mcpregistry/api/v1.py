@@ -6,6 +6,7 @@ from ninja import NinjaAPI
 
 from mcpregistry.api import (
     agents,
+    approvals,
     audit,
     calls,
     config,
@@ -21,7 +22,7 @@ from mcpregistry.api.auth import Nobody
 from mcpregistry.api.errors import add_handlers
 from mcpregistry.api.routes import StrictParser, StrictRenderer
 
-_ROOMS = (servers, status, tools, calls, definitions, endpoints, agents, grants, invocations, audit, config)
+_ROOMS = (servers, status, tools, calls, definitions, endpoints, agents, grants, invocations, approvals, audit, config)
 
 api = NinjaAPI(
     title="Slipsnisse",

@@ -16,7 +16,7 @@ _OPERATOR = {
     "add_credential",
     "change_credential",
 }
-_APPROVER = {"approve_definition"}
+_APPROVER = {"approve_definition", "decide_approval"}
 
 
 def install_roles() -> None:

@@ -31,7 +31,11 @@ CHECKED = (
 )
 EXAMPLES = 5
 # No engine runs here, so these rightly answer 503; test_calls.py makes real calls.
-NEEDS_ENGINE = {f"POST {ROOT}/tools/{{name}}/call", f"GET {ROOT}/endpoints/{{slug}}/tools"}
+NEEDS_ENGINE = {
+    f"POST {ROOT}/tools/{{name}}/call",
+    f"GET {ROOT}/endpoints/{{slug}}/tools",
+    f"GET {ROOT}/approvals/{{approval_id}}/result",
+}
 # The body is a file as it stands: every text is one, a number written out as well.
 TAKES_ANY_TEXT = {f"POST {ROOT}/config/import"}
 

@@ -23,15 +23,18 @@ LOWEST = {
         GET /endpoints/{slug} | GET /endpoints/{slug}/tools | GET /agents | GET /agents/{slug}
         GET /agents/{slug}/tokens | GET /grants | GET /grants/{grant_id} | GET /invocations
         GET /invocations/{invocation_id} | GET /audit | GET /audit/verification | GET /status | GET /status/servers
+        GET /approvals | GET /approvals/{approval_id} | GET /approvals/{approval_id}/result
         """,
     "operator": """
         POST /servers | PATCH /servers/{slug} | DELETE /servers/{slug} | POST /servers/{slug}/enable
         POST /servers/{slug}/disable | POST /servers/{slug}/refresh | POST /servers/{slug}/reconnect
         POST /servers/{slug}/tests | PATCH /tools/{name} | POST /tools/{name}/call | POST /endpoints
         PATCH /endpoints/{slug} | DELETE /endpoints/{slug} | GET /config/export | POST /config/import
+        POST /approvals/{approval_id}/withdraw
         """,
     "approver": """
         POST /definitions/{definition_id}/approve | POST /definitions/{definition_id}/reject
+        POST /approvals/{approval_id}/approve | POST /approvals/{approval_id}/reject
         """,
     "admin": """
         GET /servers/{slug}/launch | POST /servers/{slug}/confirm | POST /agents | PATCH /agents/{slug}
@@ -39,7 +42,13 @@ LOWEST = {
         POST /grants | DELETE /grants/{grant_id}
         """,
 }
-AGENT = {"POST /tools/{name}/call", "GET /endpoints/{slug}/tools"}
+AGENT = {
+    "POST /tools/{name}/call",
+    "GET /endpoints/{slug}/tools",
+    "GET /approvals/{approval_id}",
+    "GET /approvals/{approval_id}/result",
+    "POST /approvals/{approval_id}/withdraw",
+}
 
 
 def lowest_roles() -> dict[str, str]:

@@ -31,6 +31,7 @@ def test_a_viewer_only_looks():
     [
         ("view_server", VIEWER), ("view_invocation", VIEWER), ("change_server", OPERATOR), ("test_server", OPERATOR),
         ("call_tool", OPERATOR), ("change_tool", OPERATOR), ("approve_definition", APPROVER), ("confirm_server", ADMIN),
+        ("view_approvalrequest", VIEWER), ("decide_approval", APPROVER),
         ("add_grant", ADMIN), ("add_agent", ADMIN), ("add_token", ADMIN), ("delete_credential", ADMIN),
     ],
 )  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from ninja import Schema
 from pydantic import Field
 
+from mcpregistry.api.schemas.approvals import Ticket
 from mcpregistry.api.schemas.basics import Input, Slug, Text
 
 
@@ -23,6 +24,9 @@ class CallOrder(Input):
     endpoint: Slug = "default"
     agent: Slug | None = Field(default=None, description="Only for people: the agent they act for.")
     mcp: CallMeta = CallMeta()
+    said: Annotated[Text, Field(max_length=2000)] = Field(
+        default="", description="What you tell those who decide, if the call is held. Shown to them as yours."
+    )
 
 
 class CallResultMeta(Schema):
@@ -46,3 +50,4 @@ class CallAnswer(Schema):
     result: Any
     error: str | None
     mcp: CallResultMeta
+    approval: Ticket | None = Field(default=None, description="With 202: the call is held, and this is its handle.")

@@ -1,0 +1,158 @@
+"""Held calls over REST: the queue, the decision (people only), and for agents how their own calls stand.
+
+The same rules as on the pages: ``services.approvals`` holds them. An agent sees its own requests; those
+of others are absent to it. It can withdraw, and never decide.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from django.db.models import Prefetch
+from django.http import HttpRequest
+from ninja import Header, Path, Query, Status
+
+from mcpregistry.api import lookup
+from mcpregistry.api.auth import Principal, person, principal
+from mcpregistry.api.paging import Cursor, Limit, page
+from mcpregistry.api.routes import Routes
+from mcpregistry.api.schemas.approvals import (
+    ApprovalDetail,
+    ApprovalOut,
+    ApproveOrder,
+    RejectOrder,
+    ResultOut,
+    Ticket,
+    WithdrawOrder,
+    approval_detail,
+    approval_out,
+    ticket_out,
+)
+from mcpregistry.api.schemas.basics import Page, Problem, Slug, Text, When
+from mcpregistry.calls.engine import current_engine
+from mcpregistry.db import db_call
+from mcpregistry.domain.ladder import SHORT
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.models import ApprovalRequest, ApprovalVote
+from mcpregistry.services import approvals, holding
+from mcpregistry.services.permits import PermitWish
+
+router = Routes(tags=["approvals"])
+
+Id = Annotated[Text, Path(min_length=1, max_length=32)]
+Prefer = Annotated[
+    Text | None,
+    Header(
+        alias="Prefer", max_length=200, description=f"wait=SECONDS: hold the answer that long, at most {SHORT:.0f}."
+    ),
+]
+_ROWS = ApprovalRequest.objects.select_related("call", "group", "rule").prefetch_related(
+    Prefetch("votes", ApprovalVote.objects.order_by("id"))
+)
+_PAYLOADS = ("said", "result", "edited", "call__arguments", "call__result")
+_WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*(\d{1,6})\b", re.IGNORECASE | re.ASCII)
+
+
+def seconds_to_wait(prefer: str | None) -> float:
+    """``wait`` of a Prefer header (RFC 7240), 0 when there is none."""
+    found = _WAIT.search(prefer or "")
+    return min(float(found[1]), SHORT) if found else 0.0
+
+
+@router.get("/approvals", response=Page[ApprovalOut])
+def list_approvals(
+    request: HttpRequest,
+    *,
+    state: Annotated[
+        State | Literal["decided"] | None, Query(description="Of the call; 'decided': not pending.")
+    ] = None,
+    agent: Slug | None = None,
+    server: Slug | None = None,
+    tool: Annotated[Text | None, Query(max_length=500)] = None,
+    rule: Annotated[Text | None, Query(max_length=200, description="Its name when it asked.")] = None,
+    risk: Literal["low", "medium", "high"] | None = None,
+    since: Annotated[When | None, Query(description="Asked at this time or later.")] = None,
+    until: Annotated[When | None, Query(description="Asked before this time.")] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[ApprovalOut]:
+    """Newest first."""
+    exact = {
+        "call__agent_slug": agent, "call__server_slug": server, "call__tool_name": tool, "rule_name": rule,
+        "risk": risk, "asked_at__gte": since, "asked_at__lt": until,
+    }  # fmt: skip
+    rows = _ROWS.defer(*_PAYLOADS).filter(**{k: v for k, v in exact.items() if v is not None})
+    if state == "decided":
+        rows = rows.exclude(call__state=State.PENDING)
+    elif state is not None:
+        rows = rows.filter(call__state=state)
+    return page(rows, order=("-asked_at", "-id"), limit=limit, cursor=cursor, show=approval_out)
+
+
+@router.get("/approvals/{approval_id}", response=ApprovalDetail)
+def get_approval(request: HttpRequest, approval_id: Id) -> ApprovalDetail:
+    return _shown(principal(request), approval_id)
+
+
+@router.get("/approvals/{approval_id}/result", response={200: ResultOut, 202: Ticket})
+async def get_approval_result(
+    request: HttpRequest, approval_id: Id, *, prefer: Prefer = None
+) -> Status[ResultOut] | Status[Ticket]:
+    """202 while there is none. It never runs the call: the same call, made again, does that once it is approved."""
+    row = await db_call(_own, principal(request), approval_id)
+    held = current_engine().approvals
+    ticket = await held.find(row.pk, row.call.agent_slug)
+    assert ticket is not None
+    state = await held.changed(ticket, seconds_to_wait(prefer)) if ticket.state is State.PENDING else ticket.state
+    outcome = await held.outcome(ticket)
+    if state in (State.PENDING, State.READY, State.DISPATCHED) and outcome.result is None:
+        return Status(202, ticket_out(ticket, outcome.state))
+    return Status(
+        200,
+        ResultOut(
+            approval=ticket.id, call=ticket.call_id, state=outcome.state, success=outcome.state is State.SUCCEEDED,
+            message=f"{outcome.message} {outcome.remedy}".strip(), result=outcome.result,
+        ),
+    )  # fmt: skip
+
+
+@router.post("/approvals/{approval_id}/approve", response={200: ApprovalDetail, 409: Problem})
+def approve_call(request: HttpRequest, approval_id: Id, payload: ApproveOrder) -> ApprovalDetail:
+    """One person's yes to exactly the arguments that ``seen`` names, or to those given here instead."""
+    wish = payload.permit and PermitWish(payload.permit.until, payload.permit.pins, payload.permit.uses)
+    user = person(request)
+    assert user is not None, "the permission table lets no agent in"
+    approvals.vote(
+        request_id=approval_id, user=user, approve=True, reason=payload.reason, arguments=payload.arguments,
+        seen=payload.seen, permit=wish or None, via="rest",
+    )  # fmt: skip
+    return _shown(principal(request), approval_id)
+
+
+@router.post("/approvals/{approval_id}/reject", response={200: ApprovalDetail, 409: Problem})
+def reject_call(request: HttpRequest, approval_id: Id, payload: RejectOrder) -> ApprovalDetail:
+    """One no is enough. The call is never made."""
+    user = person(request)
+    assert user is not None, "the permission table lets no agent in"
+    approvals.vote(request_id=approval_id, user=user, approve=False, reason=payload.reason, via="rest")
+    return _shown(principal(request), approval_id)
+
+
+@router.post("/approvals/{approval_id}/withdraw", response={200: ApprovalDetail, 409: Problem})
+def withdraw_call(request: HttpRequest, approval_id: Id, payload: WithdrawOrder) -> ApprovalDetail:
+    """The caller does not want it any more. What has run already stays as it is."""
+    who = principal(request)
+    row = _own(who, approval_id)
+    holding.cancel(request_id=row.pk, reason=payload.reason or "withdrawn by its caller", actor=who.actor)
+    return _shown(who, approval_id)
+
+
+def _shown(who: Principal, approval_id: str) -> ApprovalDetail:
+    return approval_detail(_own(who, approval_id))
+
+
+def _own(who: Principal, approval_id: str) -> ApprovalRequest:
+    """The request, if this principal may know of it. An agent knows of its own."""
+    rows = _ROWS.filter(call__agent_slug=who.agent.slug) if who.agent else _ROWS.all()
+    return lookup.one(rows, "request", pk=approval_id)

@@ -1,0 +1,146 @@
+"""Held calls over REST: how one stands, and what a person decides on it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from ninja import Schema
+from pydantic import Field
+
+from mcpregistry.api.schemas.basics import Input, Object, Text, When, capped, decoded
+from mcpregistry.calls.standing import standing
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.models import ApprovalRequest, ApprovalVote
+from mcpregistry.services import holding as held
+from mcpregistry.services.approvals import arguments_hash
+
+Reason = Annotated[Text, Field(max_length=2000, description="The agent is told it, word for word.")]
+
+
+class Ticket(Schema):
+    """What a caller holds of a held call."""
+
+    id: str
+    state: str
+    message: str = Field(description="How it stands and what to do next, in words.")
+    asked_of: str
+    decide_by: datetime
+    url: str = Field(description="The page where it is decided.")
+
+
+class VoteOut(Schema):
+    name: str
+    approve: bool
+    reason: str
+    via: str
+    at: datetime
+
+
+class ApprovalOut(Schema):
+    id: str
+    call: str
+    state: str = Field(description="The call's own state: pending, ready, then how it ended.")
+    agent: str
+    endpoint: str
+    server: str
+    tool: str
+    rule: str
+    group: str | None
+    quorum: int
+    risk: str
+    waiting_as: str
+    asked_at: datetime
+    decide_by: datetime
+    decided_at: datetime | None
+    decided_reason: str
+    execute_by: datetime | None
+    url: str
+
+
+class ApprovalDetail(ApprovalOut):
+    """Arguments are null once retention has erased them, or when they are too long to show.
+
+    ``said`` are the agent's own words. Do not trust them.
+    """
+
+    arguments: Any
+    edited: Any = Field(description="The arguments that run instead of those asked for; null when nobody edited.")
+    seen: str = Field(description="Send it back with an approval: SHA-256 of the arguments that would run now.")
+    votes: list[VoteOut]
+    said: str
+
+
+class PermitOrder(Input):
+    """Allow more such calls of this agent ahead. It can only narrow what this call asked for."""
+
+    until: When
+    pins: Object = Field(default={}, description="Some of this call's arguments, with their values.")
+    uses: Annotated[int, Field(ge=1, le=100_000)] | None = None
+
+
+class ApproveOrder(Input):
+    seen: Annotated[Text, Field(min_length=64, max_length=64, description="'seen' of what you looked at.")]
+    reason: Reason = ""
+    arguments: Object | None = Field(default=None, description="Approve with these instead; the agent is told.")
+    permit: PermitOrder | None = None
+
+
+class RejectOrder(Input):
+    reason: Reason = ""
+
+
+class WithdrawOrder(Input):
+    reason: Reason = ""
+
+
+class ResultOut(Schema):
+    """How a held call ended, and what the tool answered, as MCP has it."""
+
+    approval: str
+    call: str
+    state: str
+    success: bool
+    message: str
+    result: Any
+
+
+def ticket_out(ticket: held.Ticket, state: State) -> Ticket:
+    said = standing(ticket, state)
+    return Ticket(
+        id=ticket.id, state=state, message=said["message"], asked_of=ticket.asked_of, decide_by=ticket.decide_by,
+        url=ticket.url,
+    )  # fmt: skip
+
+
+def approval_out(row: ApprovalRequest) -> ApprovalOut:
+    return ApprovalOut(**_facts(row))
+
+
+def approval_detail(row: ApprovalRequest) -> ApprovalDetail:
+    return ApprovalDetail(
+        **_facts(row), arguments=decoded(row.call.arguments), edited=decoded(row.edited), seen=arguments_hash(row),
+        votes=[_vote(vote) for vote in row.votes.all()], said=capped(row.said),
+    )  # fmt: skip
+
+
+def _vote(vote: ApprovalVote) -> VoteOut:
+    return VoteOut(name=vote.name, approve=vote.approve, reason=capped(vote.reason), via=vote.via, at=vote.at)
+
+
+def _facts(row: ApprovalRequest) -> dict[str, Any]:
+    call = row.call
+    same = ("quorum", "risk", "waiting_as", "asked_at", "decide_by", "decided_at", "execute_by")
+    return {name: getattr(row, name) for name in same} | {
+        "id": row.pk,
+        "call": call.pk,
+        "state": State(call.state),
+        "agent": call.agent_slug,
+        "endpoint": call.endpoint_slug,
+        "server": call.server_slug,
+        "tool": call.tool_name,
+        "rule": row.rule_name,
+        "group": row.group.name if row.group else None,
+        "decided_reason": capped(row.decided_reason),
+        "url": held.ticket_of(row).url,
+    }

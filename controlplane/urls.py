@@ -6,8 +6,12 @@ from django.contrib import admin
 from django.urls import include, path
 from django.views.generic import RedirectView
 
+from mcpregistry.web.slack import interact
+
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index")),
     path("admin/", admin.site.urls),
     path("", include("mcpregistry.api.urls")),
+    path("hooks/slack/<uuid:uid>/", interact, name="slack"),
+    path("", include("mcpregistry.web.urls")),
 ]

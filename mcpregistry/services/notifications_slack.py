@@ -1,0 +1,91 @@
+"""Deciding from Slack: whose press it was, whether it may be decided there, and the vote itself.
+
+A signature proves that Slack sent it; who may decide is up to the same rules as on the page. What a
+person could not see whole in Slack (high risk, cut or masked arguments) is decided on the page only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib.auth.models import User
+
+from mcpregistry.domain.errors import ConfigInvalid, Conflict, Denied, NotFound
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.notices import Kind, show
+from mcpregistry.domain.slack import PAGE_ONLY, TOO_MUCH
+from mcpregistry.models import ApprovalRequest, Channel, Delivery
+from mcpregistry.services import approvals, idempotency
+from mcpregistry.services.notifications import arguments_of, slack_person
+
+COUNTED = "Your word is noted. More people must agree before the call runs."
+
+
+@dataclass(frozen=True, slots=True)
+class Press:
+    """A button that somebody pressed, or a dialog that somebody filled in."""
+
+    team: str
+    member: str
+    value: str  # request id and hash of the arguments shown, with a dot between
+    approve: bool
+    reason: str = ""
+
+
+def find_channel(uid: Any) -> Channel | None:
+    return Channel.objects.filter(uid=uid, kind=Kind.SLACK.value, enabled=True).first()
+
+
+def signing_secret(channel: Channel) -> str:
+    """Empty when the channel has none: then nobody can press anything."""
+    try:
+        return str(channel.access.get("signing", ""))
+    except ConfigInvalid:
+        return ""
+
+
+def take_once(*, channel: Channel, signature: str, fingerprint: str) -> None:
+    """Raises Conflict for a request that came before."""
+    caller = f"slack:{channel.uid.hex}"
+    if idempotency.claim(caller=caller, key=signature[:200], fingerprint=fingerprint) is not None:
+        raise Conflict("This was sent before.", remedy="Press the button again.")
+    idempotency.keep(caller=caller, key=signature[:200], status=200, body="")
+
+
+def tool_of(*, channel: Channel, press: Press) -> str:
+    """The tool that the press is about. Raises like ``decide`` when it could not be decided in Slack."""
+    return _decidable(channel, press)[0].call.tool_name
+
+
+def decide(*, channel: Channel, press: Press) -> str:
+    """Vote as the person behind the Slack account. Returns what to tell them; empty when the message will.
+
+    Raises Denied (unknown or not eligible, or the page is needed), NotFound, Conflict.
+    """
+    request, user = _decidable(channel, press)
+    shown = press.value.partition(".")[2]
+    approvals.vote(
+        request_id=request.pk, user=user, approve=press.approve, reason=press.reason, seen=shown, via="slack"
+    )
+    request.call.refresh_from_db(fields=["state"])
+    return COUNTED if request.call.state == State.PENDING else ""
+
+
+def _decidable(channel: Channel, press: Press) -> tuple[ApprovalRequest, User]:
+    request_id = press.value.partition(".")[0]
+    told = Delivery.objects.filter(channel=channel, request=request_id)
+    request = ApprovalRequest.objects.select_related("call").filter(pk__in=told.values("request")).first()
+    if request is None:
+        raise NotFound("This channel was told of no such call.", remedy="Open the page.")
+    user = slack_person(team=press.team, member=press.member)
+    if user is None:
+        raise Denied(
+            "Slipsnisse does not know whose Slack account this is.",
+            remedy=f"Ask an admin to add it under Slack people: workspace {press.team}, member {press.member}.",
+        )
+    if request.risk == "high":
+        raise Denied(PAGE_ONLY, remedy="Press Open the page.")
+    if not show(arguments_of(request)).whole:
+        raise Denied(TOO_MUCH, remedy="Press Open the page.")
+    return request, user

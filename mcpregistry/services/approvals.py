@@ -1,18 +1,36 @@
-"""Deciding on held calls: who may, votes, edits, and what follows from them. For every face alike."""
+"""Deciding on held calls: who may, votes, edits, and what follows from them. For every face alike.
+
+One rejection ends a call. Approvals count only on the bytes that will run, from different people who
+may decide at that moment; they are looked at once more before the call runs (``lost_votes``).
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib.auth.models import Group, User
-from django.db.models import QuerySet
+from django.db import transaction
+from django.db.models import Q, QuerySet
+from django.utils import timezone
 
-from mcpregistry.domain.canonical import digest
-from mcpregistry.domain.errors import Conflict
-from mcpregistry.models import ApprovalRequest
-from mcpregistry.services.permits import PermitWish
+from mcpregistry.domain.access import may_call
+from mcpregistry.domain.binding import binding_of
+from mcpregistry.domain.canonical import canonical, digest, plain
+from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, Denied
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.policy import Outcome, Question, decide
+from mcpregistry.domain.schema import check_arguments
+from mcpregistry.failpoints import failpoint
+from mcpregistry.models import Agent, ApprovalRequest, ApprovalVote, Definition, Invocation
+from mcpregistry.services import audit, holding, permits
+from mcpregistry.services.permits import DECIDE, PermitWish
+from mcpregistry.services.snapshots import load_snapshot
+from mcpregistry.services.wakeups import wake
+
+HOST = "host"  # votes of the person at the host, who needs no account
 
 
 class AlreadyDecided(Conflict):
@@ -21,14 +39,48 @@ class AlreadyDecided(Conflict):
     code = "ALREADY_DECIDED"
 
 
+# Who may
+
+
 def approvers(group: Group | None) -> QuerySet[User]:
     """Everybody who could decide: active, with the permission, and in the group if one is named."""
-    raise NotImplementedError
+    app, codename = DECIDE.split(".")
+    own = Q(user_permissions__codename=codename, user_permissions__content_type__app_label=app)
+    by_group = Q(groups__permissions__codename=codename, groups__permissions__content_type__app_label=app)
+    people = User.objects.filter(own | by_group | Q(is_superuser=True), is_active=True)
+    if group is not None:
+        people = people.filter(pk__in=group.user_set.values("pk"))
+    return people.distinct()
 
 
 def why_not(request: ApprovalRequest, user: User) -> str:
     """Why this person may not vote on this request; "" when she may."""
-    raise NotImplementedError
+    told = _not_eligible(request, user)
+    if told:
+        return told
+    voted = ApprovalVote.objects.filter(request=request, user=user, arguments_hash=arguments_hash(request))
+    return "You have voted on this already." if voted.exists() else ""
+
+
+def _not_eligible(request: ApprovalRequest, user: User) -> str:
+    if not user.is_active:
+        return "This account is switched off."
+    if _owner_id(request) == user.pk:
+        if request.requester_may_confirm:
+            return ""
+        return "The agent that asks is yours, so somebody else has to decide."
+    if not user.has_perm(DECIDE):
+        return "You may not decide on held calls. An admin can give you the role approver."
+    if request.group is not None and not user.groups.filter(pk=request.group_id).exists():
+        return f"Only members of the group {request.group.name} decide on this."
+    return ""
+
+
+def _owner_id(request: ApprovalRequest) -> int | None:
+    return Agent.objects.filter(slug=request.call.agent_slug).values_list("owner_id", flat=True).first()
+
+
+# Votes
 
 
 def vote(
@@ -48,21 +100,248 @@ def vote(
     ``seen`` is ``arguments_hash(request)`` of what the person was shown: a vote on other bytes than
     those that would run now is refused. ``arguments``: approve with these instead (an edit). Raises
     NotFound, AlreadyDecided, Denied (not eligible, with the reason), ArgumentsInvalid (the edit),
-    Conflict (the bytes were edited meanwhile, or this person has voted), ConfigInvalid (the permit).
+    Conflict (the bytes were edited meanwhile), ConfigInvalid (the permit).
     """
-    raise NotImplementedError
-
-
-def arguments_hash(request: ApprovalRequest) -> str:
-    """SHA-256 of the arguments that would run now: the edited ones, else those asked for."""
-    return digest(request.edited or request.call.arguments)
+    now = now or timezone.now()
+    holding.expire(request_id=request_id, now=now)  # silence meant no, whoever comes now
+    with transaction.atomic():
+        request = _open(request_id)
+        if told := _not_eligible(request, user):
+            raise Denied(told)
+        if approve:
+            _check_seen(request, seen)
+            if arguments is not None:
+                _edit(request, arguments, now)
+            if told := why_not(request, user):
+                raise Conflict(told, remedy="Somebody else has to agree as well.")
+            if permit is not None:
+                permits.check(permit, request=request, arguments=current_arguments(request), now=now)
+                if _owner_id(request) == user.pk:
+                    raise Denied("You may confirm this call of your own agent, not permit further ones.")
+        _write(request, user=user, name=_name(user), approve=approve, reason=reason, via=via, now=now)
+        if not approve:
+            _reject(request, by=_name(user), actor=f"user:{user.username}", reason=reason, now=now)
+        elif _met(request):
+            _ready(request, actor=f"user:{user.username}", reason=reason, now=now)
+            if permit is not None:
+                permits.give(request=request, wish=permit, user=user)
+    failpoint("voted")
+    return request
 
 
 def confirm(*, request_id: str, by: str, now: datetime | None = None) -> ApprovalRequest:
     """The person at the host says yes; only where the rule lets the requester confirm. ``by`` names the host."""
-    raise NotImplementedError
+    now = now or timezone.now()
+    holding.expire(request_id=request_id, now=now)
+    with transaction.atomic():
+        request, owner = _at_host(request_id)
+        _write(request, user=owner, name=by, approve=True, reason="", via=HOST, now=now)
+        if _met(request):
+            _ready(request, actor=f"agent:{request.call.agent_slug}", reason="", now=now)
+    failpoint("voted")
+    return request
 
 
 def refuse(*, request_id: str, by: str, reason: str = "", now: datetime | None = None) -> ApprovalRequest:
     """The person at the host says no."""
-    raise NotImplementedError
+    now = now or timezone.now()
+    holding.expire(request_id=request_id, now=now)
+    with transaction.atomic():
+        request, owner = _at_host(request_id)
+        _write(request, user=owner, name=by, approve=False, reason=reason, via=HOST, now=now)
+        _reject(request, by=by, actor=f"agent:{request.call.agent_slug}", reason=reason, now=now)
+    failpoint("voted")
+    return request
+
+
+def _at_host(request_id: str) -> tuple[ApprovalRequest, User | None]:
+    request = _open(request_id)
+    if not request.requester_may_confirm:
+        raise Denied("The rule does not let the person at the host decide on this call.")
+    owner = User.objects.filter(agents__slug=request.call.agent_slug).first()
+    if owner is not None and not owner.is_active:
+        raise Denied("The account of the agent's owner is switched off.")
+    said = ApprovalVote.objects.filter(request=request, arguments_hash=arguments_hash(request))
+    if said.filter(Q(via=HOST) | Q(user=owner, user__isnull=False)).exists():
+        raise Conflict("The requester has confirmed this already.", remedy="Somebody else has to agree as well.")
+    return request, owner
+
+
+def _open(request_id: str) -> ApprovalRequest:
+    request = holding.locked(request_id)
+    if request.call.state != State.PENDING:
+        raise AlreadyDecided(decided_how(request), remedy="Look at it again.")
+    return request
+
+
+def decided_how(request: ApprovalRequest) -> str:
+    """One sentence: who decided, or why nobody can any more."""
+    state, votes = State(request.call.state), request.votes.filter(approve=request.call.state != State.REJECTED)
+    names = " and ".join(votes.values_list("name", flat=True)) or "Somebody"
+    if state is State.REJECTED:
+        return f"{names} rejected this call already."
+    if state in (State.EXPIRED, State.CANCELLED, State.VOID):
+        return f"This call can no longer be decided on: {request.decided_reason}"
+    return f"{names} approved this call already."
+
+
+def _check_seen(request: ApprovalRequest, seen: str) -> None:
+    if seen and seen != arguments_hash(request):
+        raise Conflict("The arguments were changed after this page was shown.", remedy="Look at them again.")
+
+
+def _write(
+    request: ApprovalRequest, *, user: User | None, name: str, approve: bool, reason: str, via: str, now: datetime
+) -> None:
+    facts = {
+        "name": plain(name, 150), "approve": approve, "reason": plain(reason),
+        "arguments_hash": arguments_hash(request), "via": via, "at": now,
+    }  # fmt: skip
+    if user is None:
+        ApprovalVote.objects.create(request=request, user=None, **facts)
+    else:  # whoever voted on other bytes may vote again; the audit log keeps both
+        ApprovalVote.objects.update_or_create(request=request, user=user, defaults=facts)
+    audit.record(
+        kind="approval.vote", actor=f"user:{user.username}" if user else f"agent:{request.call.agent_slug}",
+        subject=f"call:{request.call_id}", approve=approve, arguments=facts["arguments_hash"], via=via,
+        reason=facts["reason"],
+    )  # fmt: skip
+
+
+def _reject(request: ApprovalRequest, *, by: str, actor: str, reason: str, now: datetime) -> None:
+    why = f": {plain(reason, 5000).rstrip('. ')}" if reason.strip() else ""
+    words = f"REFUSED by {by}{why}. The call was not made. Do not retry it unchanged."
+    _moved(request, holding.end(request, State.REJECTED, reason=words, actor=actor, now=now, decided=reason))
+
+
+def _ready(request: ApprovalRequest, *, actor: str, reason: str, now: datetime) -> None:
+    call, execute_by = request.call, now + timedelta(seconds=request.execute_seconds)
+    pending = Invocation.objects.filter(pk=call.pk, state=State.PENDING, binding=call.binding)
+    _moved(request, pending.update(state=State.READY, lease_until=execute_by + holding.SLACK))
+    ApprovalRequest.objects.filter(pk=request.pk).update(
+        decided_at=now, decided_reason=plain(reason), execute_by=execute_by
+    )
+    call.state, request.execute_by = State.READY, execute_by
+    names = [each.name for each in valid_votes(request)]
+    audit.record(kind="call.approved", actor=actor, subject=f"call:{call.pk}", binding=call.binding, by=names)
+    holding.announce("approved", request, now)
+    if runs_by_itself(request):
+        transaction.on_commit(lambda: wake("run_approved", call.pk))
+
+
+def _moved(request: ApprovalRequest, moved: int) -> None:
+    """It was locked and pending, so only the reaper can have been faster."""
+    if not moved:
+        request.call.refresh_from_db()
+        raise AlreadyDecided(decided_how(request), remedy="Look at it again.")
+
+
+def runs_by_itself(request: ApprovalRequest) -> bool:
+    """Once approved, a worker runs it: its caller polls a task, or nobody waits and the rule says run anyway."""
+    return request.waiting_as == ApprovalRequest.Waiting.TASK or (request.run_if_caller_left and request.holders < 1)
+
+
+# What counts
+
+
+def current_arguments(request: ApprovalRequest) -> str:
+    """The canonical arguments that would run: the edited ones, else those asked for."""
+    return request.edited or request.call.arguments
+
+
+def arguments_hash(request: ApprovalRequest) -> str:
+    """SHA-256 of the arguments that would run now; what a page shows and a vote names as ``seen``."""
+    return digest(current_arguments(request))
+
+
+def valid_votes(request: ApprovalRequest) -> list[ApprovalVote]:
+    """The approvals of these very bytes by people who may decide at this moment."""
+    votes = request.votes.filter(approve=True, arguments_hash=arguments_hash(request)).select_related("user")
+    return [each for each in votes if not _lost(request, each)]
+
+
+def lost_votes(request: ApprovalRequest) -> str:
+    """Why the quorum that was met no longer is; "" while it holds."""
+    if len(valid_votes(request)) >= request.quorum:
+        return ""
+    votes = request.votes.filter(approve=True, arguments_hash=arguments_hash(request)).select_related("user")
+    why = [f"{each.name} may not approve it any more" for each in votes if _lost(request, each)]
+    return "; ".join(why) or "too few people have approved these arguments"
+
+
+def _met(request: ApprovalRequest) -> bool:
+    return len(valid_votes(request)) >= request.quorum
+
+
+def _lost(request: ApprovalRequest, vote: ApprovalVote) -> bool:
+    if vote.via == HOST:
+        return not request.requester_may_confirm or (vote.user is not None and not vote.user.is_active)
+    return vote.user is None or bool(_not_eligible(request, vote.user))
+
+
+# Edits
+
+
+def _edit(request: ApprovalRequest, arguments: Mapping[str, Any], now: datetime) -> None:
+    """From now on these arguments would run; earlier votes were on others and count no more."""
+    call, text = request.call, _canonical(arguments)
+    if text == current_arguments(request):
+        return
+    _check_edit(request, json.loads(text), now)
+    request.edited = "" if text == call.arguments else text
+    binding = binding_for(request)
+    _moved(request, Invocation.objects.filter(pk=call.pk, state=State.PENDING).update(binding=binding))
+    ApprovalRequest.objects.filter(pk=request.pk).update(edited=request.edited)
+    audit.record(
+        kind="approval.edited", actor="approvals", subject=f"call:{call.pk}",
+        before=call.binding, binding=binding, arguments=arguments_hash(request),
+    )  # fmt: skip
+    call.binding = binding
+
+
+def binding_for(request: ApprovalRequest) -> str:
+    """What the call is bound to, made anew from what is recorded of it."""
+    call = request.call
+    return binding_of(
+        agent=call.agent_slug, endpoint=call.endpoint_slug, server=call.server_slug, revision=call.server_revision,
+        tool=call.tool_name, definition=call.definition_hash, arguments=current_arguments(request),
+        fingerprint=request.rule_fingerprint,
+    )  # fmt: skip
+
+
+def _canonical(arguments: Mapping[str, Any]) -> str:
+    try:
+        return canonical(arguments)
+    except ValueError as error:
+        raise ArgumentsInvalid(
+            "The arguments hold a number that JSON does not have, or are nested too deeply.", remedy="Correct them."
+        ) from error
+
+
+def _check_edit(request: ApprovalRequest, arguments: dict[str, Any], now: datetime) -> None:
+    """An edit has to fit the pinned schema, and may not reach what the agent is not granted or a rule denies."""
+    call = request.call
+    pinned = Definition.objects.filter(
+        hash=call.definition_hash, tool__server__slug=call.server_slug, tool__name=call.tool_name
+    ).first()
+    if pinned is None:
+        raise Conflict("The tool is not there any more.", remedy="Reject the call.")
+    check_arguments(pinned.hash, pinned.data.get("inputSchema") or {}, arguments)
+    snapshot = load_snapshot()
+    tool = snapshot.tools.get(pinned.tool_id)
+    agent, endpoint = snapshot.agents.get(call.agent_slug), snapshot.endpoints.get(call.endpoint_slug)
+    server = snapshot.servers.get(tool.server_id) if tool else None
+    if tool is None or server is None or agent is None or endpoint is None:
+        raise Conflict("The tool or the agent is switched off.", remedy="Reject the call.")
+    if not may_call(agent, endpoint, tool, arguments, now.timestamp()):
+        raise Denied(
+            f"The agent '{agent.slug}' is not granted this tool with these arguments.",
+            remedy="Keep to the arguments that are granted.",
+        )
+    question = Question(agent, endpoint, server, tool, arguments, now=now.timestamp(), origin=call.origin)
+    if decide(snapshot.policy, question).outcome is Outcome.DENY:
+        raise Denied("A rule denies the call with these arguments.", remedy="Choose others.")
+
+
+def _name(user: User) -> str:
+    return user.get_full_name() or user.username

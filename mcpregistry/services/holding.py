@@ -2,16 +2,40 @@
 
 A held call is an Invocation in the state pending or ready; its ApprovalRequest keeps what the rule
 said when it asked. Every move is one compare-and-set on the call's state, so of two at once one wins.
+
+The identical call of the same agent joins the request that is open, or that has ended and was told to
+nobody yet: whoever was answered "pending" comes back and gets the end, once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import secrets
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from mcpregistry.domain.lifecycle import State
+from django.conf import settings
+from django.db import IntegrityError, transaction
+from django.db.models import F
+from django.utils import timezone
+
+from mcpregistry.domain.canonical import plain
+from mcpregistry.domain.errors import Busy, NotFound
+from mcpregistry.domain.lifecycle import TERMINAL, State, may_move
+from mcpregistry.domain.policy import Terms
+from mcpregistry.domain.risk import Risk
+from mcpregistry.failpoints import failpoint
+from mcpregistry.models import ApprovalRequest, Invocation, Task
+from mcpregistry.services import audit, notifications
+
+SLACK = timedelta(seconds=60)  # after a deadline; then the reaper ends what nobody else has
+MOST_OPEN = 1_000  # held calls of one agent: more would bury the people who are asked
+SILENCE = "Nobody decided in time; silence means no. The call was not made."
+TOO_LATE = "It was approved, but not called again in time. The call was not made."
+_TRIES = 5
+_BATCH = 200
+_KEPT = {ApprovalRequest.Waiting.AWAY, ApprovalRequest.Waiting.TASK}  # their callers come back
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +47,7 @@ class Ticket:
     state: State
     joined: bool
     decide_by: datetime
-    asked_of: str  # words for people: "approvers (2 must agree)"
+    asked_of: str  # words for people: "2 people of the group operators"
     task_id: str = ""
     url: str = ""  # the page where it is decided
 
@@ -37,11 +61,14 @@ class TaskWish:
     message: str = ""
 
 
+# Asking
+
+
 def ask(
     *,
     row: Mapping[str, Any],
-    terms: Any,
-    risk: Any,
+    terms: Terms,
+    risk: Risk,
     waiting_as: str,
     now: datetime,
     said: str = "",
@@ -49,17 +76,284 @@ def ask(
 ) -> Ticket:
     """Hold a call: its record, the request with the rule's frozen terms, the audit entry, all in one.
 
-    ``row`` are the Invocation's columns. The identical call of the same agent joins the open request,
-    except with a task.
+    ``row`` are the Invocation's columns. The identical call (same binding) joins, except with a task.
+    Raises Busy when the agent has too many calls waiting.
     """
-    raise NotImplementedError
+    for _ in range(_TRIES):
+        if task is None and (joined := join(binding=row["binding"], now=now)):
+            return joined
+        try:
+            ticket = _hold(row=row, terms=terms, risk=risk, waiting_as=waiting_as, now=now, said=said, task=task)
+        except IntegrityError:  # the identical call was faster by a moment
+            continue
+        failpoint("held")
+        return ticket
+    raise Busy("The identical call is being asked for right now.", remedy="Call again in a moment.")
 
 
+@transaction.atomic
+def join(*, binding: str, now: datetime) -> Ticket | None:
+    """One more caller waits for the open request of this binding, if there is one."""
+    request = _lock(join_key=binding)
+    if request is None or _forgotten(request, now):
+        return None
+    ApprovalRequest.objects.filter(pk=request.pk).update(holders=F("holders") + 1)
+    return ticket_of(request, joined=True)
+
+
+@transaction.atomic
+def rejoin(*, request_id: str, agent_slug: str) -> Ticket | None:
+    """The agent's own request, whatever has become of it; it waits for it again."""
+    request = _lock(pk=request_id, call__agent_slug=agent_slug)
+    if request is None:
+        return None
+    ApprovalRequest.objects.filter(pk=request.pk).update(holders=F("holders") + 1)
+    return ticket_of(request, joined=True)
+
+
+def find(*, held_id: str, agent_slug: str) -> Ticket | None:
+    """By the id of the request or of the call; only the agent's own."""
+    own = ApprovalRequest.objects.select_related("call", "group").filter(call__agent_slug=agent_slug)
+    request = own.filter(pk=held_id).first() or own.filter(call_id=held_id).first()
+    return ticket_of(request) if request else None
+
+
+@transaction.atomic
+def _hold(
+    *,
+    row: Mapping[str, Any],
+    terms: Terms,
+    risk: Risk,
+    waiting_as: str,
+    now: datetime,
+    said: str,
+    task: TaskWish | None,
+) -> Ticket:
+    _refuse_flood(row["agent_slug"])
+    decide_by = now + timedelta(seconds=terms.decide_seconds)
+    call = Invocation.objects.create(**row, state=State.PENDING, lease_until=decide_by + SLACK)
+    request = ApprovalRequest.objects.create(
+        id=secrets.token_hex(16), call=call,
+        rule_id=terms.rule_id, rule_name=plain(terms.rule, 200), rule_fingerprint=terms.fingerprint,
+        group_id=terms.group_id, quorum=terms.quorum, execute_seconds=terms.execute_seconds,
+        requester_may_confirm=terms.requester_may_confirm, run_if_caller_left=terms.run_if_caller_left,
+        risk=risk.level.value, risk_rank=risk.level.rank, waiting_as=waiting_as, holders=0 if task else 1,
+        said=plain(said), asked_at=now, decide_by=decide_by, join_key=None if task else call.binding,
+    )  # fmt: skip
+    audit.record(
+        kind="call.pending", actor=call.agent_slug, subject=f"call:{call.pk}", binding=call.binding,
+        tool=f"{call.server_slug}::{call.tool_name}", rule=request.rule_name, fingerprint=terms.fingerprint,
+        quorum=terms.quorum, decide_by=decide_by.isoformat(),
+    )  # fmt: skip
+    notifications.enqueue("asked", request, now=now)
+    return ticket_of(request, task_id=_handle(call, task) if task else "")
+
+
+def _handle(call: Invocation, wish: TaskWish) -> str:
+    from mcpregistry.services import tasks
+
+    made = tasks.create(
+        call_id=call.pk, agent=call.agent_slug, endpoint=call.endpoint_slug,
+        ttl_ms=wish.ttl_ms, poll_ms=wish.poll_ms, message=wish.message,
+    )  # fmt: skip
+    return made.pk
+
+
+def _refuse_flood(agent_slug: str) -> None:
+    # In literal words, so that SQLite uses the index of open calls.
+    is_open = "state IN ('pending', 'ready', 'dispatched')"
+    mine = Invocation.objects.extra(where=[is_open]).filter(agent_slug=agent_slug, state=State.PENDING)  # noqa: S610
+    if mine.count() >= MOST_OPEN:
+        raise Busy(f"{MOST_OPEN} calls of this agent wait for approval already.", remedy="Wait until some are decided.")
+
+
+def _forgotten(request: ApprovalRequest, now: datetime) -> bool:
+    """An end that nobody came for in time is not told any more; the next identical call asks anew."""
+    ended = request.call.finished_at
+    if ended is None or ended + timedelta(seconds=request.execute_seconds) > now:
+        return False
+    ApprovalRequest.objects.filter(pk=request.pk).update(join_key=None)
+    return True
+
+
+# Looking
+
+
+def load(request_id: str) -> ApprovalRequest:
+    """Raises NotFound."""
+    request = ApprovalRequest.objects.select_related("call", "group").filter(pk=request_id).first()
+    if request is None:
+        raise NotFound("There is no such request.")
+    return request
+
+
+def states(call_ids: Iterable[str]) -> dict[str, State]:
+    """The states of these calls, for whoever waits for them; one indexed read for each few hundred."""
+    ids, found = list(call_ids), {}
+    for start in range(0, len(ids), 500):
+        rows = Invocation.objects.filter(pk__in=ids[start : start + 500]).order_by().values_list("pk", "state")
+        found.update({key: State(state) for key, state in rows})
+    return found
+
+
+def ticket_of(request: ApprovalRequest, *, joined: bool = False, task_id: str = "") -> Ticket:
+    return Ticket(
+        id=request.pk,
+        call_id=request.call_id,
+        state=State(request.call.state),
+        joined=joined,
+        decide_by=request.decide_by,
+        asked_of=asked_of(request),
+        task_id=task_id,
+        url=f"{settings.SITE_URL}/approvals/{request.pk}/",
+    )
+
+
+def asked_of(request: ApprovalRequest) -> str:
+    """ "an approver", "2 approvers", "one of the group finance", "2 people of the group finance"."""
+    group, number = request.group, request.quorum
+    if group is None:
+        return "an approver" if number == 1 else f"{number} approvers"
+    return f"one of the group {group.name}" if number == 1 else f"{number} people of the group {group.name}"
+
+
+# Waiting on
+
+
+def waits_as(*, request_id: str, waiting_as: str) -> None:
+    """The caller waits in another way now. One who was told to come back stays expected."""
+    rows = ApprovalRequest.objects.filter(pk=request_id)
+    rows.exclude(waiting_as__in=_KEPT).update(waiting_as=waiting_as)
+
+
+def away(*, request_id: str) -> Ticket:
+    """A caller was told "pending": it waits no more, and its going ends nothing."""
+    ApprovalRequest.objects.filter(pk=request_id).update(
+        holders=F("holders") - 1, waiting_as=ApprovalRequest.Waiting.AWAY
+    )
+    return ticket_of(load(request_id))
+
+
+@transaction.atomic
+def leave(*, request_id: str, reason: str, now: datetime, keep: bool = False) -> bool:
+    """A caller is gone. True: nobody is left for whom the call should go on, if it is out.
+
+    What has not run is cancelled then, unless a caller is expected back, the rule says to run anyway,
+    or ``keep`` (it is we who are leaving).
+    """
+    request = locked(request_id)
+    ApprovalRequest.objects.filter(pk=request_id).update(holders=F("holders") - 1)
+    if keep or request.holders > 1 or request.run_if_caller_left or request.waiting_as in _KEPT:
+        return False
+    if request.call.state in (State.PENDING, State.READY):
+        end(
+            request, State.CANCELLED, reason=f"{reason}. The call was not made.", actor=request.call.agent_slug, now=now
+        )
+    return True
+
+
+def delivered(*, request_id: str, now: datetime) -> None:
+    """The end was told to its caller: the identical call is a new one from now on."""
+    ended = ApprovalRequest.objects.filter(pk=request_id, call__state__in=[*TERMINAL])
+    ended.filter(delivered_at=None).update(delivered_at=now)
+    ended.exclude(join_key=None).update(join_key=None)
+
+
+# Ending
+
+
+@transaction.atomic
 def cancel(*, request_id: str, reason: str, actor: str) -> State:
     """End a held call before it runs. Returns the state that it has afterwards; ended calls keep theirs."""
-    raise NotImplementedError
+    request = locked(request_id)
+    if request.call.state in (State.PENDING, State.READY):
+        words = f"{plain(reason, 500)}. The call was not made."
+        end(request, State.CANCELLED, reason=words, actor=actor, now=timezone.now())
+    return State(request.call.state)
+
+
+@transaction.atomic
+def void(*, request_id: str, reason: str, now: datetime) -> State:
+    """What was approved is not what would run: end it, and say what has changed."""
+    request = locked(request_id)
+    if request.call.state in (State.PENDING, State.READY):
+        words = f"The approval no longer holds: {reason}. The call was not made; call again to ask anew."
+        end(request, State.VOID, reason=words, actor="approvals", now=now)
+    return State(request.call.state)
+
+
+@transaction.atomic
+def expire(*, request_id: str, now: datetime) -> State:
+    """End it if its time is over: to be decided, or to be run. Returns the state it has afterwards."""
+    request = locked(request_id)
+    if request.call.state == State.PENDING and request.decide_by <= now:
+        end(request, State.EXPIRED, reason=SILENCE, actor="approvals", now=now)
+    elif request.call.state == State.READY and request.execute_by is not None and request.execute_by <= now:
+        end(request, State.EXPIRED, reason=TOO_LATE, actor="approvals", now=now)
+    return State(request.call.state)
 
 
 def expire_due(now: datetime) -> int:
     """End held calls that nobody decided, or nobody ran, in time. Returns how many."""
-    raise NotImplementedError
+    is_open = "mcpregistry_invocation.state IN ('pending', 'ready', 'dispatched')"
+    due = Invocation.objects.extra(where=[is_open]).filter(  # noqa: S610
+        state__in=[State.PENDING, State.READY], lease_until__lte=now + SLACK, approval__isnull=False
+    )
+    ids = list(due.order_by("lease_until").values_list("approval__pk", flat=True)[:_BATCH])
+    return sum(expire(request_id=each, now=now) is State.EXPIRED for each in ids)
+
+
+def forget_ends(now: datetime) -> int:
+    """Ends that nobody came for in time: the identical call asks anew. Returns how many."""
+    kept = ApprovalRequest.objects.exclude(join_key=None).filter(call__state__in=[*TERMINAL]).select_related("call")
+    return sum(_forgotten(request, now) for request in kept.order_by("call__finished_at")[:_BATCH])
+
+
+def end(request: ApprovalRequest, state: State, *, reason: str, actor: str, now: datetime, decided: str = "") -> bool:
+    """Move a held call to an end, with all that follows. False when it had moved meanwhile.
+
+    Within the caller's transaction; ``request.call`` holds the new state afterwards.
+    """
+    call = request.call
+    assert may_move(State(call.state), state)
+    moved = Invocation.objects.filter(pk=call.pk, state=call.state, fence=call.fence).update(
+        state=state, reason=plain(reason), error_code=state.value.upper(), finished_at=now, lease_until=None,
+        duration_ms=(now - call.received_at).total_seconds() * 1000,
+    )  # fmt: skip
+    if not moved:
+        call.refresh_from_db()
+        return False
+    call.state, call.reason, call.finished_at = state, plain(reason), now
+    gone = {"join_key": None} if state is State.CANCELLED else {}  # the caller itself wants no more of it
+    own = ApprovalRequest.objects.filter(pk=request.pk)
+    own.update(decided_at=request.decided_at or now, decided_reason=plain(decided or reason), **gone)
+    audit.record(
+        kind=f"call.{state}", actor=actor, subject=f"call:{call.pk}",
+        binding=call.binding, state=state.value, error=state.value.upper(),
+    )  # fmt: skip
+    announce(state.value, request, now)
+    return True
+
+
+def announce(event: str, request: ApprovalRequest, now: datetime) -> None:
+    """Tell those who watch: the channels, and the host that polls a task."""
+    request.refresh_from_db(fields=["decided_at", "decided_reason"])
+    notifications.enqueue(event, request, now=now)
+    Task.objects.filter(call_id=request.call_id).update(version=F("version") + 1, updated_at=now)
+
+
+def locked(request_id: str) -> ApprovalRequest:
+    """The request for the rest of the transaction. Raises NotFound."""
+    request = _lock(pk=request_id)
+    if request is None:
+        raise NotFound("There is no such request.")
+    return request
+
+
+def _lock(**which: Any) -> ApprovalRequest | None:
+    """Requests go one by one: PostgreSQL locks the row; on SQLite the transaction has the database to itself.
+
+    The call is read after the lock was got: one read with it could show what was before the wait.
+    """
+    key = ApprovalRequest.objects.select_for_update(of=("self",)).filter(**which).values_list("pk", flat=True).first()
+    return ApprovalRequest.objects.select_related("call", "group").get(pk=key) if key else None

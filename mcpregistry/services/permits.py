@@ -1,15 +1,31 @@
-"""Permits: approvals given ahead, which only ever narrow what a request asked for."""
+"""Permits: approvals given ahead, which only ever narrow what a request asked for.
+
+A permit covers calls of one agent and one tool as they were when it was given: the same definition,
+the same revision of the server, under the very rule that asked. Any change ends it. It counts only
+while the person who gave it could still approve.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from mcpregistry.models import Permit
+from django.contrib.auth.models import User
+from django.db import transaction
+from django.db.models import F
+from django.utils import timezone
+
+from mcpregistry.domain.access import pinned
+from mcpregistry.domain.canonical import stored
+from mcpregistry.domain.errors import ConfigInvalid, Conflict
+from mcpregistry.models import Agent, ApprovalRequest, Permit, Tool
+from mcpregistry.services import audit
 
 LONGEST = timedelta(days=30)
+DECIDE = "mcpregistry.decide_approval"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +37,82 @@ class PermitWish:
     uses: int | None = None
 
 
+def check(wish: PermitWish, *, request: ApprovalRequest, arguments: str, now: datetime) -> None:
+    """Raises ConfigInvalid when the wish would allow more than this very call, longer than a month, or nothing."""
+    if request.quorum > 1:
+        raise ConfigInvalid("A call that needs several people cannot be permitted ahead.", remedy="Leave it out.")
+    if not now < wish.until <= now + LONGEST:
+        raise ConfigInvalid("A permit ends in the future, within 30 days.", remedy="Choose another end.")
+    if wish.uses is not None and wish.uses < 1:
+        raise ConfigInvalid("A permit is for one use or more.", remedy="Write 1 or more, or leave it empty.")
+    if not pinned(wish.pins, json.loads(arguments)):
+        raise ConfigInvalid(
+            "A permit can only pin arguments of this call, with the values they have.", remedy="Take the others out."
+        )
+
+
+def give(*, request: ApprovalRequest, wish: PermitWish, user: User) -> Permit:
+    """In the transaction of the approval that it comes with; ``check`` was called. Raises Conflict."""
+    call = request.call
+    tool = Tool.objects.filter(server__slug=call.server_slug, name=call.tool_name).first()
+    agent = Agent.objects.filter(slug=call.agent_slug).first()
+    if tool is None or agent is None:
+        raise Conflict("The tool or the agent is not there any more.", remedy="Approve without a permit, or reject.")
+    permit = Permit.objects.create(
+        agent=agent, tool=tool, definition_hash=call.definition_hash, server_revision=call.server_revision,
+        argument_pins=dict(wish.pins), expires_at=wish.until, uses_left=wish.uses, request=request, created_by=user,
+    )  # fmt: skip
+    audit.record(
+        kind="permit.given", actor=f"user:{user.username}", subject=f"permit:{permit.pk}", agent=agent.slug,
+        tool=str(tool), pins=stored(sorted(wish.pins)), until=wish.until.isoformat(), uses=wish.uses,
+        request=request.pk,
+    )  # fmt: skip
+    return permit
+
+
+@transaction.atomic
 def revoke(*, permit: Permit, actor: str) -> Permit:
-    """End a permit now."""
-    raise NotImplementedError
+    """End a permit now. Doing it twice is no error."""
+    now = timezone.now()
+    permit = Permit.objects.select_for_update().get(pk=permit.pk)
+    if permit.revoked_at is None:
+        permit.revoked_at = now
+        permit.save(update_fields=["revoked_at"])
+        audit.record(kind="permit.revoked", actor=actor, subject=f"permit:{permit.pk}")
+    return permit
+
+
+def covering(
+    *,
+    agent_slug: str,
+    tool_id: int,
+    definition_hash: str,
+    server_revision: int,
+    arguments: Mapping[str, Any],
+    fingerprint: str,
+    now: datetime,
+) -> Iterable[Permit]:
+    """The live permits that allow this call, those with the fewest uses first."""
+    live = Permit.objects.filter(
+        agent__slug=agent_slug, tool_id=tool_id, definition_hash=definition_hash, server_revision=server_revision,
+        revoked_at=None, expires_at__gt=now, request__rule_fingerprint=fingerprint,
+    ).exclude(uses_left=0)  # fmt: skip
+    found = live.select_related("created_by", "request").order_by(F("uses_left").asc(nulls_last=True), "expires_at")
+    return [permit for permit in found if pinned(permit.argument_pins, arguments) and _giver_stands(permit)]
+
+
+@transaction.atomic
+def use(*, call_id: str, permits: Iterable[Permit], agent_slug: str, now: datetime) -> str:
+    """Take one use of the first of these that still has one. Returns why the call may run, "" when none has."""
+    for permit in permits:
+        live = Permit.objects.filter(pk=permit.pk, revoked_at=None, expires_at__gt=now)
+        uses = live.filter(uses_left__gt=0)
+        if uses.update(uses_left=F("uses_left") - 1) if permit.uses_left is not None else live.exists():
+            audit.record(kind="permit.used", actor=agent_slug, subject=f"permit:{permit.pk}", call=call_id)
+            return f"permit {permit.pk}, given by {permit.created_by} with request {permit.request_id}"
+    return ""
+
+
+def _giver_stands(permit: Permit) -> bool:
+    giver = permit.created_by
+    return giver is not None and giver.is_active and giver.has_perm(DECIDE)

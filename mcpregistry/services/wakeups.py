@@ -12,7 +12,7 @@ log = structlog.get_logger(__name__)
 NO_BROKER = "The message broker does not answer; the work starts by itself once it is back."
 
 
-def wake(task: str, *ids: int) -> bool:
+def wake(task: str, *ids: int | str) -> bool:
     """Send ``mcpregistry.tasks.<task>`` with ids. False, within about a second, when the broker is away."""
     from celery import current_app
     from kombu.exceptions import OperationalError

@@ -52,6 +52,8 @@ class ApprovalRequest(models.Model):
     risk_rank = models.PositiveSmallIntegerField(default=3, editable=False)
     waiting_as = models.CharField(max_length=10, choices=Waiting.choices, default=Waiting.HOLD)
     holders = models.IntegerField(default=1, editable=False, help_text="Callers who wait for it right now.")
+    expert = models.CharField("expert tool", max_length=100, blank=True, help_text="Whose run made the call.")
+    host = models.CharField(max_length=200, blank=True, help_text="The host's name as rules saw it.")
     said = models.TextField("the agent says", blank=True, help_text="The agent's own words. Not to be trusted.")
     asked_at = models.DateTimeField()
     decide_by = models.DateTimeField()

@@ -72,11 +72,13 @@ def ask(
     waiting_as: str,
     now: datetime,
     said: str = "",
+    expert: str = "",
+    host: str = "",
     task: TaskWish | None = None,
 ) -> Ticket:
     """Hold a call: its record, the request with the rule's frozen terms, the audit entry, all in one.
 
-    ``row`` are the Invocation's columns. The identical call (same binding) joins, except with a task.
+    ``row`` are the Invocation's columns; ``expert`` and ``host`` what else the rule could see. The identical call (same binding) joins, except with a task.
     Raises Busy when the agent has too many calls waiting.
     """
     for _ in range(_TRIES):
@@ -126,7 +128,7 @@ def _hold(
     risk: Risk,
     waiting_as: str,
     now: datetime,
-    said: str,
+    words: Mapping[str, str],
     task: TaskWish | None,
 ) -> Ticket:
     _refuse_flood(row["agent_slug"])
@@ -138,7 +140,7 @@ def _hold(
         group_id=terms.group_id, quorum=terms.quorum, execute_seconds=terms.execute_seconds,
         requester_may_confirm=terms.requester_may_confirm, run_if_caller_left=terms.run_if_caller_left,
         risk=risk.level.value, risk_rank=risk.level.rank, waiting_as=waiting_as, holders=0 if task else 1,
-        said=plain(said), asked_at=now, decide_by=decide_by, join_key=None if task else call.binding,
+        **words, asked_at=now, decide_by=decide_by, join_key=None if task else call.binding,
     )  # fmt: skip
     audit.record(
         kind="call.pending", actor=call.agent_slug, subject=f"call:{call.pk}", binding=call.binding,

@@ -33,6 +33,11 @@ def reveal(text: str, limit: int = LIMIT) -> str:
     return shown if rest <= 0 else f"{shown}… ({rest:,} more characters)"
 
 
+def hidden(text: str, instead: str) -> str:
+    """``text`` with every unseen character replaced."""
+    return _HIDDEN.sub(instead, text)
+
+
 def _name(match: re.Match[str]) -> str:
     code = ord(match[0])
     return f"⟦{_KNOWN.get(code) or f'U+{code:04X}'}⟧"

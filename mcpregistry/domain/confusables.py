@@ -1,0 +1,33 @@
+"""Names that look alike: letters of other scripts that read as Latin ones, and what a name reads as.
+
+A small table, of the letters that were seen in look-alike names (Unicode's confusables.txt, UTS 39, has
+thousands more, nearly all of which NFKC or a reader's eye deals with).
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+_CYRILLIC = dict(zip("асеіјорԛѕԝхуһԁӏгпкмнтвьѡ", "aceijopqswxyhdlrnkmhtbbw", strict=True))
+_GREEK = dict(zip("αβγειικνορτυχωϲϳ", "abyeiikvoptuxwcj", strict=True))
+_OTHER = dict(zip("ıɡɑɩʟɴʀƽօսցհոզա", "igailnrsoughnqw", strict=True))
+_TABLE = str.maketrans(_CYRILLIC | _GREEK | _OTHER)
+_DIGITS = str.maketrans("01", "ol")
+_SEPARATORS = re.compile(r"[\W_]+")
+
+
+def latin(text: str) -> str:
+    """Lower case, compatibility forms composed, look-alike letters replaced by the Latin ones."""
+    return unicodedata.normalize("NFKC", text).lower().translate(_TABLE)
+
+
+def reads_as(name: str) -> str:
+    """The same for all names that a hurried reader takes for one another."""
+    plain = _SEPARATORS.sub("_", latin(name)).strip("_").translate(_DIGITS)
+    return plain.replace("rn", "m").replace("vv", "w")
+
+
+def foreign_letters(name: str) -> str:
+    """The letters of the name that only look Latin."""
+    return "".join(dict.fromkeys(char for char in name if ord(char) > 0x7F and latin(char) != char.lower()))

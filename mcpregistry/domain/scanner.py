@@ -1,0 +1,205 @@
+"""What in a definition may be meant for the model and not for the reader: findings for a person to weigh.
+
+A scanner is triage, never a gate: nothing is approved because nothing was found (MCPTox: models follow what
+no pattern knows). Every string that a model sees is read, keys included, since any part of a schema can be
+poisoned. Time is linear in the text and bounded; what is not read is itself a finding.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mcpregistry.domain.confusables import foreign_letters, latin, reads_as
+from mcpregistry.domain.phrases import ASKED_FOR, PHRASES, Severity
+from mcpregistry.domain.reveal import hidden, reveal
+
+VERSION = 1  # raise it when findings change, so that definitions are scanned again
+MOST_TEXT = 200_000  # characters read of one definition
+MOST_FINDINGS = 50
+_EXCERPT = 160
+
+_BIDI = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_TAGS = re.compile("[\U000e0000-\U000e0fff]")
+_TERMINAL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x9f]")
+_SPACE = re.compile(r"\s+")
+_GAP = re.compile(r"\s{40,}")
+_CODED = re.compile(r"[A-Za-z0-9+/]{40,}={0,2}|(?:[0-9a-fA-F]{2}){20,}")
+_WORDS = re.compile(r"[_\W]+|(?<=[a-z])(?=[A-Z])")
+# Joined emoji and letters of Indic and Arabic script need these two.
+_JOINERS = re.compile("(?<=[^\x00-\u2fff])\u200d|(?<=[\u0600-\u0dff])[\u200c\u200d]")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """``where`` is a JSON pointer into the definition; ``excerpt`` has its invisible characters named."""
+
+    kind: str
+    severity: Severity
+    where: str
+    excerpt: str
+    why: str
+
+
+def scan(definition: Mapping[str, Any], *, own: Iterable[str] = (), others: Iterable[str] = ()) -> list[Finding]:
+    """Everything suspicious, worst first; at most one finding of a kind in each place.
+
+    ``own`` are the names of the tools of the same server, ``others`` those of all other servers.
+    """
+    found = [*_of_name(str(definition.get("name") or ""), set(own), set(others)), *_of_texts(definition, set(others))]
+    unique = {(finding.kind, finding.where): finding for finding in reversed(found)}
+    return sorted(unique.values(), key=lambda f: (-f.severity, f.where, f.kind))[:MOST_FINDINGS]
+
+
+def worst(findings: Iterable[Finding]) -> Severity:
+    return max((finding.severity for finding in findings), default=Severity.CLEAN)
+
+
+# The name
+
+
+def _of_name(name: str, own: set[str], others: set[str]) -> Iterator[Finding]:
+    letters = foreign_letters(name)
+    if letters:
+        why = f"Letters of another script look like Latin ones: {', '.join(letters)}."
+        yield Finding("look-alike", Severity.DANGER, "/name", reveal(name, _EXCERPT), why)
+    seen = reads_as(name)
+    for other in sorted((own | others) - {name}):
+        if reads_as(other) == seen and latin(name).replace("-", "_") != latin(other).replace("-", "_"):
+            why = f"It reads like another tool's name, {reveal(other, 80)}."
+            yield Finding("look-alike", Severity.DANGER, "/name", reveal(name, _EXCERPT), why)
+            return
+
+
+# All texts
+
+
+def _of_texts(definition: Mapping[str, Any], others: set[str]) -> Iterator[Finding]:
+    left = MOST_TEXT
+    for where, text, is_key in strings(definition):
+        if left <= 0:
+            why = f"Only the first {MOST_TEXT:,} characters were read. So much text is unusual in a definition."
+            yield Finding("too long", Severity.ALARM, where, reveal(text, _EXCERPT), why)
+            return
+        part = text[:left]
+        left -= len(part)
+        yield from _of_key(where, part) if is_key else _of_text(where, part, others)
+
+
+def strings(value: Any) -> Iterator[tuple[str, str, bool]]:
+    """(JSON pointer, text, whether it is an object's key) of every string, in the order of the document."""
+    waiting: list[tuple[str, Any]] = [("", value)]
+    while waiting:
+        where, node = waiting.pop()
+        if isinstance(node, str):
+            yield where, node, False
+        elif isinstance(node, Mapping):
+            pairs = [(f"{where}/{_token(key)}", str(key), item) for key, item in node.items()]
+            yield from ((at, key, True) for at, key, _ in pairs)
+            waiting.extend((at, item) for at, _, item in reversed(pairs))
+        elif isinstance(node, list | tuple):
+            waiting.extend((f"{where}/{place}", item) for place, item in reversed(list(enumerate(node))))
+
+
+def _token(key: object) -> str:
+    return str(key)[:200].replace("~", "~0").replace("/", "~1")
+
+
+def _of_key(where: str, key: str) -> Iterator[Finding]:
+    yield from _unseen(where, key)
+    words = latin(_WORDS.sub(" ", key)).strip()
+    if ASKED_FOR.search(words):
+        why = "A parameter asks for what no tool needs to do its work."
+        yield Finding("parameter", Severity.ALARM, where, reveal(key, _EXCERPT), why)
+    if words.count(" ") >= 3:  # a name of many words is a sentence
+        yield from (f for f in _phrases(where, words) if f.severity > Severity.NOTE)
+
+
+def _of_text(where: str, text: str, others: set[str]) -> Iterator[Finding]:
+    yield from _unseen(where, text)
+    yield from _gaps(where, text)
+    plain = readable(text)
+    yield from _phrases(where, plain)
+    yield from _other_tools(where, plain, others)
+    yield from _coded(where, text)
+
+
+def readable(text: str) -> str:
+    """As ``phrases`` wants it: what a model makes of the text, however it is spelt."""
+    return _SPACE.sub(" ", latin(hidden(text, ""))).replace("\u2019", "'")
+
+
+def _unseen(where: str, text: str) -> Iterator[Finding]:
+    shown = _JOINERS.sub("", text.replace("\r\n", "\n"))
+    kinds = (
+        (_BIDI, "direction", Severity.DANGER, "Characters that turn the direction of text make it read differently."),
+        (_TAGS, "hidden text", Severity.DANGER, "Tag characters hold text that only a model can read."),
+        (_TERMINAL, "control", Severity.DANGER, "Control characters can hide or rewrite text in a terminal."),
+    )
+    rest = shown
+    for pattern, kind, severity, why in kinds:
+        if match := pattern.search(rest):
+            yield Finding(kind, severity, where, _excerpt(shown, match.start(), match.end()), why)
+            rest = pattern.sub("", rest)
+    if (left := hidden(rest, "\0")) != rest:
+        at = left.index("\0")
+        why = "Invisible characters split words so that people and filters miss them."
+        yield Finding("invisible", Severity.ALARM, where, _excerpt(shown, at, at + 1), why)
+
+
+def _gaps(where: str, text: str) -> Iterator[Finding]:
+    for match in _GAP.finditer(text):
+        gap, rest = match[0], text[match.end() :].strip()
+        if rest and (gap.count("\n") >= 12 or len(gap) >= 80):
+            why = "A long gap pushes what follows out of sight."
+            yield Finding("gap", Severity.ALARM, where, reveal(f"… {rest}", _EXCERPT), why)
+            return
+
+
+def _phrases(where: str, plain: str) -> Iterator[Finding]:
+    for phrase in PHRASES:
+        if match := phrase.pattern.search(plain):
+            excerpt = _excerpt(plain, match.start(), match.end())
+            yield Finding(phrase.kind, phrase.severity, where, excerpt, phrase.why)
+
+
+def _other_tools(where: str, plain: str, others: set[str]) -> Iterator[Finding]:
+    """Names of other servers' tools; only such as no ordinary sentence holds."""
+    for match in re.finditer(r"\b[a-z][a-z0-9]*_[a-z0-9_]+\b", plain):
+        if match[0] in others:
+            why = f"It speaks of {match[0]}, a tool of another server."
+            yield Finding("other tool", Severity.NOTE, where, _excerpt(plain, *match.span()), why)
+            return
+
+
+def _coded(where: str, text: str) -> Iterator[Finding]:
+    for match in _CODED.finditer(text):
+        decoded = _decoded(match[0])
+        if decoded:
+            severity = worst(_phrases(where, readable(decoded)))
+            why = f"Coded text that reads: {reveal(decoded, 200)}"
+            yield Finding("encoded", max(severity, Severity.ALARM), where, _excerpt(text, *match.span()), why)
+            return
+
+
+def _decoded(coded: str) -> str:
+    """The sentence behind Base64 or hex digits; empty when there is none."""
+    for decode in (binascii.unhexlify, lambda text: base64.b64decode(text + "=" * (-len(text) % 4))):
+        try:
+            text = decode(coded).decode()
+        except ValueError:
+            continue
+        if text.isprintable() and text.count(" ") >= 2:
+            return text
+    return ""
+
+
+def _excerpt(text: str, start: int, end: int) -> str:
+    """The match with a little of what stands around it."""
+    before = max(0, start - 30)
+    part = text[before : min(end, start + _EXCERPT) + 30]
+    return f"{'…' if before else ''}{reveal(part)}{'…' if before + len(part) < len(text) else ''}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -38,13 +37,11 @@ from mcp_types import (
 from mcp_types.version import LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
 
 from mcpregistry.domain.definitions import definition_hash
-from mcpregistry.domain.errors import (
-    DownstreamError,
-    TimedOut,
-    ToolRefused,
-)
+from mcpregistry.domain.errors import DownstreamError, ProtocolError, TimedOut, ToolRefused
+from mcpregistry.domain.onward import NOTHING, Onward
 from mcpregistry.domain.redaction import blot
 from mcpregistry.domain.targets import Target
+from mcpregistry.downstream.channels import channel_for
 from mcpregistry.downstream.failures import typed_error
 from mcpregistry.downstream.limits import check_result, check_tools, public_meta
 from mcpregistry.downstream.listing import described, header_maps, list_pages
@@ -80,22 +77,8 @@ class Discovery:
     timings: dict[str, float] = field(default_factory=dict, compare=False)
 
 
-CHANNELS = {
-    "stdio": ("mcpregistry.downstream.stdio", "StdioChannel"),
-    "http": ("mcpregistry.downstream.http", "HttpChannel"),
-    "sse": ("mcpregistry.downstream.sse", "SseChannel"),
-    "websocket": ("mcpregistry.downstream.websocket", "WebSocketChannel"),
-}
-
-
 async def open_connection(target: Target, on_tools_changed: Callable[[Discovery], None]) -> Connection:
-    """A connection whose transport is loaded; importing an HTTP client must not hold the loop.
-
-    Always through the import system, whose lock waits for a module that another connection is just loading.
-    """
-    module, name = CHANNELS[target.transport]
-    loaded = await asyncio.to_thread(importlib.import_module, module)
-    return Connection(target, getattr(loaded, name)(target), on_tools_changed)
+    return Connection(target, await channel_for(target), on_tools_changed)
 
 
 class Connection:
@@ -345,10 +328,13 @@ class Connection:
         on_progress: ProgressCallback | None = None,
         on_sent: Callable[[], None] | None = None,
         max_result_bytes: int | None = None,
+        host: Onward = NOTHING,
     ) -> dict[str, Any]:
         """One ``tools/call``. Returns the raw result; raises DownstreamError."""
         params: dict[str, Any] = {"name": tool_name, "arguments": arguments}
-        if stamped := {**public_meta(meta), **self._stamp}:
+        if self._modern:
+            params |= host.answers
+        if stamped := {**public_meta(meta), **self._stamp_for(host.capabilities)}:
             params["_meta"] = stamped
         request = Request(
             method="tools/call",
@@ -365,6 +351,22 @@ class Connection:
             self._suspicion.set()
             raise
         return check_result(result, self.target.limits)
+
+    async def task(
+        self, method: str, task_id: str, params: Mapping[str, Any], *, timeout: float | None, host: Onward
+    ) -> dict[str, Any]:
+        """One ``tasks/*`` request about a task that the server made for us. Raises DownstreamError."""
+        if not self._modern:
+            raise ProtocolError("The server speaks an older protocol now, which has no tasks.", sent=True)
+        whole = {"taskId": task_id, **params, "_meta": self._stamp_for(host.capabilities)}
+        headers = {MCP_METHOD_HEADER: method, MCP_NAME_HEADER: encode_header_value(task_id)}
+        return await self._request(Request(method=method, params=whole, timeout=timeout, headers=headers))
+
+    def _stamp_for(self, capabilities: Mapping[str, Any]) -> dict[str, Any]:
+        """Said anew with each request (MCP 2026-07-28): what the caller of this one can bear, never another's."""
+        if not capabilities or not self._stamp:
+            return self._stamp
+        return self._stamp | {CLIENT_CAPABILITIES_META_KEY: dict(capabilities)}
 
     def _call_headers(self, tool_name: str, arguments: msgspec.Raw) -> dict[str, str] | None:
         if not self._modern or self.target.transport != "http":

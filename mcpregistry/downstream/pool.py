@@ -27,6 +27,7 @@ from mcpregistry.domain.errors import (
     StaleRevision,
     TimedOut,
 )
+from mcpregistry.domain.onward import NOTHING, Onward
 from mcpregistry.domain.targets import Target
 from mcpregistry.downstream.connection import Connection, Discovery, open_connection
 from mcpregistry.downstream.facts import ConnectionEvent, ServerState, TestReport
@@ -35,6 +36,8 @@ from mcpregistry.downstream.slot import Slot, seconds_left
 from mcpregistry.downstream.wire import ProgressCallback
 
 log = structlog.get_logger(__name__)
+
+_TASK_SECONDS = 30.0  # for a question about a task, where the server's calls have no limit
 
 
 class Pool:
@@ -67,6 +70,7 @@ class Pool:
         idempotent: bool = False,
         revision: int | None = None,
         definition: str | None = None,
+        host: Onward = NOTHING,
     ) -> dict[str, Any]:
         """One ``tools/call``; the raw result dict, untouched.
 
@@ -94,6 +98,7 @@ class Pool:
                     on_progress=on_progress,
                     on_sent=on_sent,
                     max_result_bytes=max_result_bytes,
+                    host=host,
                 )
             except DownstreamError as error:
                 if last or not may_resend(error, target, idempotent=idempotent):
@@ -104,6 +109,25 @@ class Pool:
             finally:
                 slot.leave()
         raise AssertionError("unreachable")
+
+    async def task(
+        self, server_id: int, method: str, task_id: str, params: Mapping[str, Any], *, host: Onward = NOTHING
+    ) -> dict[str, Any]:
+        """One ``tasks/*`` request about a task that this server made. Raises Busy or DownstreamError."""
+        slot = self._slot(server_id)
+        target = slot.target or await slot.load()
+        deadline = time.monotonic() + (target.limits.request_timeout or _TASK_SECONDS)
+        connection = slot.enter_now() or await slot.enter(deadline)
+        try:
+            return await connection.task(method, task_id, params, timeout=seconds_left(deadline), host=host)
+        finally:
+            slot.leave()
+
+    def idle_seconds(self, server_id: int) -> float | None:
+        """After how long without a request its connection is closed; None: never."""
+        slot = self._slots.get(server_id)
+        limits = slot.target.limits if slot is not None and slot.target is not None else None
+        return limits.idle_timeout or None if limits is not None else None
 
     async def discover(self, server_id: int) -> Discovery:
         """Read the server's tools now. Raises DownstreamError."""

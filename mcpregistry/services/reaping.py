@@ -13,7 +13,7 @@ from django.db import transaction
 
 from mcpregistry.domain.lifecycle import State, may_move
 from mcpregistry.models import Invocation
-from mcpregistry.services import audit
+from mcpregistry.services import audit, following
 
 ACTOR = "reaper"
 _BATCH = 200
@@ -31,6 +31,7 @@ def reap_calls(now: datetime) -> int:
     # The index of open calls is partial: SQLite uses it only for the same condition in literal words.
     is_open = "state IN ('pending', 'ready', 'dispatched')"
     expired = Invocation.objects.extra(where=[is_open]).filter(lease_until__lt=now).order_by("lease_until")  # noqa: S610
+    expired = expired.exclude(pk__in=following.left_to_followers(now))
     return sum(_end(call, now) for call in expired.only("id", "state", "fence", "received_at", "binding")[:_BATCH])
 
 

@@ -1,0 +1,230 @@
+"""Tasks that servers made of our calls: taken on, followed under a lease, passed on, ended.
+
+The call stays dispatched while a process follows the server's task. Its lease is short and renewed;
+when a process dies, any other follows on (the task lives at the server), except for servers on stdio,
+whose tasks died with the process. Every write is fenced: who lost the lease changes nothing any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+from django.db.models import F, Q, QuerySet
+from django.utils import timezone
+
+from mcpregistry.domain.canonical import plain, stored
+from mcpregistry.domain.errors import Conflict
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.models import ApprovalRequest, Invocation, Task
+from mcpregistry.models.server import Transport
+from mcpregistry.services import audit, tasks
+
+LEASE = timedelta(seconds=15)  # a process that says nothing for so long is taken for dead
+PATIENCE = timedelta(minutes=15)  # for which a task of a remote server waits for a process to follow it
+MAX_KEPT = 8 * 1024 * 1024  # characters of a result or of questions; a larger one is told, not kept
+_BATCH = 50
+_STDIO = Transport.STDIO
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What a follower needs to know of one task."""
+
+    task_id: str
+    call_id: str
+    fence: int
+    server_id: int
+    downstream_id: str
+    poll_ms: int
+    deadline: datetime | None  # when the server's own promise to keep it is long over
+    remote: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a host wants passed on to the server: answers by key, and perhaps the end."""
+
+    responses: Mapping[str, Any]
+    cancel: bool
+
+
+class Lost(Conflict):
+    """Another process follows the task now, or the call has ended."""
+
+    code = "LEASE_LOST"
+
+
+@transaction.atomic
+def adopt(
+    *, call_id: str, fence: int, agent: str, endpoint: str, server_id: int, downstream_id: str,
+    ttl_ms: int | None, poll_ms: int, message: str = "", now: datetime | None = None,
+) -> Followed:  # fmt: skip
+    """The server made a task of a dispatched call: our handle for it, or the one that the host has already.
+
+    Raises Lost when the call is not ours any more, Busy when the agent has too many tasks open.
+    """
+    now = now or timezone.now()
+    _renew(call_id, fence, now)
+    known = {"server_id": server_id, "downstream_id": downstream_id}
+    mine = Task.objects.filter(call_id=call_id)
+    poll = min(max(poll_ms, tasks.POLL_MIN_MS), tasks.POLL_MAX_MS)
+    if not mine.update(**known, poll_ms=poll, status_message=plain(message, 500), updated_at=now):
+        tasks.create(
+            call_id=call_id, agent=agent, endpoint=endpoint, ttl_ms=ttl_ms, poll_ms=poll_ms, message=message,
+            now=now, **known,
+        )  # fmt: skip
+    audit.record(kind="task.adopted", actor=agent, subject=f"call:{call_id}", server=server_id)
+    return _followed(mine.select_related("call", "server").get())
+
+
+def _renew(call_id: str, fence: int, now: datetime) -> None:
+    held = Invocation.objects.filter(pk=call_id, fence=fence, state=State.DISPATCHED)
+    if not held.update(lease_until=now + LEASE):
+        raise Lost("The call is not ours any more.")
+
+
+def keep(followed: Collection[Followed], now: datetime) -> set[str]:
+    """Renew the leases; returns the ids of tasks that are ours no more."""
+    still: set[str] = set()
+    for fence in {each.fence for each in followed}:
+        calls = [each.call_id for each in followed if each.fence == fence]
+        held = Invocation.objects.filter(pk__in=calls, fence=fence, state=State.DISPATCHED)
+        held.update(lease_until=now + LEASE)
+        still |= set(held.values_list("pk", flat=True))
+    return {each.task_id for each in followed if each.call_id not in still}
+
+
+def wishes(task_ids: Iterable[str]) -> dict[str, Wish]:
+    """What hosts have said, in any process, about these tasks since it was passed on last."""
+    said = Task.objects.filter(Q(cancel_requested=True) | ~Q(input_responses=""), pk__in=[*task_ids])
+    return {task.pk: Wish(tasks._object(task.input_responses), task.cancel_requested) for task in said}
+
+
+@transaction.atomic
+def passed_on(*, task_id: str, keys: Collection[str]) -> None:
+    """The server has these answers; what it asks next is what it says next."""
+    task = Task.objects.select_for_update().get(pk=task_id)
+    asked, answered = tasks._object(task.input_requests), tasks._object(task.input_responses)
+    Task.objects.filter(pk=task_id).update(
+        input_requests=_text({k: v for k, v in asked.items() if k not in keys}),
+        input_responses=_text({k: v for k, v in answered.items() if k not in keys}),
+    )
+
+
+def note(
+    *, followed: Followed, message: str, requests: Mapping[str, Any], poll_ms: int, now: datetime | None = None
+) -> None:
+    """The server's task goes on; hosts are told if anything that they can see has changed. Raises Lost."""
+    _still_ours(followed)
+    seen = {
+        "status_message": plain(message, 500),
+        "input_requests": _text(requests),
+        "poll_ms": min(max(poll_ms, tasks.POLL_MIN_MS), tasks.POLL_MAX_MS),
+    }
+    changed = Task.objects.filter(pk=followed.task_id).exclude(**seen)
+    changed.update(**seen, version=F("version") + 1, updated_at=now or timezone.now())
+
+
+def _still_ours(followed: Followed) -> None:
+    if not Invocation.objects.filter(pk=followed.call_id, fence=followed.fence, state=State.DISPATCHED).exists():
+        raise Lost("The call is not ours any more.")
+
+
+@transaction.atomic
+def finish(
+    *, followed: Followed, state: State, code: str = "", reason: str = "", outcome: Mapping[str, Any] | None = None,
+    now: datetime | None = None,
+) -> bool:  # fmt: skip
+    """End the call as the server's task has ended. ``outcome`` is ``{"result": …}`` or ``{"error": …}``.
+
+    By compare-and-set under the fence; False when another has ended it.
+    """
+    now = now or timezone.now()
+    text = stored(outcome) if outcome else ""
+    if len(text) > MAX_KEPT:
+        text, state, code = "", State.TOOL_ERROR, "RESOURCE_LIMIT"
+        reason = "The server's result is too large to be kept. Ask for less."
+    held = Invocation.objects.filter(pk=followed.call_id, fence=followed.fence, state=State.DISPATCHED)
+    call = held.first()
+    if call is None:
+        return False
+    result = stored(outcome["result"]) if text and outcome and "result" in outcome else ""
+    ended = held.update(
+        state=state, error_code=code, reason=plain(reason) or F("reason"), finished_at=now, lease_until=None,
+        duration_ms=(now - call.received_at).total_seconds() * 1000,
+        result=result[:_RECORDED] + "…" if len(result) > _RECORDED else result, result_bytes=len(result),
+    )  # fmt: skip
+    if not ended:
+        return False
+    Task.objects.filter(pk=followed.task_id).update(
+        result=text, input_requests="", input_responses="", version=F("version") + 1, updated_at=now
+    )
+    if result:
+        ApprovalRequest.objects.filter(call_id=followed.call_id).update(result=result)
+    audit.record(
+        kind=f"call.{state}", actor=call.agent_slug, subject=f"call:{call.pk}", binding=call.binding,
+        tool=f"{call.server_slug}::{call.tool_name}", state=state, error=code,
+    )  # fmt: skip
+    return True
+
+
+_RECORDED = 64 * 1024  # as the recorder keeps
+
+
+def orphans(now: datetime) -> list[str]:
+    """Tasks at remote servers that nobody follows, a batch at a time."""
+    waiting = _open_tasks().filter(call__lease_until__lt=now).order_by("call__lease_until")
+    return list(waiting.values_list("pk", flat=True)[:_BATCH])
+
+
+def _open_tasks() -> QuerySet[Task]:
+    remote = Task.objects.exclude(downstream_id="").filter(call__state=State.DISPATCHED)
+    return remote.exclude(server=None).exclude(server__transport=_STDIO)
+
+
+@transaction.atomic
+def take_over(*, task_id: str, now: datetime) -> Followed | None:
+    """Follow a task whose process is gone. None when another was faster."""
+    task = Task.objects.select_related("call", "server").get(pk=task_id)
+    call = task.call
+    free = Invocation.objects.filter(pk=call.pk, state=State.DISPATCHED, fence=call.fence, lease_until__lt=now)
+    if not free.update(fence=F("fence") + 1, lease_until=now + LEASE):
+        return None
+    audit.record(kind="task.taken_over", actor="follower", subject=f"call:{call.pk}", fence=call.fence + 1)
+    call.fence += 1
+    return _followed(task)
+
+
+def release(*, followed: Followed, now: datetime) -> None:
+    """This process stops; another may follow at once."""
+    held = Invocation.objects.filter(pk=followed.call_id, fence=followed.fence, state=State.DISPATCHED)
+    held.update(lease_until=now - timedelta(milliseconds=1))
+
+
+def left_to_followers(now: datetime) -> QuerySet:
+    """Keys of calls that the reaper does not end yet: some process will follow their task."""
+    return _open_tasks().filter(call__lease_until__gte=now - PATIENCE).values("call_id")
+
+
+def _followed(task: Task) -> Followed:
+    assert task.server is not None
+    return Followed(
+        task_id=task.pk,
+        call_id=task.call_id,
+        fence=task.call.fence,
+        server_id=task.server.pk,
+        downstream_id=task.downstream_id,
+        poll_ms=task.poll_ms,
+        deadline=task.created_at + timedelta(milliseconds=task.ttl_ms) if task.ttl_ms else None,
+        remote=task.server.transport != _STDIO,
+    )
+
+
+def _text(value: Mapping[str, Any]) -> str:
+    """Empty for nothing. What is too large to be kept counts as nothing: its task then ends with its time."""
+    text = stored(dict(value)) if value else ""
+    return text if len(text) <= MAX_KEPT else ""

@@ -109,6 +109,15 @@ UNFOLD: dict[str, Any] = {
                 ],
             },
             {
+                "title": "Notifications",
+                "separator": True,
+                "items": [
+                    _item("Channels", "campaign", "mcpregistry_channel"),
+                    _item("Deliveries", "outbox", "mcpregistry_delivery"),
+                    _item("Slack people", "badge", "mcpregistry_slackidentity"),
+                ],
+            },
+            {
                 "title": "Site",
                 "separator": True,
                 "items": [

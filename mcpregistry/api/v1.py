@@ -14,6 +14,7 @@ from mcpregistry.api import (
     endpoints,
     grants,
     invocations,
+    notifications,
     servers,
     status,
     tools,
@@ -22,7 +23,21 @@ from mcpregistry.api.auth import Nobody
 from mcpregistry.api.errors import add_handlers
 from mcpregistry.api.routes import StrictParser, StrictRenderer
 
-_ROOMS = (servers, status, tools, calls, definitions, endpoints, agents, grants, invocations, approvals, audit, config)
+_ROOMS = (
+    servers,
+    status,
+    tools,
+    calls,
+    definitions,
+    endpoints,
+    agents,
+    grants,
+    invocations,
+    approvals,
+    audit,
+    config,
+    notifications,
+)
 
 api = NinjaAPI(
     title="Slipsnisse",

@@ -23,6 +23,7 @@ LOWEST = {
         GET /endpoints/{slug} | GET /endpoints/{slug}/tools | GET /agents | GET /agents/{slug}
         GET /agents/{slug}/tokens | GET /grants | GET /grants/{grant_id} | GET /invocations
         GET /invocations/{invocation_id} | GET /audit | GET /audit/verification | GET /status | GET /status/servers
+        GET /channels | GET /channels/{channel_id} | GET /deliveries | GET /deliveries/{delivery_id}
         GET /approvals | GET /approvals/{approval_id} | GET /approvals/{approval_id}/result
         """,
     "operator": """
@@ -40,6 +41,8 @@ LOWEST = {
         GET /servers/{slug}/launch | POST /servers/{slug}/confirm | POST /agents | PATCH /agents/{slug}
         DELETE /agents/{slug} | POST /agents/{slug}/tokens | DELETE /agents/{slug}/tokens/{token_id}
         POST /grants | DELETE /grants/{grant_id}
+        POST /channels | PATCH /channels/{channel_id} | DELETE /channels/{channel_id}
+        POST /channels/{channel_id}/test | POST /deliveries/{delivery_id}/redeliver
         """,
 }
 AGENT = {

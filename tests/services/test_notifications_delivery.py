@@ -64,6 +64,16 @@ def verify(headers: dict[str, str], body: bytes, secret: str) -> bool:
     return fresh and any(hmac.compare_digest(expected, one) for one in given)
 
 
+def after(over: threading.Event):
+    """An answer that comes only then."""
+
+    def answer(_: object) -> tuple[int, dict[str, str], bytes]:
+        over.wait(30)
+        return 200, {}, b""
+
+    return answer
+
+
 # Webhooks
 
 
@@ -159,7 +169,7 @@ def test_a_private_address_is_refused_unless_the_channel_names_its_network(recei
 def test_one_that_never_answers_delays_nobody_else(receiver, monkeypatch):
     monkeypatch.setattr(notifications_sending, "SEND_SECONDS", 2.0)
     over = threading.Event()
-    with listening(Receiver(otherwise=lambda _: over.wait(30) and None or (200, {}, b""))) as dead:
+    with listening(Receiver(otherwise=after(over))) as dead:
         webhook(dead.url, "a dead one"), webhook(receiver.url, "a good one")
         for _ in range(20):
             tell("asked", held())
@@ -237,7 +247,7 @@ def test_a_worker_killed_in_the_middle_is_followed_by_another_one(receiver):
     """At least once, with the same id: the receiver had it already, nobody knew."""
     webhook(receiver.url)
     over = threading.Event()
-    receiver.answers.append(lambda _: over.wait(30) and None or (200, {}, b""))
+    receiver.answers.append(after(over))
     tell("asked", held())
     code = (
         "import django; django.setup()\n"

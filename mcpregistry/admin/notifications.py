@@ -1,0 +1,207 @@
+"""Channels, what became of their messages, and whose Slack account is whose."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django import forms
+from django.conf import settings
+from django.contrib import admin
+from django.db.models import Count, Max, Q, QuerySet
+from django.http import HttpRequest
+from django.urls import reverse
+from unfold.decorators import display
+from unfold.widgets import UnfoldAdminTextInputWidget
+
+from mcpregistry.admin.base import ReadOnlyAdmin, RecordAdmin, Verb, actor
+from mcpregistry.admin.fields import SecretField, WordsField
+from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.notices import Event
+from mcpregistry.domain.reveal import reveal
+from mcpregistry.models import Channel, Delivery, SlackIdentity
+from mcpregistry.services import notifications
+
+STATE_COLOURS = {"sent": "success", "waiting": "info", "failed": "warning", "given up": "danger"}
+_EVENTS = [(event.value, event.value) for event in Event if event is not Event.TEST]
+
+
+def _test(request: HttpRequest, channel: Channel) -> str:
+    notifications.send_test(channel=channel, actor=actor(request))
+    return "A test message is on its way. Under Deliveries you see in a moment how it went."
+
+
+def _redeliver(request: HttpRequest, delivery: Delivery) -> str:
+    notifications.redeliver(delivery=delivery, actor=actor(request))
+    return "It is sent once more, with the same id."
+
+
+class ChannelForm(forms.ModelForm):
+    url = forms.CharField(
+        label="URL", required=False, max_length=2_000, widget=UnfoldAdminTextInputWidget(attrs={"class": "sn-code"}),
+        help_text="Of the webhook; for Slack the Web API, empty means https://slack.com/api. Stored sealed.",
+    )  # fmt: skip
+    signing = SecretField(
+        label="Signing secret", max_length=2_000,
+        help_text='Webhook: echo "whsec_$(openssl rand -base64 32)". Slack: from the app\'s Basic Information; '
+        "without it nobody can decide there. Never shown again; left empty, the stored one stays.",
+    )  # fmt: skip
+    token = SecretField(label="Bot token", max_length=2_000, help_text="Slack only: xoxb-…, with the scope chat:write.")
+    addresses = WordsField(rows=2, placeholder="approvals@example.org", label="E-mail addresses")
+    allowed_networks = WordsField(
+        rows=2, placeholder="10.1.0.0/16", help_text="Private networks that the receiver may be in. Empty: none."
+    )
+    events = forms.MultipleChoiceField(
+        choices=_EVENTS, required=False, widget=forms.CheckboxSelectMultiple, help_text="None chosen: everything."
+    )
+
+    class Meta:
+        model = Channel
+        fields = "__all__"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.instance.pk and "url" in self.fields:
+            self.fields["url"].initial = _stored_url(self.instance)
+
+    def access(self) -> dict[str, str]:
+        return {name: self.cleaned_data.get(name) or "" for name in ("url", "signing", "token")}
+
+
+def _stored_url(channel: Channel) -> str:
+    try:
+        return str(channel.access.get("url", ""))
+    except ConfigInvalid:  # sealed with a key that is lost: it can be entered anew
+        return ""
+
+
+@admin.register(Channel)
+class ChannelAdmin(RecordAdmin):
+    form = ChannelForm
+    list_display = ("name", "kind", "enabled", "goes_to", "shown_filters", "open_count", "last_sent")
+    list_filter = ("kind", "enabled")
+    search_fields = ("name",)
+    autocomplete_fields = ("servers",)
+    filter_horizontal = ("rules",)
+    fieldsets = (
+        (None, {"fields": (("name", "kind"), "enabled")}),
+        ("Where to", {"fields": ("url", "signing", "token", "room", "interactions", "addresses", "allowed_networks")}),
+        ("What is told", {"fields": ("events", "minimum_risk", "servers", "rules")}),
+    )
+    verbs = (
+        Verb("test", "Send a test", "change_channel", "send", "Sends one message to see whether it arrives.", _test,
+             applies=lambda channel: channel.enabled),
+    )  # fmt: skip
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Channel]:
+        is_open = Q(deliveries__next_at__isnull=False)
+        counted = (
+            super()
+            .get_queryset(request)
+            .annotate(owed=Count("deliveries", filter=is_open), sent=Max("deliveries__sent_at"))
+        )
+        return counted.prefetch_related("servers", "rules")
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Whoever may only look sees where it goes, not the address itself."""
+        may_write = self.has_change_permission(request, obj) if obj else self.has_add_permission(request)
+        if may_write:
+            return self.fieldsets
+        return ((None, {"fields": ("name", "kind", "enabled", "goes_to", "shown_filters")}),)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return ("goes_to", "shown_filters", "interactions")
+
+    def save(self, request: HttpRequest, row: Channel, form: forms.ModelForm) -> None:
+        notifications.save_channel(
+            channel=row, actor=actor(request), access=form.access(), servers=form.cleaned_data["servers"],  # type: ignore[attr-defined]
+            rules=form.cleaned_data["rules"],
+        )  # fmt: skip
+
+    def remove(self, request: HttpRequest, row: Channel) -> None:
+        notifications.delete_channel(channel=row, actor=actor(request))
+
+    @display(description="goes to")
+    def goes_to(self, channel: Channel) -> str:
+        try:
+            return reveal(channel.origin, 200)
+        except ConfigInvalid:
+            return "its address cannot be opened: enter it anew"
+
+    @display(description="Slack posts to")
+    def interactions(self, channel: Channel) -> str:
+        """For the app's Request URL under Interactivity."""
+        if channel.kind != "slack" or not channel.pk:
+            return "shown here once a Slack channel is saved"
+        return f"{settings.SITE_URL}{reverse('slack', args=[channel.uid])}"
+
+    @display(description="told of")
+    def shown_filters(self, channel: Channel) -> str:
+        parts = [", ".join(channel.events) or "everything"]
+        parts += [f"{channel.get_minimum_risk_display()} risk and above"] if channel.minimum_risk > 1 else []
+        parts += [f"servers {', '.join(server.slug for server in channel.servers.all())}"] * bool(channel.servers.all())
+        parts += [f"rules {', '.join(rule.name for rule in channel.rules.all())}"] * bool(channel.rules.all())
+        return reveal("; ".join(parts), 300)
+
+    @display(description="not yet arrived", ordering="owed")
+    def open_count(self, channel: Any) -> int:
+        return channel.owed
+
+    @display(description="last arrived", ordering="sent")
+    def last_sent(self, channel: Any) -> Any:
+        return channel.sent
+
+
+@admin.register(Delivery)
+class DeliveryAdmin(ReadOnlyAdmin):
+    list_display = ("created_at", "channel", "event", "shown_state", "attempts", "response_code", "error", "next_at")
+    list_filter = ("state", "event", "channel")
+    list_select_related = ("channel",)
+    search_fields = ("=uid", "=request__id", "channel__name", "last_error")
+    search_help_text = "Id of the message or of the request, channel, error"
+    fields = (
+        "channel", "event", "shown_state", "uid", "created_at", "sent_at", "attempts", "next_at", "give_up_at",
+        "response_code", "error", "shown_body",
+    )  # fmt: skip
+    verbs = (
+        Verb("redeliver", "Send again", "change_channel", "replay", "Sends it once more, with the same id.", _redeliver,
+             applies=lambda delivery: delivery.next_at is None),
+    )  # fmt: skip
+    actions = ("redeliver_selected",)
+
+    @display(description="state", label=STATE_COLOURS)
+    def shown_state(self, delivery: Delivery) -> str:
+        return delivery.state
+
+    @display(description="error")
+    def error(self, delivery: Delivery) -> str:
+        return reveal(delivery.last_error, 300)
+
+    @display(description="what is told")
+    def shown_body(self, delivery: Delivery) -> str:
+        return reveal(json.dumps(delivery.facts, indent=1, ensure_ascii=False))
+
+    @admin.action(description="Send the selected messages again", permissions=["redeliver"])
+    def redeliver_selected(self, request: HttpRequest, queryset: QuerySet[Delivery]) -> None:
+        ended = list(queryset.filter(next_at=None))
+        for delivery in ended:
+            notifications.redeliver(delivery=delivery, actor=actor(request))
+        self.message_user(request, f"{len(ended)} message{'' if len(ended) == 1 else 's'} sent again.")
+
+    def has_redeliver_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("mcpregistry.change_channel")
+
+
+@admin.register(SlackIdentity)
+class SlackIdentityAdmin(RecordAdmin):
+    list_display = ("user", "member", "team")
+    list_select_related = ("user",)
+    search_fields = ("user__username", "member", "team")
+    autocomplete_fields = ("user",)
+    fields = ("user", ("team", "member"))
+
+    def save(self, request: HttpRequest, row: SlackIdentity, form: forms.ModelForm) -> None:
+        notifications.save_slack_identity(identity=row, actor=actor(request))
+
+    def remove(self, request: HttpRequest, row: SlackIdentity) -> None:
+        notifications.delete_slack_identity(identity=row, actor=actor(request))

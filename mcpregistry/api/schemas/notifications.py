@@ -1,0 +1,107 @@
+"""Channels and deliveries. What opens a channel goes in, only its origin and the names of its secrets come out."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from ninja import Schema
+from pydantic import Field
+
+from mcpregistry.api.schemas.basics import Input, Slug, Text, capped
+from mcpregistry.models import Channel, Delivery
+
+Kind = Literal["webhook", "email", "slack"]
+EventName = Literal["asked", "approved", "rejected", "expired", "cancelled", "void", "definitions"]
+Risk = Literal["low", "medium", "high"]
+State = Literal["waiting", "failed", "sent", "given up"]
+RANKS: dict[str, int] = {"low": 1, "medium": 2, "high": 3}
+_NAMES = {rank: name for name, rank in RANKS.items()}
+Short = Annotated[Text, Field(max_length=100)]
+Secret = Annotated[Text, Field(max_length=2_000)]
+
+
+class ChannelChange(Input):
+    """Every key may be left out; secrets that are left out stay. Lists are replaced as a whole."""
+
+    name: Annotated[Text, Field(min_length=1, max_length=100)] | None = None
+    kind: Kind | None = None
+    enabled: bool | None = None
+    url: Secret | None = None
+    signing: Annotated[Secret, Field(description="whsec_… of a webhook, or Slack's signing secret.")] | None = None
+    token: Annotated[Secret, Field(description="Slack's bot token.")] | None = None
+    addresses: Annotated[list[Annotated[Text, Field(max_length=254)]], Field(max_length=50)] | None = None
+    room: Annotated[Short, Field(description="Id of the Slack channel.")] | None = None
+    allowed_networks: Annotated[list[Annotated[Text, Field(max_length=50)]], Field(max_length=50)] | None = None
+    events: Annotated[list[EventName], Field(description="Empty: everything.")] | None = None
+    servers: Annotated[list[Slug], Field(max_length=1000)] | None = None
+    rules: Annotated[list[Annotated[Text, Field(max_length=200)]], Field(max_length=1000)] | None = None
+    minimum_risk: Risk | None = None
+
+
+class ChannelNew(ChannelChange):
+    name: Annotated[Text, Field(min_length=1, max_length=100)]
+    kind: Kind
+
+
+class ChannelOut(Schema):
+    id: int
+    name: str
+    kind: str
+    enabled: bool
+    origin: str = Field(description="Scheme and host, or the e-mail addresses.")
+    secrets: list[str] = Field(description="Names of what is stored; values are never shown.")
+    interactive_path: str = Field(description="Where Slack shall post interactions; empty for other kinds.")
+    room: str
+    allowed_networks: list[str]
+    events: list[str]
+    servers: list[str]
+    rules: list[str]
+    minimum_risk: str
+    created_at: datetime
+
+
+class DeliveryOut(Schema):
+    id: int
+    uid: str = Field(description="The webhook-id; the same for every try.")
+    channel: str
+    event: str
+    request: str | None
+    state: str
+    attempts: int
+    response_code: int | None
+    last_error: str
+    created_at: datetime
+    next_at: datetime | None
+    sent_at: datetime | None
+
+
+class DeliveryDetail(DeliveryOut):
+    body: Any
+
+
+def channel_out(row: Channel) -> ChannelOut:
+    return ChannelOut(
+        id=row.pk, name=row.name, kind=row.kind, enabled=row.enabled, origin=row.origin, secrets=sorted(row.access),
+        interactive_path=f"/hooks/slack/{row.uid}/" if row.kind == "slack" else "", room=row.room,
+        allowed_networks=row.allowed_networks, events=row.events, servers=[server.slug for server in row.servers.all()],
+        rules=[rule.name for rule in row.rules.all()], minimum_risk=_NAMES[row.minimum_risk],
+        created_at=row.created_at,
+    )  # fmt: skip
+
+
+def delivery_out(row: Delivery) -> DeliveryOut:
+    return DeliveryOut(**_facts(row))
+
+
+def delivery_detail(row: Delivery) -> DeliveryDetail:
+    return DeliveryDetail(**_facts(row), body=row.facts)
+
+
+def _facts(row: Delivery) -> dict[str, Any]:
+    return {
+        "id": row.pk, "uid": row.uid.hex, "channel": row.channel.name, "event": row.event, "request": row.request_id,
+        "state": row.state, "attempts": row.attempts, "response_code": row.response_code,
+        "last_error": capped(row.last_error), "created_at": row.created_at, "next_at": row.next_at,
+        "sent_at": row.sent_at,
+    }  # fmt: skip

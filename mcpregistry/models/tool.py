@@ -10,7 +10,9 @@ from django.conf import settings
 from django.db import models
 from simple_history.models import HistoricalRecords
 
+from mcpregistry.domain.phrases import Severity
 from mcpregistry.domain.reveal import reveal
+from mcpregistry.domain.scanner import Finding
 from mcpregistry.models.server import Server
 
 
@@ -91,6 +93,10 @@ class Definition(models.Model):
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
     )
     approved = models.BooleanField(default=False)
+    # What the scanner found, for people to weigh; it decides nothing.
+    scanner = models.PositiveSmallIntegerField(default=0, editable=False, help_text="Version that read it; 0: none.")
+    severity = models.PositiveSmallIntegerField(default=0, editable=False, help_text="Of the worst finding, 0 to 3.")
+    findings_json = models.TextField(default="[]", editable=False)
 
     class Meta:
         ordering = ["-seen_at", "-id"]
@@ -105,6 +111,14 @@ class Definition(models.Model):
             return msgspec.json.decode(self.body)
         except msgspec.DecodeError:  # a lone surrogate, which only the standard library reads
             return json.loads(self.body)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Worst first, as of the time it was scanned."""
+        return [
+            Finding(row["kind"], Severity(row["severity"]), row["where"], row["excerpt"], row["why"])
+            for row in json.loads(self.findings_json)
+        ]
 
     @property
     def description(self) -> str:

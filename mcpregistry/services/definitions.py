@@ -8,17 +8,23 @@ stays approved until it is rejected, so a server that goes back to one of them h
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 from django.db import transaction
 from django.utils import timezone
 
+from mcpregistry.domain import scanner
 from mcpregistry.domain.canonical import digest, plain, stored
 from mcpregistry.domain.definitions import differences, visible
 from mcpregistry.domain.errors import Conflict
 from mcpregistry.models import Definition, Server, ServerEvent, Tool
 from mcpregistry.services import audit
+
+
+_OTHER_NAMES = 20_000  # to compare new names with
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,36 +49,55 @@ def observe(
     ``instructions``: what the server tells every model that uses it, part of each of its tools' definitions.
     """
     Server.objects.select_for_update(no_key=True).get(pk=server.pk)  # processes look at the same time
-    now, changes = timezone.now(), Changes()
-    known = {tool.name: tool for tool in server.tools.select_related("latest", "pinned")}
-    seen: set[str] = set()
+    bodies: dict[str, dict[str, Any]] = {}
     for data in listed:
-        name = plain(str(data["name"]), 500)
-        if name not in seen:
-            seen.add(name)
-            body = visible(data, instructions)
-            _observe_one(server, known.get(name), name, body, now=now, changes=changes)
+        bodies.setdefault(plain(str(data["name"]), 500), visible(data, instructions))
+    look = _Look(server, timezone.now(), frozenset(bodies))
+    known = {tool.name: tool for tool in server.tools.select_related("latest", "pinned")}
+    for name, body in bodies.items():
+        _observe_one(look, known.get(name), name, body)
     for name, tool in known.items():
-        if name not in seen and tool.present:
+        if name not in bodies and tool.present:
             tool.present = False
             tool.save(update_fields=["present"])
-            changes.removed.append(name)
-    server.tools.filter(present=True).update(last_seen_at=now)
-    Server.objects.filter(pk=server.pk).update(refreshed_at=now)
-    if changes:
-        _announce(server, changes, now, process)
-    return changes
+            look.changes.removed.append(name)
+    server.tools.filter(present=True).update(last_seen_at=look.now)
+    Server.objects.filter(pk=server.pk).update(refreshed_at=look.now)
+    if look.changes:
+        _announce(look, process)
+    return look.changes
 
 
-def _observe_one(
-    server: Server, tool: Tool | None, name: str, body: dict[str, Any], *, now: Any, changes: Changes
-) -> None:
+@dataclass(frozen=True)
+class _Look:
+    """One look at a server: when, which tools it lists, what has changed."""
+
+    server: Server
+    now: datetime
+    names: frozenset[str]
+    changes: Changes = field(default_factory=Changes)
+
+    @cached_property
+    def others(self) -> frozenset[str]:
+        """Names of the tools of all other servers, as far as there is room."""
+        tools = Tool.objects.filter(present=True).exclude(server=self.server).order_by("id")
+        return frozenset(tools.values_list("name", flat=True)[:_OTHER_NAMES])
+
+    def scanned(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The columns that the scanner fills."""
+        found = scanner.scan(body, own=self.names, others=self.others)
+        rows = [asdict(finding) for finding in found]
+        return {"scanner": scanner.VERSION, "severity": scanner.worst(found), "findings_json": stored(rows)}
+
+
+def _observe_one(look: _Look, tool: Tool | None, name: str, body: dict[str, Any]) -> None:
+    changes = look.changes
     if tool is None:
-        tool = Tool.objects.create(server=server, name=name, first_seen_at=now, last_seen_at=now)
+        tool = Tool.objects.create(server=look.server, name=name, first_seen_at=look.now, last_seen_at=look.now)
         changes.added.append(name)
     elif not tool.present:
         changes.returned.append(name)
-    definition = _definition(tool, body, now)
+    definition = _definition(look, tool, body)
     if tool.latest is not None and tool.latest != definition:
         changes.changed.append(name)
     facts: dict[str, Any] = {"latest": definition, "present": True}
@@ -84,20 +109,25 @@ def _observe_one(
         tool.save(update_fields=[*facts])  # and one row of history; a decision made meanwhile stands
 
 
-def _definition(tool: Tool, body: dict[str, Any], now: Any) -> Definition:
+def _definition(look: _Look, tool: Tool, body: dict[str, Any]) -> Definition:
     text = stored(body)
     found = digest(text)
-    if tool.latest is not None and tool.latest.hash == found:
-        return tool.latest
-    defaults = {"body": text, "seen_at": now}
-    return Definition.objects.get_or_create(tool=tool, hash=found, defaults=defaults)[0]
+    definition = tool.latest
+    if definition is None or definition.hash != found:
+        definition = Definition.objects.filter(tool=tool, hash=found).first() or Definition.objects.create(
+            tool=tool, hash=found, body=text, seen_at=look.now, **look.scanned(body)
+        )
+    if definition.scanner != scanner.VERSION:
+        Definition.objects.filter(pk=definition.pk).update(**look.scanned(body))
+    return definition
 
 
-def _announce(server: Server, changes: Changes, now: Any, process: str) -> None:
+def _announce(look: _Look, process: str) -> None:
+    server, changes = look.server, look.changes
     words = [f"{len(names)} {word}" for word, names in _named(changes) if names]
     facts = {word: names[:100] for word, names in _named(changes) if names}
     ServerEvent.objects.create(
-        server=server, at=now, kind="tools", message=f"Tools: {', '.join(words)}.", process=process
+        server=server, at=look.now, kind="tools", message=f"Tools: {', '.join(words)}.", process=process
     )
     audit.record(kind="tools.changed", actor="server", subject=f"server:{server.slug}", **facts)
 

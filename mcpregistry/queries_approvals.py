@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from datetime import datetime, timedelta
+from datetime import datetime
 from statistics import median
 from typing import Any
 
-from django.db.models import Avg, Count, F, Max, Min, OuterRef, Prefetch, Q, QuerySet, Subquery
+from django.db.models import Count, Max, Min, Prefetch, Q, QuerySet, Subquery
 from django.db.models.functions import Substr
 
 from mcpregistry.domain.lifecycle import State
@@ -103,12 +103,13 @@ def waiting_total() -> int:
 def queue_version() -> str:
     """Changes whenever the queue could look different; three small reads, none of them of a payload.
 
-    What comes raises the newest time asked, what goes lowers the count, and a vote or an edit has a
-    vote of its own.
+    What comes raises the newest time asked, what goes lowers the count, and whoever edits votes.
     """
-    open_ones = ApprovalRequest.objects.waiting().aggregate(count=Count("id"), newest=Max("asked_at"), oldest=Min("asked_at"))
-    vote = last_vote()
-    return f"{open_ones['count']}.{_moment(open_ones['newest'])}.{_moment(open_ones['oldest'])}.{vote}"
+    waiting = ApprovalRequest.objects.waiting()
+    asked = waiting.aggregate(count=Count("id"), newest=Max("asked_at"), oldest=Min("asked_at"))
+    voted = ApprovalVote.objects.filter(request__call__state=State.PENDING).aggregate(newest=Max("at"))
+    moments = [_moment(at) for at in (asked["newest"], asked["oldest"], voted["newest"])]
+    return ".".join([str(asked["count"]), *moments, str(last_vote())])
 
 
 def last_vote() -> int:
@@ -116,7 +117,7 @@ def last_vote() -> int:
 
 
 def _moment(at: datetime | None) -> str:
-    return f"{at.timestamp():.6f}" if at else "-"
+    return str(int(at.timestamp() * 1_000_000)) if at else "0"
 
 
 def choices() -> Choices:
@@ -129,7 +130,9 @@ def choices() -> Choices:
 def words_since(vote: int, limit: int = 20) -> list[ApprovalVote]:
     """The newest votes after the one with this number, oldest first: what others have done meanwhile."""
     newest = ApprovalVote.objects.filter(id__gt=vote).select_related("request__call", "user").order_by("-id")
-    return list(newest.defer("request__said", "request__result", "request__call__arguments", "request__call__result")[:limit])[::-1]
+    return list(
+        newest.defer("request__said", "request__result", "request__call__arguments", "request__call__result")[:limit]
+    )[::-1]
 
 
 def identical(request: ApprovalRequest) -> list[ApprovalRequest]:
@@ -194,7 +197,9 @@ def last_approved(request: ApprovalRequest) -> ApprovalRequest | None:
     """The newest approved call of the same tool before this one: by this agent, else by any."""
     call = request.call
     others = (
-        ApprovalRequest.objects.filter(ENDS["approved"], call__server_slug=call.server_slug, call__tool_name=call.tool_name)
+        ApprovalRequest.objects.filter(
+            ENDS["approved"], call__server_slug=call.server_slug, call__tool_name=call.tool_name
+        )
         .exclude(pk=request.pk)
         .filter(call__received_at__lte=call.received_at)
         .select_related("call")
@@ -262,7 +267,9 @@ def history(wanted: Wanted, period: Period) -> QuerySet[ApprovalRequest]:
     )
 
 
-def page_of(requests: QuerySet[ApprovalRequest], *, after: tuple[datetime, str] | None, size: int) -> tuple[list[ApprovalRequest], bool]:
+def page_of(
+    requests: QuerySet[ApprovalRequest], *, after: tuple[datetime, str] | None, size: int
+) -> tuple[list[ApprovalRequest], bool]:
     """``size`` requests that follow the one asked at that time with that id, and whether more follow."""
     if after is not None:
         at, pk = after
@@ -337,14 +344,17 @@ def figures(*, since: datetime) -> Figures:
     """What was asked since then: by rule (the busiest first) and by approver."""
     asked = ApprovalRequest.objects.filter(asked_at__gte=since).order_by()
     times = _times_to_decide(asked)
-    by_rule = [
-        RuleFigures(rule=row.pop("rule_name"), **row, seconds=_median(times[row_rule]))
-        for row in asked.values("rule_name").annotate(**_counts()).order_by("-held", "rule_name")
-        for row_rule in [row["rule_name"]]
-    ]
+    counted = asked.values("rule_name").annotate(**_counts()).order_by("rule_name")
+    rules = [_of_rule(dict(row), times) for row in counted]
+    rules.sort(key=lambda each: -each.held)
     everything = [seconds for each in times.values() for seconds in each]
     total = RuleFigures(rule="", **asked.aggregate(**_counts()), seconds=_median(everything))
-    return Figures(total, by_rule, _approvers(since))
+    return Figures(total, rules, _approvers(since))
+
+
+def _of_rule(row: dict[str, Any], times: dict[str, list[float]]) -> RuleFigures:
+    name = row.pop("rule_name")
+    return RuleFigures(rule=name, **row, seconds=_median(times.get(name, [])))
 
 
 def _counts() -> dict[str, Count]:
@@ -357,7 +367,8 @@ def _times_to_decide(asked: QuerySet[ApprovalRequest]) -> dict[str, list[float]]
     decided = asked.filter(ENDS["approved"] | ENDS["rejected"], decided_at__isnull=False)
     times: dict[str, list[float]] = defaultdict(list)
     for rule, at, end in decided.order_by("-asked_at").values_list("rule_name", "asked_at", "decided_at")[:SAMPLE]:
-        times[rule].append((end - at).total_seconds())
+        if end is not None:
+            times[rule].append((end - at).total_seconds())
     return times
 
 

@@ -55,3 +55,20 @@ def percent(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value * 100:.1f} %" if 0 < value < 0.1 else f"{value * 100:.0f} %"
+
+
+@register.filter(is_safe=False)
+def duration(seconds: float | None) -> str:
+    """Seconds as people say them: 4 s, 3 min, 2.5 h, 3 d; a dash for none."""
+    if seconds is None:
+        return "-"
+    for length, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= length:
+            return f"{seconds / length:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{seconds:.0f} s"
+
+
+@register.filter(is_safe=False)
+def hundredths(value: float) -> str:
+    """0 to 1 as a whole percentage without its sign, for the width of a bar."""
+    return f"{value * 100:.0f}"

@@ -1,0 +1,74 @@
+"""What a decision form says, read strictly: nothing is guessed, and permits are made of stored values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.http import QueryDict
+
+from mcpregistry.domain.arguments import parsed, typed_in
+from mcpregistry.domain.errors import ArgumentsInvalid, ConfigInvalid
+from mcpregistry.services.permits import PermitWish
+
+# How long a permit may last, in minutes, as the form offers it.
+LASTS = {"10": "10 minutes", "60": "1 hour", "480": "8 hours", "1440": "24 hours"}
+REASON = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """One person's word: yes or no, why, and perhaps with other arguments or with a permit."""
+
+    approve: bool
+    reason: str
+    arguments: dict[str, Any] | None = None
+    permit: PermitWish | None = None
+
+
+def read(form: QueryDict, stored_arguments: str, now: datetime) -> Wish:
+    """Raises ConfigInvalid for a form that says nothing clear, ArgumentsInvalid for an edit that is no JSON."""
+    do = form.get("do")
+    if do == "edit":
+        return Wish(True, _reason(form), edited(form.get("arguments", "")))
+    wish = read_plain(form)
+    if wish.approve and form.get("permit") == "on":
+        return replace(wish, permit=_permit(form, stored_arguments, now))
+    return wish
+
+
+def read_plain(form: QueryDict) -> Wish:
+    """Yes or no with a reason, which a no needs. Raises ConfigInvalid."""
+    do, reason = form.get("do"), _reason(form)
+    if do not in ("approve", "deny"):
+        raise ConfigInvalid("The form says neither approve nor deny.", remedy="Press one of its buttons.")
+    if do == "deny" and not reason:
+        raise ConfigInvalid("A denial needs a reason.", remedy="Write one: the agent reads it and can do better.")
+    return Wish(do == "approve", reason)
+
+
+def _reason(form: QueryDict) -> str:
+    return form.get("reason", "").strip()[:REASON]
+
+
+def edited(text: str) -> dict[str, Any]:
+    value = parsed(typed_in(text))
+    if value is None:
+        raise ArgumentsInvalid("This is nested too deeply.", remedy="Correct it.")
+    return value
+
+
+def _permit(form: QueryDict, stored_arguments: str, now: datetime) -> PermitWish:
+    """Pins are ticked by place; names and values come from the call itself, never from the form."""
+    lasts, uses = form.get("lasts", ""), form.get("uses", "").strip()
+    if lasts not in LASTS:
+        raise ConfigInvalid("Choose how long similar calls are allowed.")
+    if uses and not (uses.isdecimal() and 0 < int(uses[:6]) <= 1_000):
+        raise ConfigInvalid("How often is a number from 1 to 1000.", remedy="Leave it empty for any number.")
+    stored = list((parsed(stored_arguments) or {}).items())
+    places = form.getlist("pin")
+    if not all(place.isdecimal() and int(place[:9]) < len(stored) for place in places):
+        raise ConfigInvalid("An argument was ticked that the call does not have.", remedy="Look again.")
+    pins = dict(stored[int(place)] for place in places)
+    return PermitWish(now + timedelta(minutes=int(lasts)), pins, int(uses) if uses else None)

@@ -1,0 +1,162 @@
+"""One held call: its facts from the stored bytes, and the form that decides. Looking never decides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
+from django.urls import reverse
+from django.utils import timezone
+
+from mcpregistry import queries_approvals as queries
+from mcpregistry.domain.arguments import laid_out
+from mcpregistry.domain.canonical import canonical
+from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, Denied, NotFound, SlipsnisseError
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.reveal import reveal
+from mcpregistry.domain.schema import check_arguments
+from mcpregistry.models import ApprovalRequest
+from mcpregistry.services import approvals
+from mcpregistry.web import decisions, facts, renderings
+from mcpregistry.web.pages import page, person, show
+
+
+@page("view_approvalrequest", "POST")
+def detail(request: HttpRequest, pk: str) -> HttpResponse:
+    held = _found(pk)
+    return _decide(request, held) if request.method == "POST" else _shown(request, held)
+
+
+def _found(pk: str) -> ApprovalRequest:
+    held = queries.one(pk)
+    if held is None:
+        raise NotFound("There is no such request.", remedy="It may have been deleted with its call's record.")
+    return held
+
+
+def _shown(
+    request: HttpRequest, held: ApprovalRequest, *, status: int = 200, problem: str = "", field: str = ""
+) -> HttpResponse:
+    """The page; ``problem`` is told at ``field`` ("reason", "arguments", "permit"), or above all."""
+    around = queries.around(held)
+    shown = facts.arguments(held, around.before, whole=request.GET.get("all") == "1")
+    words, url = facts.where(around.server)
+    context = _standing(request, held) | {
+        "title": f"{reveal(held.call.tool_name, 80)} on {reveal(held.call.server_slug)}",
+        "around": around, "shown": shown, "asked_arguments": _asked(held), "words": words, "url": url,
+        "warnings": facts.warnings(held, around), "tool_says": around.definition.data if around.definition else None,
+        "said_limit": facts.SAID, "problem": problem, "field": field, "form": _form(request, held),
+        "token": renderings.sign(
+            renderings.Rendering({held.pk: approvals.arguments_hash(held)}, shown.whole), person(request)
+        ),
+        "lasts": decisions.LASTS,
+    }  # fmt: skip
+    return show(request, "approvals/detail.html", context, status)
+
+
+def _standing(request: HttpRequest, held: ApprovalRequest) -> dict[str, Any]:
+    """What changes while people look: state, votes, who may still decide."""
+    pending, now_hash = held.call.state == State.PENDING, approvals.arguments_hash(held)
+    return {
+        "held": held, "call": held.call, "pending": pending, "now": timezone.now(), "version": facts.version(held),
+        "until": int(held.decide_by.timestamp()), "state_words": facts.state_words(held), "end": queries.end_of(held),
+        "agreed": _agreed(held), "votes": [(vote, vote.arguments_hash != now_hash) for vote in held.votes.all()],
+        "why_not": approvals.why_not(held, person(request)) if pending else "",
+    }  # fmt: skip
+
+
+def _agreed(held: ApprovalRequest) -> int:
+    now = approvals.arguments_hash(held)
+    return sum(vote.approve and vote.arguments_hash == now for vote in held.votes.all())
+
+
+def _asked(held: ApprovalRequest) -> list[Any] | None:
+    """How the edited arguments differ from those that the agent asked for; None without an edit."""
+    return laid_out(held.edited, held.call.arguments) if held.edited else None
+
+
+def _form(request: HttpRequest, held: ApprovalRequest) -> dict[str, Any]:
+    """What the form holds: what was typed, after a refusal; else what a fresh one begins with."""
+    typed = request.POST
+    return {
+        "reason": typed.get("reason", ""), "arguments": typed.get("arguments") or facts.editor(held),
+        "permit": typed.get("permit") == "on", "lasts": typed.get("lasts", "60"), "uses": typed.get("uses", "5"),
+    }  # fmt: skip
+
+
+# Deciding
+
+
+def _decide(request: HttpRequest, held: ApprovalRequest) -> HttpResponse:
+    try:
+        return _voted(request, held)
+    except ArgumentsInvalid as error:
+        return _shown(request, held, status=422, problem=str(error), field="arguments")
+    except Conflict as error:
+        return _shown(request, _found(held.pk), status=409, problem=f"Nothing was decided by you. {error}")
+    except Denied as error:
+        return _shown(request, held, status=403, problem=str(error))
+    except SlipsnisseError as error:
+        field = "permit" if request.POST.get("permit") == "on" and request.POST.get("do") == "approve" else "reason"
+        return _shown(request, held, status=422, problem=str(error), field=field)
+
+
+def _voted(request: HttpRequest, held: ApprovalRequest) -> HttpResponse:
+    now = timezone.now()
+    rendering = renderings.read(request.POST.get("token", ""), person(request))
+    seen = rendering.seen.get(held.pk)
+    if seen is None:
+        raise Conflict("This form was shown for another call.", remedy="Look again and decide then.")
+    if any(vote.user_id == request.user.pk and vote.arguments_hash == seen for vote in held.votes.all()):
+        raise Conflict("This form was used already: your vote is counted.")
+    wish = decisions.read(request.POST, facts.effective(held), now)
+    if wish.approve and not rendering.whole:
+        raise Conflict("You were not shown all of the arguments.", remedy="Press “Show all” before you approve.")
+    after = approvals.vote(
+        request_id=held.pk, user=person(request), approve=wish.approve, reason=wish.reason, arguments=wish.arguments,
+        seen=seen, permit=wish.permit, via="web", now=now,
+    )  # fmt: skip
+    messages.success(request, _told(_found(after.pk), wish))
+    return HttpResponseRedirect(reverse("approvals:queue"))
+
+
+def _told(held: ApprovalRequest, wish: decisions.Wish) -> str:
+    name = reveal(held.call.tool_name, 80)
+    if not wish.approve:
+        return f"Denied {name}. The agent is told your reason."
+    if held.call.state == State.PENDING:
+        return f"You approve {name}; {_agreed(held)} of {held.quorum} agree so far."
+    return f"Approved {name}{' as you edited it' if wish.arguments is not None else ''}."
+
+
+# What the page asks for while it is open
+
+
+@page("view_approvalrequest")
+def live(request: HttpRequest, pk: str) -> HttpResponse:
+    """How it stands now, or 204 when nothing has changed since ``v``."""
+    held = _found(pk)
+    if request.GET.get("v") == facts.version(held):
+        return HttpResponse(status=204)
+    known = request.GET.get("v", "").rpartition(".")[2]
+    context = _standing(request, held) | {"changed": known != facts.version(held).rpartition(".")[2]}
+    return render(request, "approvals/standing.html", context)
+
+
+@page("view_approvalrequest", "POST")
+def preview(request: HttpRequest, pk: str) -> HttpResponse:
+    """What an edit would change, or what is wrong with it. Decides nothing and stores nothing."""
+    held = _found(pk)
+    around = queries.around(held)
+    try:
+        value = decisions.edited(request.POST.get("arguments", ""))
+        if around.definition is None:
+            raise Conflict("The tool's definition is gone, so an edit cannot be checked.", remedy="Deny the call.")
+        check_arguments(around.definition.hash, facts.schema(around.definition), value)
+        changes = [each for each in laid_out(canonical(value), facts.effective(held)) or [] if each.change != "same"]
+        context: dict[str, Any] = {"changes": changes}
+    except SlipsnisseError as error:
+        context = {"problem": str(error)}
+    return render(request, "approvals/preview.html", context)

@@ -1,0 +1,110 @@
+"""What a page shows of one held call: the stored bytes first, everything foreign told apart.
+
+Nothing here comes from what the agent says about its call; that text is shown last, by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from mcpregistry import queries_approvals as queries
+from mcpregistry.domain.arguments import Argument, editable, laid_out, sha256
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.reveal import reveal
+from mcpregistry.models import ApprovalRequest, Definition, Server
+from mcpregistry.models.server import Transport
+
+# Characters of arguments that are shown at once; of longer ones the beginning, until somebody asks for all.
+FOLD = 20_000
+# Longer arguments cannot be edited on the page.
+EDITABLE = 200_000
+SAID = 4_000
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The arguments that would run. ``parts`` is None where the text cannot be taken apart, or is folded."""
+
+    text: str
+    parts: list[Argument] | None
+    whole: bool
+    length: int
+    bytes: int
+    sha256: str
+
+
+def arguments(request: ApprovalRequest, before: ApprovalRequest | None, *, whole: bool) -> Shown:
+    text = effective(request)
+    folded = len(text) > FOLD and not whole
+    parts = None if len(text) > FOLD else laid_out(text, effective(before) if before else None)
+    size = len(text.encode("utf-8", "surrogatepass"))
+    shown = reveal(text, FOLD) if folded else reveal(text, len(text))
+    return Shown(shown, parts, not folded, len(text), size, sha256(text))
+
+
+def effective(request: ApprovalRequest) -> str:
+    """The arguments that would run, or did: the edited ones, else those asked for."""
+    return request.edited or request.call.arguments
+
+
+def editor(request: ApprovalRequest) -> str:
+    text = effective(request)
+    return editable(text) if len(text) <= EDITABLE else ""
+
+
+def schema(definition: Definition) -> dict[str, Any]:
+    found = definition.data.get("inputSchema")
+    return found if isinstance(found, dict) else {}
+
+
+def warnings(request: ApprovalRequest, around: queries.Around) -> list[str]:
+    """What has changed since the call was asked for; each of it ends the call before it runs."""
+    call, found = request.call, []
+    if around.server is None:
+        found.append("The server is no longer registered.")
+    elif around.server.revision != call.server_revision:
+        found.append("The server's settings were changed after this call was asked for.")
+    if around.server is not None and (
+        around.tool is None or around.tool.pinned is None or around.tool.pinned.hash != call.definition_hash
+    ):
+        found.append("Another definition of the tool is approved now, or none.")
+    return found
+
+
+def where(server: Server | None) -> tuple[list[str], str]:
+    """(command word by word, address) of the server; one of them is empty."""
+    if server is None:
+        return [], ""
+    return ([str(word) for word in server.command], "") if server.transport == Transport.STDIO else ([], server.url)
+
+
+def state_words(request: ApprovalRequest) -> str:
+    """One sentence on how it stands, with who decided."""
+    state, names = State(request.call.state), _deciders(request)
+    sentences = {
+        State.PENDING: "Waits for a decision.",
+        State.READY: f"Approved{names}. It runs now.",
+        State.DISPATCHED: f"Approved{names}. It runs.",
+        State.SUCCEEDED: f"Approved{names}. It ran and succeeded.",
+        State.TOOL_ERROR: f"Approved{names}. It ran; the tool answered with an error.",
+        State.NOT_SENT: f"Approved{names}, but it could not be sent.",
+        State.UNKNOWN: f"Approved{names}. It was sent; what became of it is unknown.",
+        State.REJECTED: f"Denied{names}.",
+        State.EXPIRED: "Nobody decided in time." if request.execute_by is None else f"Approved{names}, but too late to run.",
+        State.CANCELLED: "The caller withdrew it.",
+        State.VOID: "Void: what was asked for has changed meanwhile.",
+    }  # fmt: skip
+    return sentences.get(state, state.value)
+
+
+def _deciders(request: ApprovalRequest) -> str:
+    approve = request.call.state != State.REJECTED
+    names = [reveal(vote.name, 60) for vote in request.votes.all() if vote.approve == approve]
+    return f" by {' and '.join(names)}" if names else ""
+
+
+def version(request: ApprovalRequest) -> str:
+    """Changes whenever what people decided on this request, or what would run, has changed."""
+    votes = [int(vote.at.timestamp() * 1_000_000) for vote in request.votes.all()]
+    return f"{request.call.state}.{len(votes)}-{max(votes, default=0)}.{sha256(request.edited)[:12] if request.edited else 0}"

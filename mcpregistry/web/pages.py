@@ -1,0 +1,93 @@
+"""What every page outside the admin shares: who may see it, its headers, its frame and navigation.
+
+Pages are plain HTML that htmx keeps fresh. No inline script, no ``eval``: the policy below holds even
+where the ASGI shell (``controlplane/requests.py``) does not stand in front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, cast
+
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.contrib.auth.views import redirect_to_login
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.shortcuts import render
+
+from mcpregistry.domain.errors import NotFound, SlipsnisseError
+
+_POLICY = (
+    "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self' 'unsafe-inline'; font-src 'self'; "
+    "img-src 'self' data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+View = Callable[..., HttpResponse]
+
+
+def page(permission: str, *methods: str) -> Callable[[View], View]:
+    """A page for people with this permission (app ``mcpregistry``); ``methods`` besides GET and HEAD."""
+    allowed = ("GET", "HEAD", *methods)
+
+    def guard(view: View) -> View:
+        @wraps(view)
+        def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+            answer = _turned_away(request, permission, allowed) or _answer(
+                request, lambda: view(request, *args, **kwargs)
+            )
+            return _sealed(answer)
+
+        return guarded
+
+    return guard
+
+
+def _turned_away(request: HttpRequest, permission: str, allowed: tuple[str, ...]) -> HttpResponse | None:
+    if request.method not in allowed:
+        return HttpResponseNotAllowed(allowed)
+    if not request.user.is_authenticated:
+        return _to_login(request)
+    if not request.user.has_perm(f"mcpregistry.{permission}"):
+        remedy = "Ask an administrator for one of the roles viewer, operator, approver."
+        return refusal(request, 403, "You may not see this page", remedy)
+    return None
+
+
+def _answer(request: HttpRequest, view: Callable[[], HttpResponse]) -> HttpResponse:
+    try:
+        return view()
+    except NotFound as error:
+        return refusal(request, 404, error.message, error.remedy)
+    except SlipsnisseError as error:
+        return refusal(request, 400, error.message, error.remedy)
+
+
+def _to_login(request: HttpRequest) -> HttpResponse:
+    """To the login and back to this very page. What a script asks for sends the whole page there."""
+    if "HX-Request" not in request.headers:
+        return redirect_to_login(request.get_full_path())
+    response = HttpResponse(status=401)
+    response["HX-Refresh"] = "true"
+    return response
+
+
+def _sealed(response: HttpResponse) -> HttpResponse:
+    response.headers.setdefault("Content-Security-Policy", _POLICY)
+    response.headers.setdefault("Cache-Control", "no-store")
+    response["X-Content-Type-Options"] = "nosniff"
+    response["Referrer-Policy"] = "same-origin"
+    return response
+
+
+def person(request: HttpRequest) -> User:
+    """Who is logged in; only behind ``page``."""
+    return cast(User, request.user)
+
+
+def show(request: HttpRequest, template: str, context: Mapping[str, Any], status: int = 200) -> HttpResponse:
+    """A whole page in the site's frame."""
+    return render(request, template, admin.site.each_context(request) | dict(context), status=status)
+
+
+def refusal(request: HttpRequest, status: int, what: str, remedy: str = "") -> HttpResponse:
+    return show(request, "web/refusal.html", {"title": what, "remedy": remedy}, status)

@@ -1,0 +1,204 @@
+"""The queue of held calls: live, riskiest and oldest first; and identical low-risk calls decided together.
+
+Live by polling: every two seconds the page asks whether the version it shows still stands, which costs
+a few small reads and mostly the answer 204. Server-sent events would pin a thread and a database
+connection for every open page, and die silently behind some proxies.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
+from django.urls import reverse
+from django.utils import timezone
+
+from mcpregistry import queries_approvals as queries
+from mcpregistry.domain.errors import Conflict, NotFound, SlipsnisseError
+from mcpregistry.domain.reveal import reveal
+from mcpregistry.domain.risk import Level
+from mcpregistry.models import ApprovalRequest, ApprovalVote
+from mcpregistry.queries_approvals import Wanted
+from mcpregistry.services import approvals
+from mcpregistry.templatetags.slipsnisse import ago
+from mcpregistry.web import decisions, renderings
+from mcpregistry.web.pages import page, person, show
+
+_SUMMARY = 220
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the queue, as text that is fit to be seen. ``until`` is in epoch seconds."""
+
+    id: str
+    url: str
+    risk: str
+    tool: str
+    server: str
+    agent: str
+    summary: str
+    rule: str
+    asked: str
+    until: int
+    agreed: str
+    edited: bool
+    away: bool
+    mine: str
+    alike: int
+
+
+@page("view_approvalrequest")
+def queue(request: HttpRequest) -> HttpResponse:
+    context = _queue(request) | {"title": "Approvals", "choices": asdict(queries.choices()), "risks": queries.RISKS}
+    return show(request, "approvals/queue.html", context)
+
+
+@page("view_approvalrequest")
+def live(request: HttpRequest) -> HttpResponse:
+    """The list anew, or 204 when it still is as the caller has it (``v``)."""
+    if request.GET.get("v") == queries.queue_version():
+        return HttpResponse(status=204)
+    return render(request, "approvals/queue_list.html", _queue(request) | {"news": _news(request)})
+
+
+def wanted(request: HttpRequest) -> Wanted:
+    """The filters of the address; unknown values simply find nothing."""
+    names = ("server", "tool", "agent", "risk", "rule", "search")
+    return Wanted(**{name: request.GET.get(name, "").replace("\x00", "").strip()[:500] for name in names})
+
+
+def _queue(request: HttpRequest) -> dict[str, Any]:
+    version, narrowed, now = queries.queue_version(), wanted(request), timezone.now()
+    requests = queries.queue(narrowed)
+    total = queries.waiting_total() if narrowed or len(requests) == queries.MOST_SHOWN else len(requests)
+    rows = _rows(requests, person(request).pk)
+    return {
+        "rows": rows, "total": total, "wanted": narrowed, "now": now, "version": version,
+        "may_decide": request.user.has_perm("mcpregistry.decide_approval"),
+        "query": _query(request), "word": queries.last_vote(), "groups": _groups(rows),
+    }  # fmt: skip
+
+
+def _query(request: HttpRequest) -> str:
+    kept = request.GET.copy()
+    for name in ("v", "word"):
+        kept.pop(name, None)
+    return kept.urlencode()
+
+
+def _rows(requests: list[ApprovalRequest], user_id: int) -> list[Row]:
+    counts = Counter(_likeness(each) for each in requests)
+    return [_row(each, user_id, counts[_likeness(each)]) for each in requests]
+
+
+def _row(request: ApprovalRequest, user_id: int, alike: int) -> Row:
+    call, votes = request.call, list(request.votes.all())
+    mine = next((vote for vote in votes if vote.user_id == user_id), None)
+    edited = getattr(request, "edited_head", "")
+    return Row(
+        id=request.pk, url=reverse("approvals:detail", args=[request.pk]), risk=request.risk,
+        tool=reveal(call.tool_name, 80), server=reveal(call.server_slug), agent=reveal(call.agent_slug),
+        summary=reveal(edited or getattr(request, "head", ""), _SUMMARY), rule=reveal(request.rule_name, 60),
+        asked=ago(request.asked_at), until=int(request.decide_by.timestamp()),
+        agreed=f"{_agreed(votes)}/{request.quorum}" if request.quorum > 1 else "",
+        edited=bool(edited), away=request.waiting_as == ApprovalRequest.Waiting.AWAY,
+        mine="" if mine is None else "approved" if mine.approve else "denied",
+        alike=alike if request.risk == Level.LOW else 1,
+    )  # fmt: skip
+
+
+def _agreed(votes: list[ApprovalVote]) -> int:
+    """Whoever voted last has voted on the arguments as they are now; votes on other ones do not count."""
+    now = max(votes, key=lambda vote: vote.at).arguments_hash if votes else ""
+    return sum(vote.approve and vote.arguments_hash == now for vote in votes)
+
+
+def _likeness(request: ApprovalRequest) -> tuple[str, ...]:
+    """Equal for calls that may be decided together; long arguments are only equal to themselves."""
+    head, call = getattr(request, "head", ""), request.call
+    alone = request.risk != Level.LOW or len(head) > queries.HEAD or bool(getattr(request, "edited_head", ""))
+    own = request.pk if alone else ""
+    return call.server_slug, call.tool_name, call.definition_hash, request.rule_fingerprint, head, own
+
+
+def _groups(rows: list[Row]) -> list[Row]:
+    """The first row of each set of identical low-risk calls."""
+    first: dict[tuple[str, ...], Row] = {}
+    for row in rows:
+        if row.alike > 1:
+            first.setdefault((row.server, row.tool, row.rule, row.summary), row)
+    return list(first.values())
+
+
+def _news(request: HttpRequest) -> list[str]:
+    """What others have decided since the caller last looked, in words."""
+    known = request.GET.get("word", "")
+    since = int(known) if known.isdecimal() and len(known) < 18 else queries.last_vote()
+    votes = queries.words_since(since)
+    return [_word(vote) for vote in votes if vote.user_id != person(request).pk]
+
+
+def _word(vote: ApprovalVote) -> str:
+    request = vote.request
+    did = "denied" if not vote.approve else "edited and approved" if request.edited else "approved"
+    return f"{reveal(vote.name, 60)} {did} {reveal(request.call.tool_name, 80)}"
+
+
+# Identical low-risk calls
+
+
+@page("decide_approval", "POST")
+def alike(request: HttpRequest, pk: str) -> HttpResponse:
+    """Low-risk calls that are the same call but for who asks, decided with one word."""
+    first = ApprovalRequest.objects.select_related("call", "rule", "group").filter(pk=pk).first()
+    if first is None:
+        raise NotFound("There is no such request.", remedy="Go back to the queue.")
+    _only_low(pk)
+    return _decide_alike(request, first) if request.method == "POST" else _show_alike(request, first)
+
+
+def _show_alike(request: HttpRequest, first: ApprovalRequest, status: int = 200, problem: str = "") -> HttpResponse:
+    group = [each for each in queries.identical(first) if not approvals.why_not(each, person(request))]
+    seen = {each.pk: approvals.arguments_hash(each) for each in group}
+    context = {
+        "title": "Identical calls", "group": group, "first": first, "problem": problem,
+        "arguments": first.edited or first.call.arguments, "reason": request.POST.get("reason", ""),
+        "token": renderings.sign(renderings.Rendering(seen), person(request)),
+    }  # fmt: skip
+    return show(request, "approvals/alike.html", context, status)
+
+
+def _decide_alike(request: HttpRequest, first: ApprovalRequest) -> HttpResponse:
+    """Vote on each request that was shown; what somebody else decided meanwhile is told, not repeated."""
+    user = person(request)
+    try:
+        rendering = renderings.read(request.POST.get("token", ""), user)
+        wish = decisions.read_plain(request.POST)
+    except Conflict as error:
+        return _show_alike(request, first, 409, str(error))
+    except SlipsnisseError as error:
+        return _show_alike(request, first, 422, str(error))
+    done, refused = 0, []
+    for request_id, seen in rendering.seen.items():
+        try:
+            _only_low(request_id)
+            approvals.vote(
+                request_id=request_id, user=user, approve=wish.approve, reason=wish.reason, seen=seen, via="web"
+            )  # fmt: skip
+            done += 1
+        except SlipsnisseError as error:
+            refused.append(error.message)
+    messages.success(request, f"{done} {'approved' if wish.approve else 'denied'}.")
+    if refused:
+        messages.warning(request, f"{len(refused)} left as they were: {refused[0]}")
+    return HttpResponseRedirect(reverse("approvals:queue"))
+
+
+def _only_low(request_id: str) -> None:
+    if not ApprovalRequest.objects.filter(pk=request_id, risk=Level.LOW).exists():
+        raise Conflict("Only low-risk calls may be decided together.", remedy="Open each one by itself.")

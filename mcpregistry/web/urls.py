@@ -1,0 +1,23 @@
+"""Pages outside the admin. The fixed words come first: a request's id is none of them."""
+
+from __future__ import annotations
+
+from django.urls import include, path
+
+from mcpregistry.web import detail, figures, history, queue
+
+approvals = [
+    path("", queue.queue, name="queue"),
+    path("live/", queue.live, name="live"),
+    path("history/", history.history, name="history"),
+    path("history.csv", history.as_csv, name="history-csv"),
+    path("figures/", figures.figures, name="figures"),
+    path("figures.csv", figures.as_csv, name="figures-csv"),
+    path("figures.json", figures.as_json, name="figures-json"),
+    path("<slug:pk>/", detail.detail, name="detail"),
+    path("<slug:pk>/live/", detail.live, name="detail-live"),
+    path("<slug:pk>/preview/", detail.preview, name="preview"),
+    path("<slug:pk>/alike/", queue.alike, name="alike"),
+]
+
+urlpatterns = [path("approvals/", include((approvals, "approvals")))]

@@ -1,0 +1,211 @@
+"""Policy rules, what operators confirm of tools, and auto-approval; the same checks for every face.
+
+A rule is refused when its condition is broken, when it can fit nothing, or when it would ask for ever
+because too few people could answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.db import transaction
+
+from mcpregistry.domain.conditions import compile_condition
+from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.policy import Outcome
+from mcpregistry.domain.reveal import reveal
+from mcpregistry.models import Agent, PolicyRule, Server, Tool
+from mcpregistry.services import audit
+from mcpregistry.services.approvals import approvers
+from mcpregistry.services.records import save_checked
+
+STARTER, AUTO = 10, 50  # priorities; a rule that a person writes has 100 unless told otherwise
+
+STARTER_RULES: tuple[dict[str, Any], ...] = (
+    {
+        "name": "Reading at home runs",
+        "outcome": "allow",
+        "priority": STARTER,
+        "condition": "tool.read_only && !tool.open_world",
+        "note": "Starter rule: confirmed read-only and closed-world tools.",
+    },
+    {
+        "name": "Destroying and acting abroad ask",
+        "outcome": "ask",
+        "priority": STARTER,
+        "condition": "tool.destructive || tool.open_world",
+        "note": "Starter rule: also every tool of which nobody has confirmed anything.",
+    },
+)
+
+
+# Rules
+
+
+def check_rule(rule: PolicyRule) -> None:
+    """Raises ConfigInvalid with what is wrong; ConditionInvalid names the column."""
+    if rule.condition.strip():
+        compile_condition(rule.condition)
+    if rule.tool and rule.server and rule.tool.server_id != rule.server_id:
+        raise ConfigInvalid(
+            f"The tool {reveal(str(rule.tool), 200)} is not one of the server '{rule.server}', so the rule would "
+            "never fit.",
+            remedy="Choose the tool alone.",
+        )
+    if rule.enabled and rule.outcome == Outcome.ASK:
+        _check_somebody_can_answer(rule)
+
+
+def _check_somebody_can_answer(rule: PolicyRule) -> None:
+    """The requester's own word counts only where the rule says so."""
+    people = {user.pk: user for user in approvers(rule.approvers)}
+    agents = [rule.agent] if rule.agent else list(Agent.objects.filter(enabled=True))
+    alone = 1 if rule.requester_may_confirm else 0
+    short = [a for a in agents if _voices(people, a, confirming=rule.requester_may_confirm) < rule.quorum]
+    if (short and len(short) == len(agents)) or len(people) + alone < rule.quorum:
+        raise ConfigInvalid(_would_ask_for_ever(rule, len(people), short), remedy=_ASK_REMEDY)
+
+
+_ASK_REMEDY = (
+    "Give the permission to approve calls to more people (role approver), choose another group, or ask fewer of them."
+)
+
+
+def _voices(people: dict[int, Any], agent: Agent, *, confirming: bool) -> int:
+    others = len(people) - (agent.owner_id in people)
+    return others + 1 if confirming else others
+
+
+def _would_ask_for_ever(rule: PolicyRule, people: int, short: Sequence[Agent]) -> str:
+    who = f"in the group '{rule.approvers}' " if rule.approvers else ""
+    if not people:
+        why = f"nobody {who}is active and may approve calls"
+    elif people < rule.quorum:
+        why = f"it asks {rule.quorum} people, and only {people} {who}may approve calls"
+    else:
+        names = ", ".join(f"'{agent}'" for agent in short[:3])
+        why = f"besides the owner, who may not approve calls of his own agent, too few {who}may (agent {names})"
+    return f"This rule would ask for ever: {why}."
+
+
+@transaction.atomic
+def save_rule(*, rule: PolicyRule, actor: str) -> PolicyRule:
+    """Raises ConfigInvalid (see ``check_rule``). It counts in every process within a second."""
+    check_rule(rule)
+    kind = "rule.changed" if rule.pk else "rule.created"
+    save_checked(rule)
+    audit.record(kind=kind, actor=actor, subject=f"rule:{rule.pk}", **_facts(rule))
+    return rule
+
+
+@transaction.atomic
+def delete_rule(*, rule: PolicyRule, actor: str) -> None:
+    """What it held and nobody has decided yet becomes void when it would run."""
+    audit.record(kind="rule.deleted", actor=actor, subject=f"rule:{rule.pk}", name=rule.name)
+    rule.delete()
+
+
+def switch_rule(*, rule: PolicyRule, enabled: bool, actor: str) -> PolicyRule:
+    rule.enabled = enabled
+    return save_rule(rule=rule, actor=actor)
+
+
+def _facts(rule: PolicyRule) -> dict[str, Any]:
+    scope = {name: str(getattr(rule, name)) for name in ("agent", "endpoint", "server", "tool") if getattr(rule, name)}
+    return {
+        "name": rule.name,
+        "enabled": rule.enabled,
+        "priority": rule.priority,
+        "outcome": rule.outcome,
+        "condition": rule.condition,
+        "quorum": rule.quorum,
+        "approvers": rule.approvers.name if rule.approvers else "",
+        **scope,
+    }
+
+
+@transaction.atomic
+def add_starter_rules(*, actor: str) -> list[PolicyRule]:
+    """The template's rules that are not there yet. Returns the new ones."""
+    there = set(PolicyRule.objects.values_list("name", flat=True))
+    missing = [facts for facts in STARTER_RULES if facts["name"] not in there]
+    return [save_rule(rule=PolicyRule(**facts), actor=actor) for facts in missing]
+
+
+# Auto-approval in one click
+
+
+def auto_rules(*, server: Server | None = None, tool: Tool | None = None) -> list[PolicyRule]:
+    """The enabled rules that let every call of exactly this tool, or server, run at once."""
+    rules = PolicyRule.objects.filter(
+        server=server, tool=tool, agent=None, endpoint=None, expert="", condition="", outcome=Outcome.ALLOW,
+        enabled=True, priority=AUTO,
+    )  # fmt: skip
+    return list(rules)
+
+
+@transaction.atomic
+def auto_approve(*, actor: str, server: Server | None = None, tool: Tool | None = None) -> PolicyRule:
+    """Let every granted call of the tool, or of the whole server, run at once; rules that people wrote go first."""
+    there = auto_rules(server=server, tool=tool)
+    if there:
+        return there[0]
+    name = _free_name(f"Auto-approved: {reveal(str(tool or server), 150)}")
+    rule = PolicyRule(name=name, outcome=Outcome.ALLOW, priority=AUTO, server=server, tool=tool)
+    return save_rule(rule=rule, actor=actor)
+
+
+@transaction.atomic
+def withdraw_auto_approval(*, actor: str, server: Server | None = None, tool: Tool | None = None) -> int:
+    """Returns how many rules went."""
+    rules = auto_rules(server=server, tool=tool)
+    for rule in rules:
+        delete_rule(rule=rule, actor=actor)
+    return len(rules)
+
+
+def _free_name(name: str) -> str:
+    taken, free, number = set(PolicyRule.objects.values_list("name", flat=True)), name, 2
+    while free in taken:
+        free, number = f"{name} ({number})", number + 1
+    return free
+
+
+# What a tool does
+
+
+HINTS = {"read_only": "readOnlyHint", "destructive": "destructiveHint", "open_world": "openWorldHint"}
+
+
+def claims(tool: Tool) -> dict[str, bool]:
+    """What the server claims in the approved definition (MCP tool annotations), by our names; often nothing."""
+    given = tool.pinned.data.get("annotations") if tool.pinned else None
+    said = given if isinstance(given, dict) else {}
+    return {name: said[hint] for name, hint in HINTS.items() if isinstance(said.get(hint), bool)}
+
+
+@transaction.atomic
+def confirm_annotations(
+    *, tool: Tool, actor: str, read_only: bool | None, destructive: bool | None, open_world: bool | None
+) -> Tool:
+    """Vouch for what a tool does; None: nothing is known, so the worst is assumed. Raises ConfigInvalid."""
+    if read_only and destructive:
+        raise ConfigInvalid("A tool that only reads destroys nothing.", remedy="Choose one of the two.")
+    tool = Tool.objects.select_for_update(of=("self",)).get(pk=tool.pk)
+    tool.read_only, tool.destructive, tool.open_world = read_only, destructive, open_world
+    tool.save(update_fields=[*HINTS])
+    facts = {name: getattr(tool, name) for name in HINTS}
+    audit.record(kind="tool.confirmed", actor=actor, subject=f"tool:{tool}", **facts)
+    return tool
+
+
+def confirm_claims(*, tool: Tool, actor: str) -> Tool:
+    """Confirm all that the server claims; what it is silent about stays as it is. Raises ConfigInvalid."""
+    claimed = claims(tool)
+    if not claimed:
+        raise ConfigInvalid("The server claims nothing about this tool.", remedy="Say yourself what the tool does.")
+    facts = {name: claimed.get(name, getattr(tool, name)) for name in HINTS}
+    if facts["read_only"]:
+        facts["destructive"] = False
+    return confirm_annotations(tool=tool, actor=actor, **facts)

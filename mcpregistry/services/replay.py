@@ -1,0 +1,140 @@
+"""A draft rule on past calls: what it would have held, denied and let through.
+
+Real calls of the last days are decided twice, by the rules as they are and with the draft, on today's
+servers, tools and agents. What is gone, or whose arguments retention has erased, cannot be judged and
+is counted as such.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from django.db.models import QuerySet
+
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.policy import Decision, Outcome, Policy, Question, decide
+from mcpregistry.domain.reveal import reveal
+from mcpregistry.domain.rules import Rules, RuleSpec
+from mcpregistry.domain.snapshot import Snapshot, ToolSpec
+from mcpregistry.models import Invocation, PolicyRule
+from mcpregistry.services.snapshots import load_snapshot, rule_spec
+
+EXAMPLES = 20
+_EVERY = 500  # calls between two words on progress
+
+OnProgress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    call_id: str
+    at: datetime
+    agent: str
+    tool: str
+    arguments: str
+    before: Outcome
+    after: Outcome
+    reason: str
+
+
+@dataclass(slots=True)
+class Report:
+    """``moved`` counts (outcome now, outcome with the draft); ``by_tool`` outcomes with the draft per tool."""
+
+    days: int
+    found: int = 0
+    looked_at: int = 0
+    erased: int = 0
+    gone: int = 0
+    failed: int = 0
+    moved: Counter[tuple[Outcome, Outcome]] = field(default_factory=Counter)
+    by_tool: dict[str, Counter[Outcome]] = field(default_factory=dict)
+    examples: list[Example] = field(default_factory=list)
+
+    @property
+    def judged(self) -> int:
+        return sum(self.moved.values())
+
+    @property
+    def changed(self) -> int:
+        return sum(count for (before, after), count in self.moved.items() if before is not after)
+
+    def total(self, outcome: Outcome) -> int:
+        """How many calls would have had this outcome with the draft."""
+        return sum(count for (_, after), count in self.moved.items() if after is outcome)
+
+
+def replay(
+    *,
+    drafts: Sequence[PolicyRule],
+    days: int,
+    now: datetime,
+    most: int | None = None,
+    on_progress: OnProgress | None = None,
+) -> Report:
+    """Newest calls first; ``most`` bounds how many are looked at. The drafts need not be saved."""
+    snapshot, report = load_snapshot(), Report(days)
+    tools = {(snapshot.servers[tool.server_id].slug, tool.name): tool for tool in snapshot.tools.values()}
+    now_policy, then_policy = snapshot.policy, Rules(_with(snapshot.rules, drafts), snapshot.default_outcome)
+    rows = _calls(days, now)
+    report.found = rows.count()
+    for row in rows[:most].iterator(chunk_size=1_000) if most else rows.iterator(chunk_size=1_000):
+        report.looked_at += 1
+        _judge(row, _question(row, snapshot, tools), now_policy, then_policy, report)
+        if on_progress and report.looked_at % _EVERY == 0:
+            on_progress(report.looked_at, report.found)
+    return report
+
+
+def _with(rules: Iterable[RuleSpec], drafts: Sequence[PolicyRule]) -> Iterator[RuleSpec]:
+    """The rules that count, with the drafts in place of those that they are drafts of."""
+    replaced = {draft.pk for draft in drafts if draft.pk} | {draft.name for draft in drafts}
+    yield from (rule for rule in rules if rule.id not in replaced and rule.name not in replaced)
+    for number, draft in enumerate(drafts, 1):
+        yield replace(rule_spec(draft), id=draft.pk or -number)
+
+
+def _calls(days: int, now: datetime) -> QuerySet[Invocation]:
+    """Calls that got as far as being decided on."""
+    since = Invocation.objects.filter(received_at__gte=now - timedelta(days=days)).exclude(server_slug="")
+    return since.exclude(state=State.DENIED, binding="").order_by("-received_at", "-id")
+
+
+def _judge(row: Invocation, question: Question | None, before: Policy, after: Policy, report: Report) -> None:
+    if not row.arguments:
+        report.erased += 1
+        return
+    if question is None:
+        report.gone += 1
+        return
+    old, new = decide(before, question), decide(after, question)
+    report.failed += bool(new.failed)
+    report.moved[old.outcome, new.outcome] += 1
+    tool = f"{row.server_slug}::{row.tool_name}"
+    report.by_tool.setdefault(tool, Counter())[new.outcome] += 1
+    if old.outcome is not new.outcome and len(report.examples) < EXAMPLES:
+        report.examples.append(_example(row, tool, old, new))
+
+
+def _question(row: Invocation, snapshot: Snapshot, tools: Mapping[tuple[str, str], ToolSpec]) -> Question | None:
+    tool = tools.get((row.server_slug, row.tool_name))
+    agent, endpoint = snapshot.agents.get(row.agent_slug), snapshot.endpoints.get(row.endpoint_slug)
+    if tool is None or agent is None or endpoint is None or not row.arguments:
+        return None
+    try:
+        arguments = json.loads(row.arguments)
+    except ValueError:
+        return None
+    if not isinstance(arguments, dict):
+        return None
+    server, at = snapshot.servers[tool.server_id], row.received_at.timestamp()
+    return Question(agent, endpoint, server, tool, arguments, now=at, origin=row.origin, host=row.host_name)
+
+
+def _example(row: Invocation, tool: str, old: Decision, new: Decision) -> Example:
+    shown = reveal(row.arguments, 300)
+    return Example(row.pk, row.received_at, row.agent_slug, tool, shown, old.outcome, new.outcome, new.reason)

@@ -1,0 +1,279 @@
+"""Why a call would run, wait or be refused, and why a tool is not listed: every stage, in the order of a call.
+
+Reads the rows (so that it can also speak about what is switched off) and lets the very code decide that
+decides about calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.contrib.auth.models import Group
+
+from mcpregistry.domain.access import capable, covers, live, may_call, may_see
+from mcpregistry.domain.errors import ArgumentsInvalid, NotFound
+from mcpregistry.domain.naming import exposed_names
+from mcpregistry.domain.policy import Decision, Outcome, Question, Terms, decide
+from mcpregistry.domain.reveal import reveal
+from mcpregistry.domain.risk import risk_of
+from mcpregistry.domain.rules import Verdict
+from mcpregistry.domain.schema import check_arguments
+from mcpregistry.domain.snapshot import AgentSpec, EndpointSpec, ServerSpec, Snapshot, ToolSpec
+from mcpregistry.models import Agent, Endpoint, Server, Tool
+from mcpregistry.models.server import Lifecycle
+from mcpregistry.services import permits
+from mcpregistry.services.approvals import approvers
+from mcpregistry.services.snapshots import load_snapshot
+
+Specs = tuple[AgentSpec, EndpointSpec, ServerSpec, ToolSpec]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One thing that must be so. ``ok`` None: it cannot be told, because an earlier stage failed or nothing was given."""
+
+    name: str
+    ok: bool | None
+    fact: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """``listed``: the tool is in the agent's list now. ``answer`` is the end of it in one sentence."""
+
+    agent: str
+    endpoint: str
+    tool: str
+    stages: tuple[Stage, ...]
+    listed: bool
+    name: str
+    answer: str
+    decision: Decision | None = None
+    verdicts: tuple[Verdict, ...] = ()
+    asked: tuple[str, ...] = ()
+    permit: str = ""
+
+
+def find_tool(name: str) -> Tool:
+    """By server::tool, or by the name on an endpoint in the usual style. Raises NotFound."""
+    slug, separator, own = name.partition("::")
+    if not separator:
+        pairs = exposed_names(Tool.objects.order_by().values_list("server__slug", "name"), "double")
+        slug, own = next((pair for pair, exposed in pairs.items() if exposed == name), ("", ""))
+    rows = Tool.objects.select_related("server", "pinned", "latest")
+    found = rows.filter(server__slug=slug, name=own).first()
+    if found is None:
+        raise NotFound(
+            f"No server has ever offered a tool '{reveal(name, 200)}'.",
+            remedy="Write server::tool, as in the list of tools.",
+        )
+    return found
+
+
+def why(
+    *, agent: Agent, endpoint: Endpoint, tool: Tool, now: datetime, arguments: Mapping[str, Any] | None = None
+) -> Why:
+    """The whole trace. ``arguments`` None: as far as it can be told without them."""
+    snapshot, at = load_snapshot(), now.timestamp()
+    stages = [*_configured(agent, endpoint, tool.server, tool)]
+    specs = _specs(snapshot, agent, endpoint, tool)
+    if specs is None:
+        return _ended(agent, endpoint, tool, stages)
+    who, where, server, what = specs
+    stages += _granted(who, where, server, what, at)
+    listed = may_see(who, where, server, what, at) and not (where.hide_unavailable and not server.available)
+    name = _name(snapshot, specs, at) if listed else ""
+    if not listed:
+        return _ended(agent, endpoint, tool, stages)
+    stages.append(Stage("name", True, f"Hosts call it {name}."))
+    stages += _arguments(who, where, what, arguments, at)
+    question = Question(who, where, server, what, arguments or {}, now=at, origin="http")
+    decision, verdicts = decide(snapshot.policy, question), snapshot.policy.explain(question)
+    asked = tuple(_people(decision.terms, agent)) if decision.terms else ()
+    permit = _permit(question, decision.terms, now) if decision.terms and arguments is not None else ""
+    stages.append(_policy(decision, what))
+    broken = next((stage for stage in stages if stage.ok is False and stage.name != "policy"), None)
+    answer = f"{broken.fact} {broken.remedy}".strip() if broken else _answer(decision, asked, permit)
+    return Why(
+        agent.slug, endpoint.slug, str(tool), tuple(stages), True, name, answer, decision, verdicts, asked, permit
+    )
+
+
+def _ended(agent: Agent, endpoint: Endpoint, tool: Tool, stages: list[Stage]) -> Why:
+    first = next((stage for stage in stages if stage.ok is False), None)
+    why_not = f"{first.fact} {first.remedy}".strip() if first else "The configuration is changing; look again."
+    return Why(
+        agent.slug,
+        endpoint.slug,
+        str(tool),
+        tuple(stages),
+        False,
+        "",
+        f"It is not listed and cannot be called. {why_not}",
+    )
+
+
+def _specs(snapshot: Snapshot, agent: Agent, endpoint: Endpoint, tool: Tool) -> Specs | None:
+    who, where = snapshot.agents.get(agent.slug), snapshot.endpoints.get(endpoint.slug)
+    server, what = snapshot.servers.get(tool.server_id), snapshot.tools.get(tool.pk)
+    if who is None or where is None or server is None or what is None:
+        return None
+    return who, where, server, what
+
+
+def _configured(agent: Agent, endpoint: Endpoint, server: Server, tool: Tool) -> Iterator[Stage]:
+    """What is switched on, there and approved."""
+    yield Stage(
+        "agent", agent.enabled, f"The agent {agent} is {_on(agent.enabled)}.", "" if agent.enabled else "Enable it."
+    )
+    yield Stage(
+        "endpoint", endpoint.enabled, f"The endpoint {endpoint} is {_on(endpoint.enabled)}.",
+        "" if endpoint.enabled else "Enable it.",
+    )  # fmt: skip
+    active = server.lifecycle == Lifecycle.ACTIVE
+    yield Stage(
+        "server", active, f"The server {server} is {server.get_lifecycle_display().lower()}.",
+        "" if active else _SERVER_REMEDY.get(server.lifecycle, "Enable it."),
+    )  # fmt: skip
+    hidden = endpoint.hide_unavailable and server.unavailable_since is not None
+    yield Stage(
+        "availability", not hidden,
+        "The server has failed, and the endpoint hides tools of failed servers." if hidden
+        else "The server is not known to have failed." if server.unavailable_since is None
+        else "The server has failed; the endpoint shows its tools all the same.",
+        f"Last error: {reveal(server.last_error, 300)} Reconnect it." if hidden else "",
+    )  # fmt: skip
+    yield Stage(
+        "present", tool.present, "The server offers the tool." if tool.present else "The server no longer offers the tool.",
+        "" if tool.present else "It comes back by itself when the server lists it again.",
+    )  # fmt: skip
+    yield Stage("tool", tool.enabled, f"The tool is {_on(tool.enabled)}.", "" if tool.enabled else "Enable it.")
+    yield _definition(tool)
+
+
+def _definition(tool: Tool) -> Stage:
+    if tool.pinned_id and tool.pinned_id == tool.latest_id:
+        return Stage("definition", True, "What the server says is what was approved.")
+    facts = {
+        "quarantined": "Nobody has approved the tool's definition yet.",
+        "changed": "The server has changed the tool since it was approved.",
+        "rejected": "The tool's definition was rejected.",
+        "gone": "The definition that the server last offered is not the approved one.",
+    }
+    return Stage(
+        "definition", False, facts.get(tool.status, "It is not approved."), "Read it, then approve or reject it."
+    )
+
+
+def _granted(
+    agent: AgentSpec, endpoint: EndpointSpec, server: ServerSpec, tool: ToolSpec, now: float
+) -> Iterator[Stage]:
+    able = capable(agent, server, tool)
+    yield Stage(
+        "capability", able, f"The agent's capabilities {'cover' if able else 'do not cover'} the tool.",
+        "" if able else f"Add mcp_{server.slug} to them.",
+    )  # fmt: skip
+    yield _grant("grant", "agent", agent.grants, tool, now)
+    if endpoint.lists_only:
+        yield _grant("endpoint's list", "endpoint", endpoint.grants, tool, now)
+    else:
+        yield Stage("endpoint's list", True, "The endpoint shows everything that the agent is granted.")
+
+
+def _grant(stage: str, holder: str, grants: Any, tool: ToolSpec, now: float) -> Stage:
+    about = [grant for grant in grants if covers(grant, tool)]
+    standing = list(live(about, now))
+    if standing:
+        pinned = all(grant.pins for grant in standing)
+        return Stage(stage, True, f"The {holder} is granted it{', with pinned arguments' if pinned else ''}.")
+    fact = f"The {holder}'s grant has run out." if about else f"The {holder} is not granted it."
+    return Stage(stage, False, fact, "Grant the tool or its server.")
+
+
+def _name(snapshot: Snapshot, specs: Specs, now: float) -> str:
+    """The exposed name depends on what else is listed beside it."""
+    agent, endpoint, server, tool = specs
+    seen = (
+        (snapshot.servers[each.server_id], each)
+        for each in snapshot.tools.values()
+        if each.server_id in snapshot.servers
+    )
+    pairs = [
+        (home.slug, each.name)
+        for home, each in seen
+        if may_see(agent, endpoint, home, each, now) and not (endpoint.hide_unavailable and not home.available)
+    ]
+    return exposed_names(pairs, endpoint.naming_style)[server.slug, tool.name]
+
+
+def _arguments(
+    agent: AgentSpec, endpoint: EndpointSpec, tool: ToolSpec, arguments: Mapping[str, Any] | None, now: float
+) -> Iterator[Stage]:
+    if arguments is None:
+        yield Stage("arguments", None, "No arguments were given; grants may pin some, and rules may look at them.")
+        return
+    allowed = may_call(agent, endpoint, tool, arguments, now)
+    yield Stage(
+        "pinned arguments", allowed, "The grants allow these arguments." if allowed else "No grant allows these arguments.",
+        "" if allowed else "Keep to the pinned arguments, or change the grant.",
+    )  # fmt: skip
+    try:
+        check_arguments(tool.definition_hash, tool.data.get("inputSchema") or {}, arguments)
+        yield Stage("schema", True, "The arguments fit the tool's schema.")
+    except ArgumentsInvalid as error:
+        yield Stage("schema", False, error.message, error.remedy)
+
+
+def _policy(decision: Decision, tool: ToolSpec) -> Stage:
+    risk = risk_of(tool)
+    verbs = {Outcome.ALLOW: "it runs", Outcome.ASK: "people are asked", Outcome.DENY: "it is refused"}
+    fact = f"Risk {risk.level}. {reveal(decision.reason, 500)}: {verbs[decision.outcome]}."
+    return Stage("policy", decision.outcome is not Outcome.DENY, fact)
+
+
+def _people(terms: Terms, agent: Agent) -> Iterator[str]:
+    """Who could answer now; the agent's owner only where the terms say so."""
+    group = Group.objects.filter(pk=terms.group_id).first() if terms.group_id else None
+    for user in approvers(group).order_by("username"):
+        if user.pk != agent.owner_id or terms.requester_may_confirm:
+            yield user.get_username()
+
+
+def _permit(question: Question, terms: Terms, now: datetime) -> str:
+    found = permits.covering(
+        agent_slug=question.agent.slug,
+        tool_id=question.tool.id,
+        definition_hash=question.tool.definition_hash,
+        server_revision=question.server.revision,
+        arguments=question.arguments,
+        fingerprint=terms.fingerprint,
+        now=now,
+    )
+    return next((f"permit {permit.pk}, given by {permit.created_by}" for permit in found), "")
+
+
+def _answer(decision: Decision, asked: tuple[str, ...], permit: str) -> str:
+    if decision.outcome is Outcome.ALLOW:
+        return f"The call runs at once: {decision.reason}."
+    if decision.outcome is Outcome.DENY:
+        return f"The call is refused: {decision.reason}."
+    if permit:
+        return f"The call runs at once: {permit}, speaks for it."
+    quorum = decision.terms.quorum if decision.terms else 1
+    if len(asked) < quorum:
+        return f"The call waits ({decision.reason}), but {len(asked)} of the {quorum} people needed may approve it."
+    return f"The call waits for {quorum} of {len(asked)} people: {decision.reason}."
+
+
+def _on(enabled: bool) -> str:
+    return "switched on" if enabled else "switched off"
+
+
+_SERVER_REMEDY = {
+    Lifecycle.DRAFT.value: "Read its command line and confirm it.",
+    Lifecycle.DISABLED.value: "Enable it.",
+}

@@ -16,7 +16,7 @@ from mcpregistry.api.answers import content_type, failure, plain_result
 from mcpregistry.api.approvals import Prefer, seconds_to_wait
 from mcpregistry.api.auth import Principal, principal
 from mcpregistry.api.routes import Routes
-from mcpregistry.api.schemas.approvals import ticket_out
+from mcpregistry.api.schemas.approvals import Ticket, ticket_out
 from mcpregistry.api.schemas.basics import Problem, Text
 from mcpregistry.api.schemas.calls import CallAnswer, CallMeta, CallOrder, CallResultMeta
 from mcpregistry.api.tools import ToolName
@@ -132,8 +132,15 @@ def _check_names(entry: Entry | None, meta: CallMeta) -> None:
         raise ArgumentsInvalid("'mcp.tool_name' is not the tool's own name.", remedy=f"It is '{tool.name}'.")
 
 
+def _ticket(outcome: CallOutcome) -> Ticket | None:
+    """Of a call that is held still."""
+    if outcome.ticket is None or outcome.state in TERMINAL:
+        return None
+    return ticket_out(outcome.ticket, outcome.state)
+
+
 def _status(outcome: CallOutcome, *, strict: bool) -> int:
-    if outcome.ticket is not None and outcome.state not in TERMINAL:
+    if _ticket(outcome) is not None:
         return 202
     if outcome.state is State.SUCCEEDED or not strict:
         return 200
@@ -153,12 +160,13 @@ def _answer(outcome: CallOutcome, entry: Entry | None, meta: CallMeta, name: str
         content=outcome.result,
         error_code=outcome.error_code,
         remedy=outcome.remedy,
+        approval=_ticket(outcome),
     )
     return CallAnswer(
         tool_name=entry.name if entry else name,
         success=success,
         result=plain_result(outcome.result) if success and outcome.result is not None else None,
-        error=None if success else failure(outcome),
+        error=None if success or _ticket(outcome) else failure(outcome),
         mcp=details,
         approval=ticket_out(outcome.ticket, outcome.state)
         if outcome.ticket and outcome.state not in TERMINAL

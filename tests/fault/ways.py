@@ -200,7 +200,7 @@ class RestWaiter(Waiter):
         self._order = (tool, arguments)
         response = await self._post()
         assert response.status_code == 202, response.text
-        self._id = response.json()["approval"]["id"]
+        self._id = response.json()["mcp"]["approval"]["id"]
 
     async def end(self) -> Seen:
         """The same request once more, until it is decided; it then runs the call."""

@@ -40,6 +40,7 @@ class CallResultMeta(Schema):
     content: Any = Field(description="The tool's result as MCP has it, untouched.")
     error_code: str
     remedy: str
+    approval: Ticket | None = Field(default=None, description="With 202: the call is held, and this is its handle.")
 
 
 class CallAnswer(Schema):
@@ -50,4 +51,3 @@ class CallAnswer(Schema):
     result: Any
     error: str | None
     mcp: CallResultMeta
-    approval: Ticket | None = Field(default=None, description="With 202: the call is held, and this is its handle.")

@@ -14,14 +14,17 @@ from typing import Any
 
 import structlog
 
+from mcpregistry.calls.approvals import Approvals
+from mcpregistry.calls.builtin import ApprovalStatus
 from mcpregistry.calls.call import Call, CallOutcome, CallRequest
 from mcpregistry.calls.catalog import Catalogue, Catalogues, DownstreamTools, Source
 from mcpregistry.calls.judging import LivePolicy
 from mcpregistry.calls.live import LiveConfiguration
-from mcpregistry.calls.pipeline import Approver, Dispatcher, Pipeline
+from mcpregistry.calls.pipeline import Dispatcher, Pipeline
 from mcpregistry.calls.recorder import Recorder
+from mcpregistry.calls.waiting import Waiting
 from mcpregistry.db import db_call
-from mcpregistry.domain.errors import Busy, Denied, DownstreamError, NotFound, SlipsnisseError
+from mcpregistry.domain.errors import Busy, DownstreamError, NotFound, SlipsnisseError
 from mcpregistry.domain.policy import Policy
 from mcpregistry.domain.snapshot import AgentSpec, Snapshot
 from mcpregistry.downstream.pool import Pool
@@ -33,29 +36,28 @@ log = structlog.get_logger(__name__)
 DRAIN_SECONDS = 10.0
 
 
-async def nobody_approves(call: Call) -> None:
-    """Without an approval queue, what needs a person cannot run."""
-    raise Denied(
-        f"This call needs a person's approval ({call.decision.reason}), and nobody can be asked here.",
-        remedy="Ask the operator to allow it.",
-    )
-
-
 class Engine:
     """``process`` names the kind: web, runmcp or worker."""
 
-    def __init__(self, process: str, *, policy: Policy | None = None, approver: Approver = nobody_approves) -> None:
+    def __init__(self, process: str, *, policy: Policy | None = None) -> None:
         self.live = LiveConfiguration()
         self.recorder = Recorder(process)
         self.connections = ConnectionLog(process_name(process))
         self.pool = Pool(_target, self.connections.record)
+        policy = policy or LivePolicy(self.live)
+        self.approvals = Approvals(
+            recorder=self.recorder, live=self.live, catalogue_of=self.catalogue, policy=policy,
+            sender=lambda: self.pipeline,
+        )  # fmt: skip
         own: tuple[Source, Dispatcher] = (DownstreamTools(), DownstreamDispatcher(self.pool))
-        sources = [own, *(make(self) for make in _MORE_SOURCES)]
+        status = ApprovalStatus(self.approvals)
+        sources = [own, (status, status), *(make(self) for make in _MORE_SOURCES)]
         self.catalogues = Catalogues(source for source, _ in sources)
         dispatchers = {source.kind: dispatcher for source, dispatcher in sources}
         self.pipeline = Pipeline(
-            recorder=self.recorder, dispatchers=dispatchers, policy=policy or LivePolicy(self.live), approver=approver
-        )
+            recorder=self.recorder, dispatchers=dispatchers, policy=policy, approvals=self.approvals,
+            waiting=Waiting(self.approvals),
+        )  # fmt: skip
         self._running: set[asyncio.Task[CallOutcome]] = set()
         self._background: set[asyncio.Task[None]] = set()
         self._revisions: dict[int, int] = {}
@@ -78,11 +80,13 @@ class Engine:
 
     async def stop(self) -> None:
         self._stopping = True
+        self.approvals.stop()  # held calls are told "pending": their requests outlive this process
         if self._running:
             await asyncio.wait(self._running, timeout=DRAIN_SECONDS)
         for task in [*self._running, *self._background]:
             task.cancel()
         await asyncio.gather(*self._running, *self._background, return_exceptions=True)
+        await self.approvals.close()
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self.recorder.close)
         await self.pool.close()

@@ -28,6 +28,7 @@ class LiveConfiguration:
     def __init__(self) -> None:
         self.current = Snapshot(revision=0)
         self.listeners: list[Callable[[Snapshot], None]] = []
+        self._looking = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._version: object = None
@@ -44,10 +45,12 @@ class LiveConfiguration:
         if self._thread:
             self._thread.join(timeout=5)
 
-    def refresh(self) -> None:
-        """Look now: for a process that has just changed something itself."""
-        if current_revision() != self.current.revision:
-            self._swap()
+    def refresh(self) -> Snapshot:
+        """Look now: for whoever must not act on what was true a moment ago. In any thread with a connection."""
+        with self._looking:  # of two at once, the one with the older reading must not win
+            if current_revision() != self.current.revision:
+                self._swap()
+            return self.current
 
     def _watch(self) -> None:
         while not self._stop.is_set():

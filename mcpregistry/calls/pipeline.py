@@ -24,11 +24,13 @@ from mcpregistry.calls.call import Call, CallOutcome, CallRequest, Judged
 from mcpregistry.calls.catalog import Entry
 from mcpregistry.calls.recorder import Recorder
 from mcpregistry.domain.access import may_call
-from mcpregistry.domain.canonical import canonical, digest, plain, stored
+from mcpregistry.domain.binding import binding_of
+from mcpregistry.domain.canonical import canonical, plain, stored
 from mcpregistry.domain.errors import ArgumentsInvalid, Denied, DownstreamError, NotFound, SlipsnisseError, ToolRefused
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.policy import Decision, Outcome, Policy, Question, decide
 from mcpregistry.domain.schema import check_arguments
+from mcpregistry.failpoints import failpoint
 
 log = structlog.get_logger(__name__)
 
@@ -47,20 +49,32 @@ class Dispatcher(Protocol):
     async def __call__(self, call: Call, *, on_sent: Any) -> dict[str, Any]: ...
 
 
-class Approver(Protocol):
-    """Waits for people. Returns when the held call may run; raises Denied when it may not."""
+class Waiting(Protocol):
+    """Asks people and waits. Returns how the call ended, or that it is pending still."""
 
-    async def __call__(self, call: Call) -> None: ...
+    async def __call__(self, call: Call) -> CallOutcome: ...
+
+
+class Permits(Protocol):
+    async def permitted(self, call: Call) -> str:
+        """Why the call may run without asking, "" when it may not."""
+        ...
+
+    def drop(self, call: Call) -> None:
+        """Nobody waits for the call any more, whatever has become of it."""
+        ...
 
 
 class Pipeline:
     def __init__(
-        self, *, recorder: Recorder, dispatchers: Mapping[str, Dispatcher], policy: Policy, approver: Approver
-    ) -> None:
+        self, *, recorder: Recorder, dispatchers: Mapping[str, Dispatcher], policy: Policy, approvals: Permits,
+        waiting: Waiting,
+    ) -> None:  # fmt: skip
         self.recorder = recorder
         self.dispatchers = dispatchers
         self.policy = policy
-        self.approver = approver
+        self.approvals = approvals
+        self.waiting = waiting
         self.rates = Rates()
 
     async def run(self, request: CallRequest) -> CallOutcome:
@@ -77,8 +91,8 @@ class Pipeline:
             entry = resolve(request)
             authorise(request, entry)
             arguments_json = validate(request, entry)
-            binding = bind(request, entry, arguments_json)
             decision = _OWN if entry.offer.own else decide(self.policy, _question(request, entry))
+            binding = bind(request, entry, arguments_json, decision)
             _refuse_denied(decision)
         except SlipsnisseError as error:
             refusal = error
@@ -109,35 +123,49 @@ class Pipeline:
     async def _refused(self, call: Call, refusal: SlipsnisseError, state: State = State.DENIED) -> CallOutcome:
         outcome = _outcome(call, state, error=refusal)
         try:
-            await self.recorder.begin(_record(call, outcome), kind=f"call.{state}", facts=_facts(call, outcome))
+            await self.recorder.begin(_record(call, outcome), kind=f"call.{state}", facts=audit_facts(call, outcome))
         except SlipsnisseError as error:
             return replace(outcome, error_code=error.code, message=error.message, remedy=error.remedy)
         return outcome
 
     async def _held(self, call: Call) -> CallOutcome:
-        """Wait for people (the approver keeps its own record of that), then go on or end it."""
+        """People are asked, unless one of them has permitted such calls; the rest is in ``calls.approvals``."""
         try:
-            await self.approver(call)
-        except asyncio.CancelledError:
-            self._left(call, State.CANCELLED, "the caller left before it was approved", self.recorder.begin_soon)
-            raise
+            if permit := await self._permitted(call):
+                return await self._claimed(replace(call, decision=Decision(Outcome.ALLOW, permit)))
+            return await self.waiting(call)
         except SlipsnisseError as refusal:
-            return await self._refused(call, refusal, State.REJECTED)
+            return await self._refused(call, refusal)
         except Exception:
             log.exception("call.crashed", call=call.id)
-            return await self._refused(call, Denied(_CRASHED, remedy="Ask the operator."), State.REJECTED)
-        return await self._claimed(call)
+            self.approvals.drop(call)
+            return _outcome(call, State.CANCELLED, error=Denied(_CRASHED, remedy="Ask the operator."))
+
+    async def _permitted(self, call: Call) -> str:
+        try:
+            return await self.approvals.permitted(call)
+        except asyncio.CancelledError:
+            self._left(call, State.CANCELLED, "the caller left before anybody was asked", self.recorder.begin_soon)
+            raise
 
     async def _claimed(self, call: Call) -> CallOutcome:
         """The intent goes to disk, then the call goes out, then its end goes to disk."""
         try:
-            await self.recorder.begin(_intent(call), kind="call.dispatched", facts=_facts(call))
+            await self.recorder.begin(_intent(call), kind="call.dispatched", facts=audit_facts(call))
         except asyncio.CancelledError:
-            self._left(call, State.NOT_SENT, "the caller left before anything was sent", self.recorder.end_soon)
+            self.abandon(call)
             raise
         except SlipsnisseError as error:
             return _outcome(call, State.NOT_SENT, error=error)
+        return await self.execute(call)
+
+    async def execute(self, call: Call) -> CallOutcome:
+        """Send a call whose intent is on disk, and record its end. Never raises but for being cancelled."""
         return await self._finished(call, await self._dispatched(call))
+
+    def abandon(self, call: Call) -> None:
+        """A claimed call whose caller left before it was sent."""
+        self._left(call, State.NOT_SENT, "the caller left before anything was sent", self.recorder.end_soon)
 
     async def _dispatched(self, call: Call) -> CallOutcome:
         sent = False
@@ -145,6 +173,7 @@ class Pipeline:
         def on_sent() -> None:
             nonlocal sent
             sent = True
+            failpoint("after_send")
 
         try:
             result = await self.dispatchers[call.entry.offer.kind](call, on_sent=on_sent)
@@ -165,8 +194,11 @@ class Pipeline:
         return _outcome(call, State.TOOL_ERROR if result.get("isError") else State.SUCCEEDED, result=result)
 
     async def _finished(self, call: Call, outcome: CallOutcome) -> CallOutcome:
+        failpoint("before_end")
         try:
-            await self.recorder.end(_record(call, outcome), kind=f"call.{outcome.state}", facts=_facts(call, outcome))
+            await self.recorder.end(
+                _record(call, outcome), kind=f"call.{outcome.state}", facts=audit_facts(call, outcome)
+            )
         except SlipsnisseError:
             # It did happen, and saying otherwise would be a lie; the reaper marks the record unknown.
             log.error("call.end_not_recorded", call=call.id)
@@ -176,7 +208,7 @@ class Pipeline:
         """The caller is being cancelled: say how the call ended, without waiting."""
         outcome = replace(_outcome(call, state), error_code="CANCELLED", message=reason)
         try:
-            record(_record(call, outcome), kind=f"call.{state}", facts=_facts(call, outcome))
+            record(_record(call, outcome), kind=f"call.{state}", facts=audit_facts(call, outcome))
         except SlipsnisseError:
             log.error("call.end_not_recorded", call=call.id)
 
@@ -217,12 +249,14 @@ def validate(request: CallRequest, entry: Entry) -> str:
         ) from error
 
 
-def bind(request: CallRequest, entry: Entry, arguments_json: str) -> str:
+def bind(request: CallRequest, entry: Entry, arguments_json: str, decision: Decision) -> str:
     """What exactly is decided on: any change of these gives another binding."""
-    server, tool = entry.offer.server, entry.offer.tool
-    return digest(
-        request.catalogue.agent.slug, server.slug, str(server.revision), tool.name, tool.definition_hash, arguments_json
-    )
+    server, tool, catalogue = entry.offer.server, entry.offer.tool, request.catalogue
+    return binding_of(
+        agent=catalogue.agent.slug, endpoint=catalogue.endpoint.slug, server=server.slug, revision=server.revision,
+        tool=plain(tool.name, 500), definition=tool.definition_hash, arguments=arguments_json,
+        fingerprint=decision.terms.fingerprint if decision.terms else "",
+    )  # fmt: skip
 
 
 # Records
@@ -255,7 +289,7 @@ def _outcome(
     return CallOutcome(call.id, state, None, error.code, error.message, error.remedy, duration)
 
 
-def _identity(call: Call) -> dict[str, Any]:
+def identity(call: Call) -> dict[str, Any]:
     request = call.request
     offer = call.entry.offer if call.entry else None
     return {
@@ -279,29 +313,35 @@ def _identity(call: Call) -> dict[str, Any]:
 
 def _intent(call: Call) -> dict[str, Any]:
     now = datetime.now(UTC)
-    timeout = call.entry.offer.server.request_timeout
-    lease = timedelta(seconds=timeout) if timeout else _NO_TIMEOUT
-    return _identity(call) | {
+    return identity(call) | {
         "state": State.DISPATCHED.value,
         "reason": plain(call.decision.reason),
         "dispatched_at": now,
-        "lease_until": now + lease + _LEASE_GRACE,
+        "lease_until": lease_end(call, now),
     }
+
+
+def lease_end(call: Call, now: datetime) -> datetime:
+    """Until when a call that is out is ours to end."""
+    timeout = call.entry.offer.server.request_timeout
+    return now + (timedelta(seconds=timeout) if timeout else _NO_TIMEOUT) + _LEASE_GRACE
 
 
 def _record(call: Call, outcome: CallOutcome) -> dict[str, Any]:
     reason = f"{outcome.message} {outcome.remedy}".strip() or call.decision.reason
-    return _identity(call) | {
+    return identity(call) | {
         "state": outcome.state.value,
         "reason": plain(reason),
         "error_code": outcome.error_code,
         "result": outcome.result,
         "finished_at": datetime.now(UTC),
         "duration_ms": outcome.duration_ms,
+        "fence": call.fence,
+        "keep": call.fence > 0,  # an approved call: whoever comes back for it gets the whole result
     }
 
 
-def _facts(call: Call, outcome: CallOutcome | None = None) -> dict[str, Any]:
+def audit_facts(call: Call, outcome: CallOutcome | None = None) -> dict[str, Any]:
     """For the audit log: identities and hashes, never arguments or results themselves."""
     offer = call.entry.offer if call.entry else None
     facts = {

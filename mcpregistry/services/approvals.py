@@ -254,6 +254,11 @@ def arguments_hash(request: ApprovalRequest) -> str:
     return digest(current_arguments(request))
 
 
+def editor_of(request: ApprovalRequest) -> str:
+    """Who changed the arguments: the first who voted on what runs."""
+    return request.votes.filter(arguments_hash=arguments_hash(request)).values_list("name", flat=True).first() or ""
+
+
 def valid_votes(request: ApprovalRequest) -> list[ApprovalVote]:
     """The approvals of these very bytes by people who may decide at this moment."""
     votes = request.votes.filter(approve=True, arguments_hash=arguments_hash(request)).select_related("user")

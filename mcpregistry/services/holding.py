@@ -85,7 +85,8 @@ def ask(
         if task is None and (joined := join(binding=row["binding"], now=now)):
             return joined
         try:
-            ticket = _hold(row=row, terms=terms, risk=risk, waiting_as=waiting_as, now=now, said=said, task=task)
+            words = {"said": plain(said), "expert": plain(expert, 100), "host": plain(host, 200)}
+            ticket = _hold(row=row, terms=terms, risk=risk, waiting_as=waiting_as, now=now, words=words, task=task)
         except IntegrityError:  # the identical call was faster by a moment
             continue
         failpoint("held")
@@ -104,9 +105,10 @@ def join(*, binding: str, now: datetime) -> Ticket | None:
 
 
 @transaction.atomic
-def rejoin(*, request_id: str, agent_slug: str) -> Ticket | None:
-    """The agent's own request, whatever has become of it; it waits for it again."""
-    request = _lock(pk=request_id, call__agent_slug=agent_slug)
+def rejoin(*, request_id: str, row: Mapping[str, Any]) -> Ticket | None:
+    """The very request, whatever has become of it, if ``row`` (an Invocation's columns) is the call it is about."""
+    same = ("agent_slug", "endpoint_slug", "server_slug", "tool_name", "arguments")
+    request = _lock(pk=request_id, **{f"call__{name}": row[name] for name in same})
     if request is None:
         return None
     ApprovalRequest.objects.filter(pk=request.pk).update(holders=F("holders") + 1)

@@ -1,0 +1,105 @@
+"""Whether what was approved is still exactly what would run, looked at just before the claim."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from mcpregistry.calls.call import Call, CallRequest, Host
+from mcpregistry.calls.catalog import Catalogue, Entry
+from mcpregistry.domain.access import may_call
+from mcpregistry.domain.errors import Conflict, NotFound
+from mcpregistry.domain.policy import Decision, Outcome, Policy, Question, decide
+from mcpregistry.models import ApprovalRequest
+from mcpregistry.services.approvals import binding_for, current_arguments
+
+CatalogueOf = Callable[[str, str], Catalogue]
+
+
+class GroundLost(Conflict):
+    """What the approval was for is no more; the message says what has changed."""
+
+    code = "VOID"
+
+
+def resume(
+    request: ApprovalRequest, *, catalogue_of: CatalogueOf, policy: Policy, now: datetime, call: Call | None = None
+) -> Call:
+    """The approved call as it would run now. ``call``: as its caller made it, if the caller is here.
+
+    Raises GroundLost.
+    """
+    row = request.call
+    try:
+        catalogue = catalogue_of(row.endpoint_slug, row.agent_slug)
+    except NotFound as error:
+        raise GroundLost("the agent or the endpoint was switched off") from error
+    entry = catalogue.find(f"{row.server_slug}::{row.tool_name}")
+    if entry is None:
+        raise GroundLost("the tool is not there any more, or no longer granted")
+    _check_same(request, entry)
+    arguments = json.loads(current_arguments(request))
+    if not may_call(catalogue.agent, catalogue.endpoint, entry.offer.tool, arguments, now.timestamp()):
+        raise GroundLost("the tool is no longer granted with these arguments")
+    decision = _check_rules(request, catalogue, entry, policy=policy, now=now, arguments=arguments)
+    asked = call.request if call else _request(request, catalogue, entry)
+    return Call(
+        id=row.pk,
+        request=asked,
+        entry=entry,
+        arguments_json=current_arguments(request),
+        binding=row.binding,
+        decision=decision,
+        received_at=row.received_at,
+        started=time.monotonic() - (now - row.received_at).total_seconds(),
+        fence=row.fence,
+    )
+
+
+def _check_same(request: ApprovalRequest, entry: Entry) -> None:
+    row, server, tool = request.call, entry.offer.server, entry.offer.tool
+    if server.revision != row.server_revision:
+        raise GroundLost(f"the settings of the server {server.slug} were changed")
+    if tool.definition_hash != row.definition_hash:
+        raise GroundLost("the tool's definition was changed")
+    if binding_for(request) != row.binding:
+        raise GroundLost("the record is not what was approved")
+
+
+def _check_rules(
+    request: ApprovalRequest,
+    catalogue: Catalogue,
+    entry: Entry,
+    *,
+    policy: Policy,
+    now: datetime,
+    arguments: Mapping[str, Any],
+) -> Decision:
+    """The rule that asked must still ask, as it was; and no rule may deny what would run, at this moment."""
+    row = request.call
+
+    def decided(on: Mapping[str, Any], at: datetime) -> Decision:
+        question = Question(
+            catalogue.agent, catalogue.endpoint, entry.offer.server, entry.offer.tool, on,
+            expert=request.expert, now=at.timestamp(), origin=row.origin, host=request.host,
+        )  # fmt: skip
+        return decide(policy, question)
+
+    asked = decided(json.loads(row.arguments), request.asked_at)
+    if asked.terms is None or asked.terms.fingerprint != request.rule_fingerprint:
+        raise GroundLost(f"the rule that asked ({request.rule_name}) was changed, or another one decides now")
+    if decided(arguments, now).outcome is Outcome.DENY:
+        raise GroundLost("a rule denies the call now")
+    return asked
+
+
+def _request(request: ApprovalRequest, catalogue: Catalogue, entry: Entry) -> CallRequest:
+    """Of a caller that is not here: nobody hears of progress."""
+    row = request.call
+    return CallRequest(
+        catalogue, entry.name, json.loads(row.arguments), row.origin, host_name=row.host_name,
+        request_id=row.request_id, host=Host(name=request.host), expert=request.expert,
+    )  # fmt: skip

@@ -136,7 +136,7 @@ def _ticket(outcome: CallOutcome) -> Ticket | None:
     """Of a call that is held still."""
     if outcome.ticket is None or outcome.state in TERMINAL:
         return None
-    return ticket_out(outcome.ticket, outcome.state)
+    return ticket_out(outcome.ticket, outcome.ticket.state)
 
 
 def _status(outcome: CallOutcome, *, strict: bool) -> int:

@@ -22,9 +22,9 @@ from django.conf import settings
 
 from mcpregistry.calls.call import Call, CallOutcome, Host, Prompt, Reply
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.domain.hosts import Limits, limits_of
+from mcpregistry.domain.hosts import limits_of
 from mcpregistry.domain.ladder import Answer, Rung, hold_seconds, meant, rungs
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.domain.reveal import reveal
 from mcpregistry.services.holding import TaskWish, Ticket
 
@@ -82,33 +82,42 @@ class Waiting:
         return await self._approvals.ask(call, way, task=_task_wish(call, way), said=host.said)
 
     async def _climb(self, call: Call, ticket: Ticket, way: tuple[Rung, ...], prompt: Prompt | None) -> CallOutcome:
-        if ticket.state is not State.PENDING:
-            return await self._approvals.run(ticket, call)
-        if way[0] is Rung.TASK:
-            return CallOutcome(ticket.call_id, State.PENDING, ticket=ticket)
-        asking = None
-        if way[0] is Rung.QUESTION and prompt is not None:
-            prompt = _addressed(prompt, ticket)
-            if call.request.host.ask is not None:
-                asking = asyncio.ensure_future(call.request.host.ask(prompt))
-            elif call.request.host.reply is None or call.request.host.reply.request != ticket.id:
-                return replace(await self._approvals.away(ticket), prompt=prompt)
-            else:
-                await self._answered(call, ticket, call.request.host.reply, way[1])
+        host, state = call.request.host, ticket.state
+        if way[0] is Rung.TASK and state is State.PENDING:
+            return CallOutcome(ticket.call_id, state, ticket=ticket)
+        rung, asking = way[0], None
+        if rung is Rung.QUESTION:
+            rung = way[1]
+            if state is State.PENDING and prompt is not None:
+                prompt = _addressed(prompt, ticket)
+                if host.ask is not None:
+                    asking = asyncio.ensure_future(host.ask(prompt))
+                elif host.reply is not None and host.reply.request == ticket.id:
+                    state = await self._answered(call, ticket, host.reply, rung)
+                else:
+                    return replace(await self._approvals.away(ticket), prompt=prompt)
         try:
-            ended = await self._hold(call, ticket, way[-2], asking)
+            if state is State.PENDING:
+                state = await self._hold(call, ticket, rung, asking)
         finally:
             if asking is not None:
                 asking.cancel()
-        return ended or await self._approvals.away(ticket)
+        ended = await self._end(call, ticket, rung) if state is not State.PENDING else None
+        return ended or await self._away(call, ticket)
 
-    async def _hold(
-        self, call: Call, ticket: Ticket, rung: Rung, asking: asyncio.Future[Reply] | None
-    ) -> CallOutcome | None:
-        """Wait for the decision as long as the host bears it. None: time is up, and nobody has decided."""
+    async def _away(self, call: Call, ticket: Ticket) -> CallOutcome:
+        """ "Pending"; or the end, if it came in this very moment."""
+        outcome = await self._approvals.away(ticket)
+        if outcome.ticket is not None and outcome.ticket.state in TERMINAL:
+            return await self._approvals.run(ticket, call)
+        return outcome
+
+    async def _hold(self, call: Call, ticket: Ticket, rung: Rung, asking: asyncio.Future[Reply] | None) -> State:
+        """Wait for the decision as long as the host bears it. Pending: time is up, and nobody has decided."""
+        host = call.request.host
         tell = _teller(call, ticket) if rung is Rung.PROGRESS else _silent
         # The host's clock runs since it called, whatever we did meanwhile.
-        until = call.started + hold_seconds(rung, _limits(call.request.host), cap=_cap(call.request.host))
+        until = call.started + hold_seconds(rung, limits_of(host.name), cap=_cap(host))
         while (rest := until - time.monotonic()) > 0 and not self._approvals.stopping:
             tell()
             state, reply = await self._next(ticket, min(rest, TELL_EVERY), asking)
@@ -116,8 +125,18 @@ class Waiting:
                 asking = None
                 state = await self._answered(call, ticket, reply, rung)
             if state is not State.PENDING:
-                return await self._approvals.run(ticket, call)
-        return None
+                return state
+        return State.PENDING
+
+    async def _end(self, call: Call, ticket: Ticket, rung: Rung) -> CallOutcome | None:
+        """Run it, or get the end from whoever does. None: it runs on, but its host waits no longer."""
+        until = call.started + hold_seconds(rung, limits_of(call.request.host.name))
+        running = asyncio.ensure_future(self._approvals.run(ticket, call))
+        try:
+            done, _ = await asyncio.wait({running}, timeout=max(0.0, until - time.monotonic()))
+            return running.result() if done else None
+        finally:
+            running.cancel()
 
     async def _next(
         self, ticket: Ticket, timeout: float, asking: asyncio.Future[Reply] | None
@@ -199,10 +218,6 @@ def _task_wish(call: Call, rung: Rung) -> TaskWish | None:
 
 
 # How long, and what is said meanwhile
-
-
-def _limits(host: Host) -> Limits:
-    return limits_of(host.name)
 
 
 def _cap(host: Host) -> float | None:

@@ -38,7 +38,7 @@ def _not_yet(outcome: CallOutcome) -> dict[str, Any]:
     """ "Pending". No error: models take an error for a reason to try another way, which is what must not happen."""
     ticket = outcome.ticket
     assert ticket is not None
-    said = standing(ticket, outcome.state)
+    said = standing(ticket, ticket.state)
     return {"content": [{"type": "text", "text": said["message"]}], "structuredContent": said}
 
 

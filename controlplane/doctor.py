@@ -37,7 +37,14 @@ _KNOWN_STARTUP_CODE = {
 
 
 def examine() -> list[Finding]:
-    probes: list[Callable[[], Iterable[Finding]]] = [_settings, _database, _migrations, _broker, _startup_code]
+    probes: list[Callable[[], Iterable[Finding]]] = [
+        _settings,
+        _database,
+        _migrations,
+        _broker,
+        _channels,
+        _startup_code,
+    ]
     return [finding for probe in probes for finding in probe()]
 
 
@@ -96,6 +103,19 @@ def _broker() -> Iterable[Finding]:
     else:
         remedy = "Start one: manage.py up, or celery -A controlplane worker -P threads. Its log says why it ended."
         yield Finding(False, "no worker answers", remedy)
+
+
+def _channels() -> Iterable[Finding]:
+    from mcpregistry.services.notifications import failing_channels
+
+    try:
+        failing = failing_channels()
+    except DatabaseError:
+        return  # said already
+    for name, error in failing:
+        yield Finding(False, f"the channel '{name}' gets no messages: {error}", "Correct it, then press Send a test.")
+    if not failing:
+        yield Finding(True, "no notification channel fails")
 
 
 def _startup_code() -> Iterable[Finding]:

@@ -98,7 +98,10 @@ class ChannelAdmin(RecordAdmin):
         counted = (
             super()
             .get_queryset(request)
-            .annotate(owed=Count("deliveries", filter=is_open), sent=Max("deliveries__sent_at"))
+            .annotate(
+                owed=Count("deliveries", filter=is_open),
+                sent=Max("deliveries__ended_at", filter=Q(deliveries__state="sent")),
+            )
         )
         return counted.prefetch_related("servers", "rules")
 
@@ -160,7 +163,7 @@ class DeliveryAdmin(ReadOnlyAdmin):
     search_fields = ("=uid", "=request__id", "channel__name", "last_error")
     search_help_text = "Id of the message or of the request, channel, error"
     fields = (
-        "channel", "event", "shown_state", "uid", "created_at", "sent_at", "attempts", "next_at", "give_up_at",
+        "channel", "event", "shown_state", "uid", "created_at", "ended_at", "attempts", "next_at", "give_up_at",
         "response_code", "error", "shown_body",
     )  # fmt: skip
     verbs = (

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from ipaddress import ip_address
 
 from django.db import DatabaseError
-from django.db.models import Count
+from django.db.models import Count, Q
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
@@ -24,7 +24,7 @@ from mcpregistry.api.auth import allowed, bearer
 from mcpregistry.api.errors import database_away, refusal, unauthorized
 from mcpregistry.api.permissions import Rule
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.models import Configuration, Connection, Invocation, Server, ServerTest, Tool
+from mcpregistry.models import Configuration, Connection, Delivery, Invocation, Server, ServerTest, Tool
 
 WINDOW = timedelta(minutes=5)
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)  # seconds
@@ -72,6 +72,7 @@ class DatabaseCollector(Collector):
         yield _durations(since)
         yield from _servers()
         yield from _queues()
+        yield _deliveries(since)
 
 
 def _calls(since: datetime) -> Metric:
@@ -120,3 +121,17 @@ def _queues() -> Iterator[Metric]:
     yield GaugeMetricFamily("slipsnisse_tests_open", "Server tests queued or running.", value=queued)
     revision = Configuration.load().revision
     yield GaugeMetricFamily("slipsnisse_configuration_revision", "Rises with every change.", value=revision)
+
+
+def _deliveries(since: datetime) -> Metric:
+    """What is still owed, and what arrived or was given up within the window."""
+    family = GaugeMetricFamily(
+        "slipsnisse_notifications",
+        "Messages to channels: all that wait or are tried again, and those sent or given up in the last 5 minutes.",
+        labels=["channel", "state"],
+    )
+    recent = Q(next_at__isnull=False) | Q(ended_at__gte=since)
+    rows = Delivery.objects.filter(recent).order_by().values_list("channel__name", "state").annotate(Count("id"))
+    for channel, state, count in rows:
+        family.add_metric([channel, state], count)
+    return family

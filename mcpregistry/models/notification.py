@@ -109,7 +109,7 @@ class Delivery(models.Model):
     created_at = models.DateTimeField()
     next_at = models.DateTimeField(null=True, blank=True, help_text="When it is tried next.")
     give_up_at = models.DateTimeField(help_text="A failure after this time is the last one.")
-    sent_at = models.DateTimeField(null=True, blank=True)
+    ended_at = models.DateTimeField(null=True, blank=True, help_text="When it arrived or was given up.")
     response_code = models.PositiveIntegerField(null=True, blank=True)
     last_error = models.TextField(blank=True)
     message_ref = models.CharField(max_length=200, blank=True, help_text="Slack's channel and time stamp.")

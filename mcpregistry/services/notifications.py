@@ -27,6 +27,8 @@ from mcpregistry.services.records import save_checked
 from mcpregistry.services.wakeups import wake
 
 SLACK_API = "https://slack.com/api"
+OFF = "The channel was switched off."
+MOOT = "It was decided before this could be told."
 _MOST_NAMES = 500  # of tools in one notice
 _ACCESS = {Kind.WEBHOOK: {"url", "signing"}, Kind.EMAIL: set(), Kind.SLACK: {"url", "token", "signing"}}
 
@@ -245,6 +247,17 @@ def redeliver(*, delivery: Delivery, actor: str) -> Delivery:
     transaction.on_commit(lambda: wake("deliver_notifications"))
     delivery.refresh_from_db()
     return delivery
+
+
+def failing_channels() -> list[tuple[str, str]]:
+    """(name, error) of every channel whose newest message that was tried has not arrived."""
+    found = []
+    for channel in Channel.objects.filter(enabled=True):
+        tried = channel.deliveries.filter(attempts__gt=0).exclude(last_error__in=[OFF, MOOT])
+        newest = tried.order_by("-id").first()
+        if newest is not None and newest.state in (Delivery.State.FAILED, Delivery.State.GIVEN_UP):
+            found.append((channel.name, newest.last_error))
+    return found
 
 
 # People in Slack

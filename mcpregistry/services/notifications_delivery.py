@@ -24,14 +24,13 @@ from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.notices import Event, Kind, wait_before
 from mcpregistry.downstream.runtime import LoopThread
 from mcpregistry.models import Channel, Delivery
+from mcpregistry.services.notifications import MOOT, OFF
 from mcpregistry.services.notifications_sending import Parcel, Receipt, send
 
 log = structlog.get_logger(__name__)
 
 LEASE = timedelta(minutes=2)
 UNREACHED_PAUSE = timedelta(seconds=30)  # for what else waits for a receiver that did not answer
-OFF = "The channel was switched off."
-MOOT = "It was decided before this could be told."
 _CLOSING_SECONDS = 10.0
 
 
@@ -122,7 +121,9 @@ def _due(channel: Channel, now: datetime) -> QuerySet[Delivery]:
 
 
 def _give_up(channel: Channel, why: str) -> None:
-    Delivery.objects.open().filter(channel=channel).update(state=Delivery.State.GIVEN_UP, next_at=None, last_error=why)
+    Delivery.objects.open().filter(channel=channel).update(
+        state=Delivery.State.GIVEN_UP, next_at=None, ended_at=timezone.now(), last_error=why
+    )
 
 
 def _not_worth_sending(channel: Channel, row: Delivery, now: datetime) -> Receipt | None:
@@ -167,13 +168,14 @@ def settle(uid: str, attempt: int, receipt: Receipt, now: datetime) -> None:
     fields: dict[str, Any] = {"response_code": receipt.code, "last_error": receipt.error, "next_at": None}
     if not receipt.error:
         ref = {"message_ref": receipt.message_ref} if receipt.message_ref else {}
-        held.update(state=Delivery.State.SENT, sent_at=now, **fields, **ref)
+        held.update(state=Delivery.State.SENT, ended_at=now, **fields, **ref)
         return
     row = held.filter(attempts=attempt).select_related("channel").first()
     if row is None:
         return
-    fields["state"] = Delivery.State.GIVEN_UP
-    if not receipt.gone and now < row.give_up_at:
+    if receipt.gone or now >= row.give_up_at:
+        fields |= {"state": Delivery.State.GIVEN_UP, "ended_at": now}
+    else:
         seconds = max(receipt.wait, wait_before(attempt, random.random()))  # noqa: S311  jitter, not a secret
         fields |= {"state": Delivery.State.FAILED, "next_at": now + timedelta(seconds=seconds)}
     held.filter(attempts=attempt).update(**fields)

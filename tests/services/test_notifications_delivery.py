@@ -213,7 +213,7 @@ def test_a_channel_that_is_switched_off_drops_what_waits(receiver):
     notifications.save_channel(channel=channel, actor="test")
     deliver()
     assert receiver.requests == []
-    assert (only().state, only().last_error) == ("given up", notifications_delivery.OFF)
+    assert (only().state, only().last_error) == ("given up", notifications.OFF)
 
 
 def test_secrets_that_do_not_open_are_told_and_end_in_time(receiver):
@@ -364,7 +364,7 @@ def test_people_are_not_asked_about_what_was_decided_meanwhile(post_office, rece
     tell("rejected", request)
     deliver()
     asked = Delivery.objects.get(channel__kind="email", event="asked")
-    assert (asked.state, asked.last_error) == ("given up", notifications_delivery.MOOT)
+    assert (asked.state, asked.last_error) == ("given up", notifications.MOOT)
     assert [str(letter["Subject"]) for letter in post_office.letters] == ["[Slipsnisse] Rejected: files::delete_file"]
     assert len(receiver.requests) == 2, "programs keep the whole story"
 

@@ -73,7 +73,7 @@ class DeliveryOut(Schema):
     last_error: str
     created_at: datetime
     next_at: datetime | None
-    sent_at: datetime | None
+    ended_at: datetime | None
 
 
 class DeliveryDetail(DeliveryOut):
@@ -103,5 +103,5 @@ def _facts(row: Delivery) -> dict[str, Any]:
         "id": row.pk, "uid": row.uid.hex, "channel": row.channel.name, "event": row.event, "request": row.request_id,
         "state": row.state, "attempts": row.attempts, "response_code": row.response_code,
         "last_error": capped(row.last_error), "created_at": row.created_at, "next_at": row.next_at,
-        "sent_at": row.sent_at,
+        "ended_at": row.ended_at,
     }  # fmt: skip

@@ -13,9 +13,9 @@ from unfold.decorators import display
 
 from mcpregistry import queries
 from mcpregistry.admin.base import ReadOnlyAdmin, RecordAdmin, Verb, actor
-from mcpregistry.domain.comparison import compare
 from mcpregistry.domain.errors import Conflict, SlipsnisseError
 from mcpregistry.domain.reveal import reveal
+from mcpregistry.domain.wording import rewordings
 from mcpregistry.models import Definition, Server, Tool
 from mcpregistry.services import definitions
 
@@ -176,7 +176,7 @@ class ToolAdmin(RecordAdmin):
             "status_colour": STATUS_COLOURS[status(row)],
             "newest": row.latest,
             "newest_data": new,
-            "changes": compare(old, new) if row.pinned_id and row.pinned_id != row.latest_id else [],
+            "changes": rewordings(old, new) if row.pinned_id and row.pinned_id != row.latest_id else [],
             "versions": queries.decided_definitions(row)[:_VERSIONS_SHOWN],
         }
 

@@ -1,35 +1,16 @@
-"""Two versions of a tool's definition, side by side, for the person who decides on the newer one."""
+"""Two texts, line by line, and values as text that people can read."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any, Literal
-
-from mcpregistry.domain.definitions import differences
 
 # Comparing lines takes quadratic time at worst; a schema of more lines than this is shown whole.
 MAX_LINES = 1_000
 
 Sign = Literal[" ", "-", "+"]
-
-
-@dataclass(frozen=True, slots=True)
-class FieldChange:
-    """One field that differs. ``lines`` are (sign, text): "-" only in the old, "+" only in the new."""
-
-    name: str
-    lines: tuple[tuple[Sign, str], ...]
-
-
-def compare(old: dict[str, Any], new: dict[str, Any]) -> list[FieldChange]:
-    """Every model-visible field that differs, as readable lines."""
-    return [
-        FieldChange(name, tuple(lines(readable(old.get(name)), readable(new.get(name)))))
-        for name in differences(old, new)
-    ]
 
 
 def readable(value: Any) -> str:

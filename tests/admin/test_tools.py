@@ -63,7 +63,7 @@ def test_the_status_filter_agrees_with_the_model(site: Site) -> None:
 def test_a_changed_definition_is_shown_beside_the_approved_one(client_of: ClientOf, site: Site) -> None:
     html = client_of("viewer").get(change(named("create_issue"))).content.decode()
     assert "The server has changed this tool since it was approved" in html
-    assert '<li class="sn-plus"><b>+</b><span>Always add the label &#x27;triage&#x27;.</span></li>' in html
+    assert "<ins>\nAlways add the label &#x27;triage&#x27;.</ins>" in html
     assert "destructiveHint" in html
 
 

@@ -161,6 +161,7 @@ CELERY_BEAT_SCHEDULE_FILENAME = str(VAR_DIR / "beat-schedule")
 # Clocks: task name -> seconds. Each looks at due rows, so a missed or doubled tick harms nothing.
 TICKS = {
     "mcpregistry.tasks.check_due_servers": 15,
+    "mcpregistry.tasks.run_ready": 2,
     "mcpregistry.tasks.reap": 10,
     "mcpregistry.tasks.deliver_notifications": 5,
     "mcpregistry.tasks.prune": 3600,

@@ -14,7 +14,8 @@ from celery import shared_task
 from celery.signals import worker_process_shutdown, worker_shutdown
 from django.utils import timezone
 
-from mcpregistry.services import connections, health, reaping, retention, testing
+from mcpregistry.calls.background import Background
+from mcpregistry.services import connections, health, holding, reaping, retention, testing
 from mcpregistry.services.notifications_delivery import Deliverer
 from mcpregistry.services.probing import Prober
 from mcpregistry.services.wakeups import wake
@@ -46,10 +47,25 @@ def check_due_servers() -> None:
 
 
 @shared_task
+def run_approved(call_id: str) -> None:
+    """Run an approved call that no process waits for. Returns at once; the call takes as long as it takes."""
+    _background().run(call_id)
+
+
+@shared_task
+def run_ready() -> None:
+    """Every few seconds: approved calls whose wake-up was lost, or whose caller has gone."""
+    for call_id in holding.ready_by_themselves(timezone.now()):
+        run_approved(call_id)
+
+
+@shared_task
 def reap() -> None:
     """Every few seconds: end what died, send again what was lost."""
     now = timezone.now()
     done = {
+        "held_calls": holding.expire_due(now),
+        "ends_forgotten": holding.forget_ends(now),
         "calls": reaping.reap_calls(now),
         "tests_given_up": testing.give_up_lost(now),
         "tests_resent": testing.resend_waiting(now),
@@ -74,6 +90,8 @@ def prune() -> None:
 _lock = threading.Lock()
 _shared: Prober | None = None
 _messenger: Deliverer | None = None
+_starting = threading.Lock()
+_calls: Background | None = None
 
 
 def _prober() -> Prober:
@@ -88,6 +106,23 @@ def _deliverer() -> Deliverer:
     with _lock:
         _messenger = _messenger or Deliverer()
         return _messenger
+
+
+def _background() -> Background:
+    global _calls  # noqa: PLW0603  one per worker process is the point
+    with _starting:
+        _calls = _calls or Background()
+        return _calls
+
+
+@worker_shutdown.connect
+@worker_process_shutdown.connect
+def _close_background(**_: Any) -> None:
+    global _calls
+    with _starting:
+        calls, _calls = _calls, None
+    if calls is not None:
+        calls.close()
 
 
 @worker_shutdown.connect

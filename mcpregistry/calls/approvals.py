@@ -223,6 +223,11 @@ class Approvals:
             else:
                 await self._watch.until_not(ticket.call_id, state, None)
 
+    async def settle_call(self, call_id: str) -> CallOutcome | None:
+        """Run an approved call that waits for nobody. None: it is not ready, or not held at all."""
+        ticket = await db_call(holding.ready_ticket, call_id=call_id)
+        return await self.settle(ticket) if ticket else None
+
     async def outcome(self, ticket: Ticket) -> CallOutcome:
         """How the call stands, from the records alone; PENDING and READY come back with the ticket."""
         request = await db_call(holding.load, ticket.id)

@@ -61,6 +61,7 @@ class Engine:
         self._running: set[asyncio.Task[CallOutcome]] = set()
         self._background: set[asyncio.Task[None]] = set()
         self._revisions: dict[int, int] = {}
+        self._connects = process != "worker"  # which serves no host: it connects when a call comes
         self._stopping = False
 
     async def start(self) -> None:
@@ -150,6 +151,8 @@ class Engine:
                 self._spawn_connect(server.id)
 
     def _spawn_connect(self, server_id: int) -> None:
+        if not self._connects:
+            return
         task = asyncio.ensure_future(self._connect(server_id))
         self._background.add(task)
         task.add_done_callback(self._background.discard)

@@ -17,7 +17,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
-from django.db.models import F
+from django.db.models import F, Q
 from django.utils import timezone
 
 from mcpregistry.domain.canonical import plain
@@ -33,6 +33,7 @@ SLACK = timedelta(seconds=60)  # after a deadline; then the reaper ends what nob
 MOST_OPEN = 1_000  # held calls of one agent: more would bury the people who are asked
 SILENCE = "Nobody decided in time; silence means no. The call was not made."
 TOO_LATE = "It was approved, but not called again in time. The call was not made."
+_HOLDER_IS_FASTER = timedelta(seconds=1)
 _TRIES = 5
 _BATCH = 200
 _KEPT = {ApprovalRequest.Waiting.AWAY, ApprovalRequest.Waiting.TASK}  # their callers come back
@@ -219,6 +220,26 @@ def asked_of(request: ApprovalRequest) -> str:
     if group is None:
         return "an approver" if number == 1 else f"{number} approvers"
     return f"one of the group {group.name}" if number == 1 else f"{number} people of the group {group.name}"
+
+
+def ready_ticket(*, call_id: str) -> Ticket | None:
+    """For whoever was woken to run it; None when it is not ready (any more)."""
+    request = ApprovalRequest.objects.select_related("call", "group").filter(call_id=call_id).first()
+    return ticket_of(request) if request and request.call.state == State.READY else None
+
+
+def ready_by_themselves(now: datetime) -> list[str]:
+    """Approved calls that a worker has to run: tasks, and those that run though their caller has left.
+
+    The message that was to wake a worker may be lost, and the process that held the call gone: after a
+    moment whoever looks here takes them. Twice is no harm, for one claims.
+    """
+    is_open = "mcpregistry_invocation.state IN ('pending', 'ready', 'dispatched')"
+    ready = Invocation.objects.extra(where=[is_open]).filter(  # noqa: S610
+        state=State.READY, approval__decided_at__lt=now - _HOLDER_IS_FASTER
+    )
+    by_itself = Q(approval__waiting_as=ApprovalRequest.Waiting.TASK) | Q(approval__run_if_caller_left=True)
+    return list(ready.filter(by_itself).order_by("approval__decided_at").values_list("pk", flat=True)[:_BATCH])
 
 
 # Waiting on

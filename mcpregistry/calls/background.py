@@ -1,0 +1,62 @@
+"""Calls that nobody here waits for, in a process whose code is synchronous: the worker's own engine.
+
+It is started when the first such call comes, on a loop thread of its own, and takes no place among the
+worker's other work: a call that takes an hour keeps nobody waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from mcpregistry.calls.engine import Engine, set_current_engine
+from mcpregistry.downstream.runtime import LoopThread
+
+log = structlog.get_logger(__name__)
+
+AT_ONCE = 32  # calls; more would only wait for the same servers
+_START_SECONDS, _STOP_SECONDS = 60.0, 40.0
+
+
+class Background:
+    """``run`` may be called from any thread, as often as one likes for the same call."""
+
+    def __init__(self, process: str = "worker") -> None:
+        self._thread = LoopThread("approved-calls")
+        self._engine = Engine(process)
+        self._places = asyncio.Semaphore(AT_ONCE)
+        self._running: dict[str, asyncio.Task[None]] = {}
+        try:
+            self._thread.run(self._engine.start(), _START_SECONDS)
+        except BaseException:
+            self._thread.stop()
+            raise
+        set_current_engine(self._engine)
+
+    def run(self, call_id: str) -> None:
+        """See to it that the approved call is run. Returns at once."""
+        self._thread.loop.call_soon_threadsafe(self._begin, call_id)
+
+    def close(self) -> None:
+        """End what still runs, then the engine."""
+        set_current_engine(None)
+        try:
+            self._thread.run(self._engine.stop(), _STOP_SECONDS)
+        finally:
+            self._thread.stop()
+
+    def _begin(self, call_id: str) -> None:
+        if call_id not in self._running:
+            self._running[call_id] = self._thread.loop.create_task(self._one(call_id))
+
+    async def _one(self, call_id: str) -> None:
+        try:
+            async with self._places:
+                outcome = await self._engine.approvals.settle_call(call_id)
+            if outcome is not None:
+                log.info("approved_call_run", call=call_id, state=outcome.state.value)
+        except Exception:
+            log.exception("approved_call_failed", call=call_id)
+        finally:
+            self._running.pop(call_id, None)

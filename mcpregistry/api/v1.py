@@ -15,9 +15,11 @@ from mcpregistry.api import (
     grants,
     invocations,
     notifications,
+    rules,
     servers,
     status,
     tools,
+    why,
 )
 from mcpregistry.api.auth import Nobody
 from mcpregistry.api.errors import add_handlers
@@ -37,6 +39,8 @@ _ROOMS = (
     audit,
     config,
     notifications,
+    rules,
+    why,
 )
 
 api = NinjaAPI(

@@ -63,8 +63,19 @@ class Report:
     def changed(self) -> int:
         return sum(count for (before, after), count in self.moved.items() if before is not after)
 
-    def total(self, outcome: Outcome) -> int:
-        """How many calls would have had this outcome with the draft."""
+    @property
+    def held(self) -> int:
+        return self._with_draft(Outcome.ASK)
+
+    @property
+    def denied(self) -> int:
+        return self._with_draft(Outcome.DENY)
+
+    @property
+    def allowed(self) -> int:
+        return self._with_draft(Outcome.ALLOW)
+
+    def _with_draft(self, outcome: Outcome) -> int:
         return sum(count for (_, after), count in self.moved.items() if after is outcome)
 
 

@@ -25,6 +25,8 @@ LOWEST = {
         GET /invocations/{invocation_id} | GET /audit | GET /audit/verification | GET /status | GET /status/servers
         GET /channels | GET /channels/{channel_id} | GET /deliveries | GET /deliveries/{delivery_id}
         GET /approvals | GET /approvals/{approval_id} | GET /approvals/{approval_id}/result
+        | GET /rules | POST /rules/test | GET /rules/{rule_id} | GET /tools/{name}/annotations | GET /permits
+        | GET /why | POST /why
         """,
     "operator": """
         POST /servers | PATCH /servers/{slug} | DELETE /servers/{slug} | POST /servers/{slug}/enable
@@ -36,6 +38,7 @@ LOWEST = {
     "approver": """
         POST /definitions/{definition_id}/approve | POST /definitions/{definition_id}/reject
         POST /approvals/{approval_id}/approve | POST /approvals/{approval_id}/reject
+        | PUT /tools/{name}/annotations | DELETE /permits/{permit_id}
         """,
     "admin": """
         GET /servers/{slug}/launch | POST /servers/{slug}/confirm | POST /agents | PATCH /agents/{slug}
@@ -43,6 +46,9 @@ LOWEST = {
         POST /grants | DELETE /grants/{grant_id}
         POST /channels | PATCH /channels/{channel_id} | DELETE /channels/{channel_id}
         POST /channels/{channel_id}/test | POST /deliveries/{delivery_id}/redeliver
+        | POST /rules | POST /rules/starter | PATCH /rules/{rule_id} | DELETE /rules/{rule_id}
+        | POST /tools/{name}/auto-approval | DELETE /tools/{name}/auto-approval
+        | POST /servers/{slug}/auto-approval | DELETE /servers/{slug}/auto-approval
         """,
 }
 AGENT = {

@@ -1,0 +1,179 @@
+"""Policy rules, permits, confirmed annotations and one-click auto-approval."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from django.db.models import Q
+from django.http import HttpRequest
+from django.utils import timezone
+from ninja import Query, Status
+
+from mcpregistry.api import lookup
+from mcpregistry.api.auth import actor
+from mcpregistry.api.paging import Cursor, Limit, page
+from mcpregistry.api.routes import Routes
+from mcpregistry.api.schemas.basics import Page, Problem, Slug, Text
+from mcpregistry.api.schemas.policy import (
+    AnnotationsIn,
+    AnnotationsOut,
+    OutcomeWord,
+    PermitOut,
+    RuleChange,
+    RuleNew,
+    RuleOut,
+    RuleTest,
+    RuleTestOut,
+    annotations_out,
+    permit_out,
+    rule_out,
+    test_out,
+)
+from mcpregistry.api.tools import ToolName
+from mcpregistry.models import Permit, PolicyRule
+from mcpregistry.services import permits, policy
+from mcpregistry.services.drafts import fill
+from mcpregistry.services.replay import replay
+
+router = Routes(tags=["policy"])
+
+_ROWS = PolicyRule.objects.select_related("agent", "endpoint", "server", "tool__server", "approvers")
+_PERMITS = Permit.objects.select_related("agent", "tool__server", "created_by")
+_MOST = 20_000  # calls that one test over REST looks at; manage.py policy test has no bound
+
+
+@router.get("/rules", response=Page[RuleOut])
+def list_rules(
+    request: HttpRequest,
+    *,
+    q: Annotated[Text | None, Query(max_length=200, description="Part of the name, condition or note.")] = None,
+    outcome: OutcomeWord | None = None,
+    enabled: bool | None = None,
+    server: Slug | None = None,
+    agent: Slug | None = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[RuleOut]:
+    """By server: rules about it or one of its tools."""
+    rows = _ROWS.all()
+    if q:
+        rows = rows.filter(Q(name__icontains=q) | Q(condition__icontains=q) | Q(note__icontains=q))
+    if outcome:
+        rows = rows.filter(outcome=outcome)
+    if enabled is not None:
+        rows = rows.filter(enabled=enabled)
+    if server:
+        rows = rows.filter(Q(server__slug=server) | Q(tool__server__slug=server))
+    if agent:
+        rows = rows.filter(agent__slug=agent)
+    return page(rows, order=("-priority", "name"), limit=limit, cursor=cursor, show=rule_out)
+
+
+@router.post("/rules", response={201: RuleOut})
+def create_rule(request: HttpRequest, payload: RuleNew) -> Status[RuleOut]:
+    """Refused: a broken condition, with its column; a rule that would ask for ever, with the reason."""
+    rule = policy.save_rule(rule=fill(PolicyRule(), payload.given()), actor=actor(request))
+    return Status(201, rule_out(rule))
+
+
+@router.post("/rules/starter", response=list[RuleOut])
+def add_starter_rules(request: HttpRequest) -> list[RuleOut]:
+    """Read-only and closed-world runs, destructive or open-world asks; those that are there already stay."""
+    return [rule_out(rule) for rule in policy.add_starter_rules(actor=actor(request))]
+
+
+@router.post("/rules/test", response={200: RuleTestOut, 404: Problem})
+def test_rule(request: HttpRequest, payload: RuleTest) -> RuleTestOut:
+    """What a draft would have held, denied and let through of the newest real calls. Nothing is saved."""
+    rule = lookup.one(_ROWS.all(), "rule", pk=payload.id) if payload.id else PolicyRule(name="draft")
+    draft = fill(rule, payload.rule.given())
+    policy.check_rule(draft)
+    return test_out(replay(drafts=[draft], days=payload.days, now=timezone.now(), most=_MOST))
+
+
+@router.get("/rules/{rule_id}", response=RuleOut)
+def get_rule(request: HttpRequest, rule_id: lookup.Id) -> RuleOut:
+    return rule_out(_rule(rule_id))
+
+
+@router.patch("/rules/{rule_id}", response=RuleOut)
+def change_rule(request: HttpRequest, rule_id: lookup.Id, payload: RuleChange) -> RuleOut:
+    """What the old rule holds for people becomes void when it would run."""
+    rule = fill(_rule(rule_id), payload.given())
+    return rule_out(policy.save_rule(rule=rule, actor=actor(request)))
+
+
+@router.delete("/rules/{rule_id}", response={204: None})
+def delete_rule(request: HttpRequest, rule_id: lookup.Id) -> Status[None]:
+    policy.delete_rule(rule=_rule(rule_id), actor=actor(request))
+    return Status(204, None)
+
+
+def _rule(rule_id: int) -> PolicyRule:
+    return lookup.one(_ROWS.all(), "rule", pk=rule_id)
+
+
+# Auto-approval
+
+
+@router.post("/tools/{name}/auto-approval", response=RuleOut)
+def auto_approve_tool(request: HttpRequest, name: ToolName) -> RuleOut:
+    """Every granted call of the tool runs at once, unless a rule that a person wrote says otherwise."""
+    return rule_out(policy.auto_approve(tool=lookup.tool(name), actor=actor(request)))
+
+
+@router.delete("/tools/{name}/auto-approval", response={204: None})
+def withdraw_auto_approval_of_tool(request: HttpRequest, name: ToolName) -> Status[None]:
+    policy.withdraw_auto_approval(tool=lookup.tool(name), actor=actor(request))
+    return Status(204, None)
+
+
+@router.post("/servers/{slug}/auto-approval", response=RuleOut)
+def auto_approve_server(request: HttpRequest, slug: Slug) -> RuleOut:
+    return rule_out(policy.auto_approve(server=lookup.server(slug), actor=actor(request)))
+
+
+@router.delete("/servers/{slug}/auto-approval", response={204: None})
+def withdraw_auto_approval_of_server(request: HttpRequest, slug: Slug) -> Status[None]:
+    policy.withdraw_auto_approval(server=lookup.server(slug), actor=actor(request))
+    return Status(204, None)
+
+
+# What a tool does
+
+
+@router.get("/tools/{name}/annotations", response=AnnotationsOut)
+def get_annotations(request: HttpRequest, name: ToolName) -> AnnotationsOut:
+    return annotations_out(lookup.tool(name))
+
+
+@router.put("/tools/{name}/annotations", response=AnnotationsOut)
+def confirm_annotations(request: HttpRequest, name: ToolName, payload: AnnotationsIn) -> AnnotationsOut:
+    """Vouch for what the tool does; rules look at nothing else."""
+    facts: dict[str, Any] = {key: getattr(payload, key) for key in policy.HINTS}
+    return annotations_out(policy.confirm_annotations(tool=lookup.tool(name), actor=actor(request), **facts))
+
+
+# Permits
+
+
+@router.get("/permits", response=Page[PermitOut])
+def list_permits(
+    request: HttpRequest,
+    *,
+    agent: Slug | None = None,
+    live: Annotated[bool | None, Query(description="Only those that may still be used, or only the others.")] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[PermitOut]:
+    rows = _PERMITS.filter(agent__slug=agent) if agent else _PERMITS.all()
+    if live is not None:
+        usable = Q(revoked_at=None, expires_at__gt=timezone.now()) & ~Q(uses_left=0)
+        rows = rows.filter(usable) if live else rows.exclude(usable)
+    return page(rows, order=("-id",), limit=limit, cursor=cursor, show=permit_out)
+
+
+@router.delete("/permits/{permit_id}", response={204: None})
+def revoke_permit(request: HttpRequest, permit_id: lookup.Id) -> Status[None]:
+    permits.revoke(permit=lookup.one(_PERMITS.all(), "permit", pk=permit_id), actor=actor(request))
+    return Status(204, None)

@@ -1,0 +1,234 @@
+"""Policy rules, permits, what is confirmed of tools, tests of drafts, and the reasons of a decision."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from ninja import Schema
+from pydantic import Field
+
+from mcpregistry.api.schemas.basics import Input, Object, Slug, Text
+from mcpregistry.domain.conditions import LONGEST
+from mcpregistry.domain.risk import risk_of
+from mcpregistry.models import Permit, PolicyRule, Tool
+from mcpregistry.services import policy
+from mcpregistry.services.replay import Report
+from mcpregistry.services.why import Why
+
+OutcomeWord = Literal["allow", "ask", "deny"]
+Seconds = Annotated[int, Field(ge=5, le=30 * 24 * 60 * 60)]
+ToolName = Annotated[Text, Field(min_length=1, max_length=600, description="server::tool")]
+
+
+class RuleChange(Input):
+    """Null in a scope or in ``approvers`` takes it away."""
+
+    nullable = frozenset({"agent", "endpoint", "server", "tool", "approvers"})
+
+    name: Annotated[Text, Field(min_length=1, max_length=200)] | None = None
+    enabled: bool | None = None
+    priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] | None = None
+    agent: Slug | None = None
+    endpoint: Slug | None = None
+    expert: Annotated[Text, Field(max_length=100)] | None = None
+    server: Slug | None = None
+    tool: ToolName | None = None
+    condition: Annotated[Text, Field(max_length=LONGEST, description="CEL; empty: always.")] | None = None
+    outcome: OutcomeWord | None = None
+    approvers: Annotated[Text, Field(max_length=150, description="A group's name.")] | None = None
+    quorum: Annotated[int, Field(ge=1, le=10)] | None = None
+    decide_seconds: Seconds | None = None
+    execute_seconds: Seconds | None = None
+    requester_may_confirm: bool | None = None
+    run_if_caller_left: bool | None = None
+    note: Annotated[Text, Field(max_length=20_000)] | None = None
+
+
+class RuleNew(RuleChange):
+    name: Annotated[Text, Field(min_length=1, max_length=200)]
+    outcome: OutcomeWord
+
+
+class RuleOut(Schema):
+    id: int
+    name: str
+    enabled: bool
+    priority: int
+    agent: str | None
+    endpoint: str | None
+    expert: str
+    server: str | None
+    tool: str | None
+    condition: str
+    outcome: str
+    approvers: str | None
+    quorum: int
+    decide_seconds: int
+    execute_seconds: int
+    requester_may_confirm: bool
+    run_if_caller_left: bool
+    note: str
+    created_at: datetime
+
+
+class RuleTest(Input):
+    """A draft, or with ``id`` a changed version of a rule, on the calls of the last days."""
+
+    id: Annotated[int, Field(ge=1, lt=2**63)] | None = None
+    rule: RuleChange
+    days: Annotated[int, Field(ge=1, le=365)] = 7
+
+
+class ExampleOut(Schema):
+    call: str
+    at: datetime
+    agent: str
+    tool: str
+    arguments: str
+    before: str
+    after: str
+    reason: str
+
+
+class RuleTestOut(Schema):
+    """``moved``: calls by outcome now and with the draft, as in {"allow>ask": 12}. ``held``, ``denied``, ``allowed``: with it."""
+
+    days: int
+    found: int
+    looked_at: int
+    judged: int
+    changed: int
+    held: int
+    denied: int
+    allowed: int
+    erased: int = Field(description="Their arguments were erased by retention, so they cannot be judged.")
+    gone: int = Field(description="Their agent, endpoint, server or tool is not there any more.")
+    failed: int = Field(description="A condition gave no answer for them.")
+    moved: dict[str, int]
+    by_tool: dict[str, dict[str, int]]
+    examples: list[ExampleOut]
+
+
+class AnnotationsIn(Input):
+    """Null: nothing is known, so the worst is assumed."""
+
+    nullable = frozenset({"read_only", "destructive", "open_world"})
+
+    read_only: bool | None
+    destructive: bool | None
+    open_world: bool | None
+
+
+class AnnotationsOut(Schema):
+    """``claimed``: what the server says, which counts for nothing. ``confirmed``: what a person vouched for."""
+
+    tool: str
+    claimed: dict[str, bool]
+    confirmed: dict[str, bool | None]
+    risk: str
+
+
+class PermitOut(Schema):
+    id: int
+    agent: str
+    tool: str
+    argument_pins: dict[str, Any]
+    expires_at: datetime
+    uses_left: int | None
+    request: str | None
+    created_by: str | None
+    created_at: datetime
+    revoked_at: datetime | None
+
+
+class WhyIn(Input):
+    agent: Slug
+    endpoint: Slug
+    tool: ToolName
+    arguments: Object | None = None
+
+
+class StageOut(Schema):
+    name: str
+    ok: bool | None
+    fact: str
+    remedy: str
+
+
+class VerdictOut(Schema):
+    rule: int
+    name: str
+    priority: int
+    outcome: str
+    fit: str
+    why: str
+
+
+class WhyOut(Schema):
+    agent: str
+    endpoint: str
+    tool: str
+    listed: bool
+    name: str
+    answer: str
+    outcome: str | None
+    rule: str | None
+    stages: list[StageOut]
+    rules: list[VerdictOut]
+    asked: list[str]
+    permit: str
+
+
+def rule_out(row: PolicyRule) -> RuleOut:
+    plain = {name: getattr(row, name) for name in RuleOut.model_fields if name not in _NAMED}
+    named = {name: str(related) if (related := getattr(row, name)) else None for name in _NAMED}
+    return RuleOut(**plain, **named)
+
+
+_NAMED = ("agent", "endpoint", "server", "tool", "approvers")
+
+
+def test_out(report: Report) -> RuleTestOut:
+    return RuleTestOut(
+        days=report.days, found=report.found, looked_at=report.looked_at, judged=report.judged, changed=report.changed,
+        held=report.held, denied=report.denied, allowed=report.allowed, erased=report.erased, gone=report.gone,
+        failed=report.failed,
+        moved={f"{before}>{after}": count for (before, after), count in report.moved.items()},
+        by_tool={tool: {str(word): n for word, n in counts.items()} for tool, counts in report.by_tool.items()},
+        examples=[
+            ExampleOut(
+                call=e.call_id, at=e.at, agent=e.agent, tool=e.tool, arguments=e.arguments, before=e.before,
+                after=e.after, reason=e.reason,
+            )
+            for e in report.examples
+        ],
+    )  # fmt: skip
+
+
+def annotations_out(tool: Tool) -> AnnotationsOut:
+    confirmed = {name: getattr(tool, name) for name in policy.HINTS}
+    return AnnotationsOut(tool=str(tool), claimed=policy.claims(tool), confirmed=confirmed, risk=risk_of(tool).level)
+
+
+def permit_out(row: Permit) -> PermitOut:
+    return PermitOut(
+        id=row.pk, agent=row.agent.slug, tool=str(row.tool), argument_pins=row.argument_pins, expires_at=row.expires_at,
+        uses_left=row.uses_left, request=row.request_id, created_by=row.created_by.username if row.created_by else None,
+        created_at=row.created_at, revoked_at=row.revoked_at,
+    )  # fmt: skip
+
+
+def why_out(found: Why) -> WhyOut:
+    decision = found.decision
+    return WhyOut(
+        agent=found.agent, endpoint=found.endpoint, tool=found.tool, listed=found.listed, name=found.name,
+        answer=found.answer, outcome=decision.outcome if decision else None,
+        rule=decision.reason if decision else None,
+        stages=[StageOut(name=s.name, ok=s.ok, fact=s.fact, remedy=s.remedy) for s in found.stages],
+        rules=[
+            VerdictOut(rule=v.rule.id, name=v.rule.name, priority=v.rule.priority, outcome=v.rule.outcome, fit=v.fit, why=v.why)
+            for v in found.verdicts
+        ],
+        asked=list(found.asked), permit=found.permit,
+    )  # fmt: skip

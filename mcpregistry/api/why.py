@@ -1,0 +1,47 @@
+"""Why a call would run, wait or be refused; why a tool is not listed right now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from django.http import HttpRequest
+from django.utils import timezone
+from ninja import Query
+
+from mcpregistry.api import lookup
+from mcpregistry.api.routes import Routes
+from mcpregistry.api.schemas.basics import Problem, Slug, Text
+from mcpregistry.api.schemas.policy import WhyIn, WhyOut, why_out
+from mcpregistry.services.why import find_tool, why
+
+router = Routes(tags=["policy"])
+
+
+@router.get("/why", response={200: WhyOut, 404: Problem})
+def explain(
+    request: HttpRequest,
+    *,
+    agent: Slug,
+    endpoint: Slug,
+    tool: Annotated[Text, Query(min_length=1, max_length=600, description="server::tool, or its exposed name.")],
+) -> WhyOut:
+    """Every stage of the decision, as far as it can be told without arguments."""
+    return _explained(agent, endpoint, tool, None)
+
+
+@router.post("/why", response={200: WhyOut, 404: Problem})
+def explain_call(request: HttpRequest, payload: WhyIn) -> WhyOut:
+    """The same for a call with these arguments. Nothing is called."""
+    return _explained(payload.agent, payload.endpoint, payload.tool, payload.arguments)
+
+
+def _explained(agent: str, endpoint: str, tool: str, arguments: Mapping[str, Any] | None) -> WhyOut:
+    found = why(
+        agent=lookup.agent(agent),
+        endpoint=lookup.endpoint(endpoint),
+        tool=find_tool(tool),
+        now=timezone.now(),
+        arguments=arguments,
+    )
+    return why_out(found)

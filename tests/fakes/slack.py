@@ -119,7 +119,7 @@ def post(
     digest = hmac.new(secret.encode(), b"v0:" + seconds.encode() + b":" + body, hashlib.sha256).hexdigest()
     return Client(enforce_csrf_checks=True).post(
         address, body + tamper, content_type="application/x-www-form-urlencoded",
-        headers={"X-Slack-Signature": signature or f"v0={digest}", "X-Slack-Request-Timestamp": seconds},
+        headers={"X-Slack-Signature": f"v0={digest}" if signature is None else signature, "X-Slack-Request-Timestamp": seconds},
     )  # fmt: skip
 
 

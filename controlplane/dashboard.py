@@ -8,7 +8,7 @@ from typing import Any
 from django.http import HttpRequest
 from django.utils import timezone
 
-from mcpregistry import queries
+from mcpregistry import queries, queries_approvals
 from mcpregistry.models import Agent, Server
 
 _CHART_HEIGHT = 100.0
@@ -20,6 +20,8 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     context["title"] = "Overview"
     if may("mcpregistry.view_server"):
         context |= {"servers": queries.server_counts(), "waiting": queries.waiting_count(), "next_step": next_step()}
+    if may("mcpregistry.view_approvalrequest"):
+        context["held"] = queries_approvals.waiting_total()
     if may("mcpregistry.view_invocation"):
         context |= {
             "figures": queries.call_figures(now=now),

@@ -27,6 +27,14 @@ def waiting(request: HttpRequest) -> str:
     return str(count) if count else ""
 
 
+def waiting_calls(request: HttpRequest) -> str:
+    """How many held calls wait for people; nothing when none does."""
+    from mcpregistry.queries_approvals import waiting_total
+
+    count = waiting_total() if request.user.has_perm("mcpregistry.view_approvalrequest") else 0
+    return str(count) if count else ""
+
+
 def _may_see(permission: str) -> Callable[[HttpRequest], bool]:
     return lambda request: request.user.has_perm(permission)
 
@@ -78,6 +86,14 @@ UNFOLD: dict[str, Any] = {
             {
                 "items": [
                     {"title": "Overview", "icon": "dashboard", "link": reverse_lazy("admin:index")},
+                    {
+                        "title": "Approvals",
+                        "icon": "approval_delegation",
+                        "link": reverse_lazy("approvals:queue"),
+                        "permission": _may_see("mcpregistry.view_approvalrequest"),
+                        "badge": "controlplane.unfold.waiting_calls",
+                        "badge_variant": "danger",
+                    },
                     _item("Servers", "dns", "mcpregistry_server"),
                     _item(
                         "Tools & definitions",

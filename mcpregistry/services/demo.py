@@ -15,9 +15,10 @@ from pathlib import Path
 
 from django.conf import settings
 
+from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.models import Agent, Endpoint, Server, ServerTest
 from mcpregistry.models.server import Transport
-from mcpregistry.services import access, definitions, health
+from mcpregistry.services import access, definitions, health, policy
 from mcpregistry.services.servers import confirm_launch, save_server
 
 ACTOR = "demo"
@@ -36,7 +37,7 @@ class DemoResult:
 
 
 def set_up_demo(*, say: Say, patience: float = _PATIENCE) -> DemoResult | None:
-    """Register, test, approve and grant. None, with nothing changed, unless the registry is empty.
+    """Register, test, approve, grant, and say what runs without being asked. None, with nothing changed, unless the registry is empty.
 
     ``say`` gets one line of progress at a time. Needs a running worker; when it takes longer than
     ``patience`` seconds, the servers are left for a person to approve.
@@ -48,7 +49,9 @@ def set_up_demo(*, say: Say, patience: float = _PATIENCE) -> DemoResult | None:
     token = _admit(servers)
     say(f"asking the worker to test: {', '.join(server.slug for server in servers) or 'nothing'}")
     tests = [health.request_test(server=server, actor=ACTOR) for server in servers]
-    return DemoResult(token, {test.server.slug: _approve(test, say) for test in _finished(tests, patience)})
+    approved = {test.server.slug: _approve(test, say) for test in _finished(tests, patience)}
+    _rules(say)
+    return DemoResult(token, approved)
 
 
 def _commands(say: Say) -> list[tuple[str, list[str]]]:
@@ -109,9 +112,26 @@ def _approve(test: ServerTest, say: Say) -> int:
     if test.verdict == ServerTest.Verdict.PASSED:
         count = definitions.approve_waiting(server=test.server, actor=ACTOR)
         say(f"{slug}: works, {count} tools approved")
+        _confirm(test.server)
         return count
     if test.finished_at is None:
         say(f"{slug}: the worker has not tested it yet; approve its tools in the admin")
     else:
         say(f"{slug}: the test failed: {test.error}")
     return 0
+
+
+def _confirm(server: Server) -> None:
+    """What these two servers claim of their tools was read and is true; without that, reading would ask as well."""
+    for tool in server.tools.select_related("server", "pinned"):
+        if policy.claims(tool):
+            policy.confirm_claims(tool=tool, actor=ACTOR)
+
+
+def _rules(say: Say) -> None:
+    """With the starter rules, telling the time and reading the repository run at once; changing it asks."""
+    try:
+        policy.add_starter_rules(actor=ACTOR)
+        say("rules: reading runs at once, changing waits for a person")
+    except ConfigInvalid:
+        say("rules: none added, because nobody may approve calls yet; everything waits until somebody may")

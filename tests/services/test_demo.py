@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 from django.conf import settings as site
+from django.contrib.auth.models import User
 
-from mcpregistry.calls.catalog import Catalogues, DownstreamTools
+from mcpregistry.calls.catalog import Catalogues, DownstreamTools, Entry
+from mcpregistry.domain.policy import Question
+from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.models import Agent, AuditEntry, Grant, Server, ServerTest, Token
 from mcpregistry.services import demo
 from mcpregistry.services.access import find_token
@@ -17,6 +20,11 @@ from tests.services.rows import draft
 from tests.tasks import worker
 
 
+def decided(snapshot: Snapshot, entry: Entry) -> str:
+    agent, endpoint = snapshot.agents["local"], snapshot.endpoints["default"]
+    return snapshot.policy(Question(agent, endpoint, entry.offer.server, entry.offer.tool, {})).outcome
+
+
 @pytest.fixture
 def said() -> list[str]:
     return []
@@ -24,6 +32,7 @@ def said() -> list[str]:
 
 @pytest.mark.e2e
 def test_an_empty_site_serves_two_real_servers_to_a_new_agent(site_env, broker, said):
+    User.objects.create_superuser("root")  # somebody to ask
     with worker.running(site_env):
         made = set_up_demo(say=said.append)
     assert made is not None
@@ -36,6 +45,12 @@ def test_an_empty_site_serves_two_real_servers_to_a_new_agent(site_env, broker, 
         snapshot, snapshot.endpoints["default"], snapshot.agents["local"], 0.0
     )
     assert catalogue.find("time__get_current_time") is not None
+    outcomes = {name: decided(snapshot, entry) for name, entry in catalogue.entries.items()}
+    assert outcomes["time__get_current_time"] == outcomes["time__convert_time"] == "allow"
+    if "git" in expected:
+        asked = {"git_add", "git_checkout", "git_commit", "git_create_branch", "git_reset"}
+        assert {name for name, outcome in outcomes.items() if outcome == "ask"} == {f"git__{name}" for name in asked}
+        assert set(outcomes.values()) == {"allow", "ask"}
     assert set(AuditEntry.objects.values_list("actor", flat=True)) == {"demo", "server"}
     rows = Server.objects.count(), Grant.objects.count(), Token.objects.count()
     assert set_up_demo(say=said.append) is None
@@ -66,6 +81,7 @@ def test_without_a_worker_the_servers_wait_for_a_person(said):
     made = set_up_demo(say=said.append, patience=0)
     assert set(made.approved.values()) == {0}
     assert any("the worker has not tested it yet" in line for line in said)
+    assert any("nobody may approve calls yet" in line for line in said)
     assert ServerTest.objects.filter(verdict="queued").count() == len(made.approved)
 
 

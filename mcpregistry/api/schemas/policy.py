@@ -181,8 +181,8 @@ class WhyOut(Schema):
 
 
 def rule_out(row: PolicyRule) -> RuleOut:
-    plain = {name: getattr(row, name) for name in RuleOut.model_fields if name not in _NAMED}
-    named = {name: str(related) if (related := getattr(row, name)) else None for name in _NAMED}
+    plain: dict[str, Any] = {name: getattr(row, name) for name in RuleOut.model_fields if name not in _NAMED}
+    named: dict[str, Any] = {name: str(related) if (related := getattr(row, name)) else None for name in _NAMED}
     return RuleOut(**plain, **named)
 
 

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django.utils import timezone
+
+from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.reveal import reveal
+from mcpregistry.models import PolicyRule
+from mcpregistry.services import policy
+from mcpregistry.services.drafts import read_rules
+from mcpregistry.services.replay import Report, replay
+
+_TOOLS_SHOWN = 30
+
+
+class Command(BaseCommand):
+    help = "Policy rules: try a draft on the real calls of the last days, before it counts."
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        verbs = parser.add_subparsers(dest="verb", required=True)
+        test = verbs.add_parser("test", help="what a rule would have held, denied and let through; saves nothing")
+        which = test.add_mutually_exclusive_group(required=True)
+        which.add_argument("--rule", metavar="NAME", help="a rule that there is, also one that is switched off")
+        which.add_argument("--file", metavar="FILE", help="rules as YAML or JSON (- reads stdin)")
+        test.add_argument("--days", type=_days, default=7, help="how far back (default 7)")
+        verbs.add_parser("starter", help="add the starter rules: reading runs, destroying and acting abroad ask")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            if options["verb"] == "starter":
+                added = policy.add_starter_rules(actor="manage.py policy")
+                self.stdout.write(
+                    "\n".join(f"added: {rule}" for rule in added) or "The starter rules are there already."
+                )
+                return
+            drafts = _drafts(options["rule"], options["file"])
+            for draft in drafts:
+                policy.check_rule(draft)
+            found = replay(drafts=drafts, days=options["days"], now=timezone.now(), on_progress=self._progress)
+        except SlipsnisseError as error:
+            raise CommandError(str(error)) from None
+        self._tell(found)
+
+    def _progress(self, done: int, total: int) -> None:
+        self.stderr.write(f"{done:,} of {total:,} calls\r", ending="")
+
+    def _tell(self, report: Report) -> None:
+        say = self.stdout.write
+        say(f"{report.judged:,} calls of the last {report.days} days judged, {report.changed:,} would go another way.")
+        for count, why in (
+            (report.erased, "not judged: their arguments were erased by retention"),
+            (report.gone, "not judged: their agent, endpoint, server or tool is not there any more"),
+            (report.failed, "gave a condition no answer"),
+        ):
+            if count:
+                say(f"{count:,} {why}.")
+        say(f"\nWith the draft: {report.held:,} held, {report.denied:,} denied, {report.allowed:,} let through.")
+        for (before, after), count in sorted(report.moved.items()):
+            if before is not after:
+                say(f"{count:>8,}  {before} -> {after}")
+        self._tell_tools(report)
+        for example in report.examples:
+            say(
+                f"\n{example.at:%Y-%m-%d %H:%M} {example.agent} {reveal(example.tool, 200)}: {example.before} -> {example.after}"
+            )
+            say(f"  {example.arguments}")
+
+    def _tell_tools(self, report: Report) -> None:
+        self.stdout.write(f"\n{'held':>8}{'denied':>8}{'allowed':>8}  tool")
+        ordered = sorted(report.by_tool.items(), key=lambda pair: (-sum(pair[1].values()), pair[0]))
+        for tool, counts in ordered[:_TOOLS_SHOWN]:
+            figures = "".join(f"{counts[outcome]:>8,}" for outcome in ("ask", "deny", "allow"))  # type: ignore[index]
+            self.stdout.write(f"{figures}  {reveal(tool, 200)}")
+        if len(ordered) > _TOOLS_SHOWN:
+            self.stdout.write(f"{'':>24}  and {len(ordered) - _TOOLS_SHOWN} more tools")
+
+
+def _days(text: str) -> int:
+    days = int(text)
+    if not 1 <= days <= 3650:
+        raise argparse.ArgumentTypeError("must be from 1 to 3650")
+    return days
+
+
+def _drafts(name: str | None, file: str | None) -> list[PolicyRule]:
+    if file:
+        try:
+            return read_rules(sys.stdin.read() if file == "-" else Path(file).read_text())
+        except (OSError, UnicodeDecodeError) as error:
+            raise CommandError(f"{file} cannot be read: {error}") from None
+    rules = list(
+        PolicyRule.objects.filter(name=name).select_related("agent", "endpoint", "tool", "server", "approvers")
+    )
+    if not rules:
+        known = ", ".join(f"'{rule}'" for rule in PolicyRule.objects.all()[:20]) or "none yet"
+        raise CommandError(f"There is no rule '{name}'. There are: {known}.")
+    return rules

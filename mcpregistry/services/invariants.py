@@ -17,7 +17,7 @@ from django.db.models.functions import Concat
 from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.models import AuditEntry, Channel, Connection, Credential, Invocation, Server, ServerTest, Tool
 from mcpregistry.models.guards import missing_guards
-from mcpregistry.services import chains
+from mcpregistry.services import chains, invariants_approvals
 from mcpregistry.services.connections import STALE_AFTER
 from mcpregistry.services.reaping import ACTOR as REAPER
 from mcpregistry.services.testing import LOST_AFTER
@@ -162,6 +162,7 @@ _RULES: list[Rule] = [
     ("Secrets are stored sealed only.", _unsealed),
     ("No test waits for a dead worker.", _lost_test),
     ("No connection of a dead process is shown.", _stale_connection),
+    *invariants_approvals.RULES,
 ]
 _QUIET_RULES: list[Rule] = [
     ("Nothing is left open.", _open_call),

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from django.db.models import Q, QuerySet
 
 from mcpregistry.domain.lifecycle import TERMINAL
-from mcpregistry.models import Configuration, Delivery, Invocation, KeptAnswer, Server, ServerTest
+from mcpregistry.models import ApprovalRequest, Configuration, Delivery, Invocation, KeptAnswer, Server, ServerTest
 from mcpregistry.services.events import trim_events
 from mcpregistry.services.idempotency import KEPT_FOR
 
@@ -28,6 +28,7 @@ def prune(now: datetime) -> dict[str, int]:
     return {
         "calls": _delete(ended.filter(received_at__lt=calls_before)),
         "payloads": _empty(ended.filter(received_at__lt=payloads_before)),
+        "approvals": _empty_requests(ended.filter(received_at__lt=payloads_before)),
         "deliveries": _delete(Delivery.objects.filter(created_at__lt=payloads_before, next_at=None)),
         "tests": _delete(ServerTest.objects.filter(finished_at__lt=calls_before)),
         "answers": _delete(KeptAnswer.objects.filter(created_at__lt=now - KEPT_FOR)),
@@ -43,6 +44,13 @@ def _empty(calls: QuerySet[Invocation]) -> int:
     """``result_bytes`` stays: how large an answer was is no secret."""
     full = calls.exclude(Q(arguments="") & Q(result=""))
     return _in_batches(full, lambda batch: batch.update(arguments="", result=""))
+
+
+def _empty_requests(calls: QuerySet[Invocation]) -> int:
+    """What was asked, edited and answered goes; who decided how, and why, stays with the call."""
+    requests = ApprovalRequest.objects.filter(call__in=calls)
+    full = requests.exclude(edited="", result="", said="")
+    return _in_batches(full, lambda batch: batch.update(edited="", result="", said=""))
 
 
 def _in_batches(rows: QuerySet, forget: Callable[[QuerySet], int]) -> int:

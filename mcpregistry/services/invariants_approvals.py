@@ -1,0 +1,101 @@
+"""What must be true of held calls: what ran is what was approved, by enough people, once, in time."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from django.db.models import Exists, OuterRef, Q, QuerySet
+
+from mcpregistry.domain.lifecycle import TERMINAL, State
+from mcpregistry.models import ApprovalRequest, ApprovalVote, AuditEntry, Invocation
+from mcpregistry.services.approvals import arguments_hash, binding_for
+
+_GRACE = timedelta(seconds=30)  # the reaper comes by every ten seconds
+_APPROVED = [State.READY, State.DISPATCHED, State.SUCCEEDED, State.TOOL_ERROR, State.NOT_SENT, State.UNKNOWN]
+
+
+def _asked_and_let_go() -> Iterator[ApprovalRequest]:
+    """Requests whose calls were approved, by their state."""
+    rows = ApprovalRequest.objects.filter(call__state__in=_APPROVED, call__outcome="ask").order_by()
+    return rows.select_related("call").iterator()
+
+
+def without_request(now: datetime) -> Iterator[str]:
+    asked = Invocation.objects.filter(Q(outcome="ask", state__in=_APPROVED) | Q(state=State.PENDING))
+    return _ids(asked.filter(~Exists(ApprovalRequest.objects.filter(call_id=OuterRef("pk")))))
+
+
+def without_quorum(now: datetime) -> Iterator[str]:
+    """Different people, agreeing on one and the same bytes: those that ran, as far as they are still stored."""
+    for request in _asked_and_let_go():
+        votes = ApprovalVote.objects.filter(request=request, approve=True)
+        if request.call.arguments:
+            votes = votes.filter(arguments_hash=arguments_hash(request))
+        agreeing = Counter(votes.order_by().values_list("arguments_hash", flat=True))
+        if max(agreeing.values(), default=0) < request.quorum:
+            yield request.call_id
+
+
+def rejected_and_let_go(now: datetime) -> Iterator[str]:
+    for request in _asked_and_let_go():
+        if ApprovalVote.objects.filter(request=request, approve=False).exists():
+            yield request.call_id
+
+
+def confirmed_by_nobody_allowed(now: datetime) -> Iterator[str]:
+    odd = ApprovalVote.objects.filter(via="host", request__requester_may_confirm=False)
+    return (each.request.call_id for each in odd.select_related("request").order_by().iterator())
+
+
+def not_as_approved(now: datetime) -> Iterator[str]:
+    """The record still says what its binding says, and what the audit log says was sent is that."""
+    for request in _asked_and_let_go():
+        call = request.call
+        forged = bool(call.arguments) and binding_for(request) != call.binding
+        if forged or (call.state != State.READY and _sent_binding(call) != call.binding):
+            yield call.pk
+
+
+def _sent_binding(call: Invocation) -> str | None:
+    entry = AuditEntry.objects.filter(subject=f"call:{call.pk}", kind="call.dispatched").first()
+    return json.loads(entry.body).get("binding") if entry else None
+
+
+def joinable_after_its_end(now: datetime) -> Iterator[str]:
+    """Whoever asks anew must not be given an end that was told already, or a stale one."""
+    kept = ApprovalRequest.objects.exclude(join_key=None).filter(call__state__in=[*TERMINAL]).select_related("call")
+    for request in kept.order_by().iterator():
+        ended = request.call.finished_at or now
+        if request.delivered_at is not None or ended + timedelta(seconds=request.execute_seconds) < now - _GRACE:
+            yield request.call_id
+
+
+def past_its_time(now: datetime) -> Iterator[str]:
+    late = Q(call__state=State.PENDING, decide_by__lt=now - _GRACE) | Q(
+        call__state=State.READY, execute_by__lt=now - _GRACE
+    )
+    return (each.call_id for each in ApprovalRequest.objects.filter(late).order_by().iterator())
+
+
+def decided_without_time(now: datetime) -> Iterator[str]:
+    decided = ApprovalRequest.objects.exclude(call__state=State.PENDING).filter(decided_at=None)
+    return _ids(decided)
+
+
+def _ids(rows: QuerySet) -> Iterator[str]:
+    return (str(key) for key in rows.order_by().values_list("pk", flat=True).iterator())
+
+
+RULES = [
+    ("What people were asked about has its request.", without_request),
+    ("What was asked about ran only with enough approvals of those very arguments.", without_quorum),
+    ("What one person rejected never ran.", rejected_and_let_go),
+    ("Only where the rule says so did the requester confirm.", confirmed_by_nobody_allowed),
+    ("What ran is what was approved: agent, server, definition, arguments, rule.", not_as_approved),
+    ("No end is kept for callers that have had it, or came too late.", joinable_after_its_end),
+    ("No held call outlives its time.", past_its_time),
+    ("Whatever is no longer pending has the time of its decision.", decided_without_time),
+]

@@ -39,7 +39,7 @@ def woken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[int, ...]]]:
         sent.append((task, ids))
         return True
 
-    for module in ("mcpregistry.services.wakeups", "mcpregistry.services.health"):
+    for module in ("mcpregistry.services.wakeups", "mcpregistry.services.health", "mcpregistry.services.notifications"):
         monkeypatch.setattr(f"{module}.wake", wake)
     assert wakeups.wake is wake
     return sent

@@ -10,14 +10,27 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from mcpregistry.models import Agent, Connection, Grant, Invocation, Server, ServerEvent, ServerTest, Token, Tool
-from mcpregistry.services import access, definitions, servers
+from mcpregistry.models import (
+    Agent,
+    Channel,
+    Connection,
+    Grant,
+    Invocation,
+    Server,
+    ServerEvent,
+    ServerTest,
+    SlackIdentity,
+    Token,
+    Tool,
+)  # fmt: skip
+from mcpregistry.services import access, definitions, notifications, servers
 from tests.admin.conftest import ClientOf
 from tests.fakes.seed import ACTOR, Site, tool
 
 BUDGETS = {
     "server": 12, "tool": 12, "definition": 12, "agent": 10, "token": 10, "endpoint": 9, "grant": 14, "workspace": 11,
     "credential": 9, "invocation": 11, "auditentry": 9, "connection": 11, "servertest": 11, "serverevent": 11,
+    "channel": 12, "delivery": 11, "slackidentity": 9,
 }  # fmt: skip
 
 
@@ -34,6 +47,10 @@ def more(site: Site) -> None:
         Connection.objects.create(server=server, process="p", state="connected", since=now, seen_at=now)
         ServerEvent.objects.create(server=server, at=now, kind="connected")
         ServerTest.objects.create(server=server, requested_at=now, requested_by=owner)
+        channel = Channel(name=f"more-{number}", kind="email", addresses=["a@example.org"])
+        notifications.save_channel(channel=channel, actor=ACTOR, servers=[server])
+        notifications.send_test(channel=channel, actor=ACTOR)
+        SlackIdentity.objects.create(team="T0", member=f"U{number}", user=owner)
         Invocation.objects.create(
             id=f"more-{number}", state="succeeded", agent_slug=agent.slug, server_slug=server.slug, tool_name="a",
             exposed_name="a", origin="http", writer="w", received_at=now - timedelta(minutes=number),

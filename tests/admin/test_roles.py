@@ -23,7 +23,7 @@ LADDER = {role: place for place, role in enumerate(ROLES)}
 # The least role that may add, change or delete; nobody may where nothing is said.
 ADDS = {
     "server": OPERATOR, "endpoint": OPERATOR, "workspace": OPERATOR, "credential": OPERATOR,
-    "agent": ADMIN, "grant": ADMIN,
+    "agent": ADMIN, "grant": ADMIN, "channel": ADMIN, "slackidentity": ADMIN,
 }  # fmt: skip
 CHANGES = ADDS | {"tool": OPERATOR, "configuration": ADMIN}
 DELETES = {
@@ -33,13 +33,15 @@ DELETES = {
     "credential": ADMIN,
     "agent": ADMIN,
     "grant": ADMIN,
+    "channel": ADMIN,
+    "slackidentity": ADMIN,
 }
 VERBS = {
     ("server", "confirm"): ADMIN, ("server", "test"): OPERATOR, ("server", "refresh"): OPERATOR,
     ("server", "reconnect"): OPERATOR, ("server", "approve"): APPROVER, ("server", "enable"): OPERATOR,
     ("server", "disable"): OPERATOR, ("tool", "enable"): OPERATOR, ("tool", "disable"): OPERATOR,
     ("tool", "approve"): APPROVER, ("tool", "reject"): APPROVER, ("agent", "token"): ADMIN,
-    ("token", "revoke"): ADMIN,
+    ("token", "revoke"): ADMIN, ("channel", "test"): ADMIN, ("delivery", "redeliver"): ADMIN,
 }  # fmt: skip
 
 

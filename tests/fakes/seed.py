@@ -19,18 +19,21 @@ from django.utils import timezone
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import (
     Agent,
+    Channel,
     Connection,
     Credential,
+    Delivery,
     Endpoint,
     Grant,
     Invocation,
     Server,
     ServerEvent,
     ServerTest,
+    SlackIdentity,
     Tool,
     Workspace,
 )
-from mcpregistry.services import access, audit, configuration, definitions, servers
+from mcpregistry.services import access, audit, configuration, definitions, notifications, servers
 from mcpregistry.services.roles import ROLES, install_roles
 
 ACTOR = "user:seed"
@@ -89,6 +92,7 @@ def populate(*, calls: int = 2_000, now: datetime | None = None) -> Site:
     _conditions(site, now)
     _access(site, now)
     _calls(site, calls, now, chance)
+    _notifications(site, now)
     return site
 
 
@@ -204,6 +208,24 @@ def _access(site: Site, now: datetime) -> None:
 
 _ENDS = [(State.SUCCEEDED, "", 90), (State.TOOL_ERROR, "TOOL_CALL_FAILED", 5), (State.DENIED, "DENIED", 3),
          (State.NOT_SENT, "CONNECTION_FAILED", 1), (State.UNKNOWN, "TIMEOUT", 1)]  # fmt: skip
+
+
+def _notifications(site: Site, now: datetime) -> None:
+    """An e-mail channel that works, a webhook that fails, and one Slack account."""
+    channel = Channel(name="On call", kind="email", addresses=["oncall@example.org"])
+    mail = notifications.save_channel(channel=channel, actor=ACTOR)
+    access_to = {"url": "https://hooks.example.org/slipsnisse/hunter2", "signing": f"whsec_{'c2VlZC1vbmx5' * 3}"}
+    hook = notifications.save_channel(
+        channel=Channel(name="Incidents", minimum_risk=3), actor=ACTOR, access=access_to,
+        servers=[site.servers["github"]],
+    )  # fmt: skip
+    told = json.dumps({"type": "test", "timestamp": now.isoformat(), "data": {"channel": "x", "url": "/"}})
+    facts = {"event": "test", "body": told, "created_at": now, "give_up_at": now + timedelta(days=1), "attempts": 2}
+    Delivery.objects.create(channel=mail, key="1", state="sent", ended_at=now, response_code=250, **facts)
+    Delivery.objects.create(
+        channel=hook, key="2", state="failed", next_at=now, last_error="The receiver answered HTTP 500.", **facts
+    )
+    SlackIdentity.objects.create(team="T0NISSE", member="U0ANN", user=site.people["approver"])
 
 
 def _calls(site: Site, count: int, now: datetime, chance: random.Random) -> None:

@@ -14,7 +14,6 @@ from mcpregistry.calls.call import Call, CallOutcome
 from mcpregistry.calls.catalog import Offer
 from mcpregistry.calls.standing import standing
 from mcpregistry.domain.canonical import digest, stored
-from mcpregistry.domain.errors import NotFound
 from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.domain.policy import Outcome
 from mcpregistry.domain.snapshot import AgentSpec, EndpointSpec, ServerSpec, Snapshot, ToolSpec
@@ -70,13 +69,19 @@ class ApprovalStatus:
         held_id = str(call.request.arguments["id"])
         ticket = await self._approvals.find(held_id, call.request.catalogue.agent.slug)
         if ticket is None:
-            raise NotFound(
-                "There is no such request of yours.", remedy="Give the id from the answer 'pending approval'."
-            )
+            return _UNKNOWN
         if ticket.state not in TERMINAL:
             said = standing(ticket, ticket.state)
             return {"content": [{"type": "text", "text": said["message"]}], "structuredContent": said}
         return _ended(ticket, await self._approvals.run(ticket))
+
+
+_UNKNOWN_TEXT = "You have no such held call. Give the id from the answer 'pending approval'."
+_UNKNOWN: dict[str, Any] = {
+    "isError": True,
+    "content": [{"type": "text", "text": _UNKNOWN_TEXT}],
+    "structuredContent": {"status": "unknown", "message": _UNKNOWN_TEXT},
+}
 
 
 def _may_be_held(snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec) -> bool:

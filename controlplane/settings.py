@@ -31,7 +31,7 @@ PASS_ENV = env.words("SLIPSNISSE_PASS_ENV")
 MCP_TOOL_APPROVAL = not env.text("MCP_TOOL_APPROVAL") or env.flag("MCP_TOOL_APPROVAL")  # empty: people are asked
 MCP_HOLD_SECONDS = env.seconds("SLIPSNISSE_HOLD")
 
-_ground = ["django.contrib.auth", "django.contrib.contenttypes", "simple_history", "mcpregistry"]
+_ground = ["django.contrib.auth", "django.contrib.contenttypes", "simple_history", "mcpregistry", "subagents"]
 INSTALLED_APPS = (
     _ground
     if LEAN
@@ -51,6 +51,7 @@ INSTALLED_APPS = (
         "ninja",
         "controlplane",
         "mcpregistry",
+        "subagents",
     ]
 )
 

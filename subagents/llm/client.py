@@ -21,7 +21,7 @@ from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
-from subagents.llm.errors import ModelError, Trouble, classify
+from subagents.domain.trouble import ModelError, Trouble, classify
 
 # Before the import: afterwards they change nothing.
 _SWITCHES = {
@@ -163,6 +163,8 @@ def _request(
         request["extra_headers"] = dict(target.headers)
     if tools:
         request["tools"] = copy.deepcopy(list(tools))
+    else:
+        request.pop("tool_choice", None)  # a provider refuses a choice among none
     if schema is not None and not tools:  # with tools, one adapter would turn it into a forced call
         strict = {"name": "answer", "schema": copy.deepcopy(dict(schema)), "strict": False}
         request["response_format"] = {"type": "json_schema", "json_schema": strict}

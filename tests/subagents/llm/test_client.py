@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from subagents.domain.trouble import After, ModelError, Trouble
 from subagents.llm.client import Reply, Target, complete, loaded
-from subagents.llm.errors import After, ModelError, Trouble
 from subagents.llm.scripted.app import ScriptedModels
 from tests.subagents.llm.conftest import KEY, KINDS, target
 

@@ -1,0 +1,71 @@
+"""What a turn may cost before it is made, what it did cost after it, and which limit a run has reached."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+
+from subagents.domain.lifecycle import Exit
+from subagents.domain.spec import ExpertSpec, Prices
+
+_MILLION = Decimal(1_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a run has used so far. ``seconds`` do not count waiting for people."""
+
+    steps: int = 0
+    calls: int = 0
+    tokens: int = 0
+    cost: Decimal = Decimal(0)
+    energy: float = 0.0
+    seconds: float = 0.0
+
+
+def price(prices: Prices, *, input: int, output: int, cached: int = 0, cache_write: int = 0) -> Decimal | None:
+    """Dollars for one turn; ``input`` includes the cached tokens. None when the model's price is unknown.
+
+    A cache price that nobody has entered is taken as the full input price: never cheaper than it is.
+    """
+    if prices.free:
+        return Decimal(0)
+    if prices.input is None or prices.output is None:
+        return None
+    read = prices.cache_read if prices.cache_read is not None else prices.input
+    write = prices.cache_write if prices.cache_write is not None else prices.input
+    fresh = max(0, input - cached - cache_write)
+    total = fresh * prices.input + cached * read + cache_write * write + output * prices.output
+    return total / _MILLION
+
+
+def reserve(prices: Prices, *, estimated_input: int, max_output: int) -> Decimal:
+    """The worst that a turn can cost. Zero for a model without prices, which no money budget accepts."""
+    worst = Prices(
+        prices.input,
+        prices.output,
+        cache_write=max((p for p in (prices.input, prices.cache_write) if p is not None), default=None),
+        free=prices.free,
+    )
+    cost = price(worst, input=estimated_input, output=max_output, cache_write=estimated_input)
+    return cost if cost is not None else Decimal(0)
+
+
+def reached(spec: ExpertSpec, spent: Spent) -> Exit | None:
+    """The limit that allows no further turn with tools, or None. The step that concludes is not counted."""
+    if spent.seconds >= spec.max_seconds:
+        return Exit.TIME_LIMIT
+    if spent.steps >= spec.max_steps - 1:
+        return Exit.MAX_TURNS
+    if spec.max_tokens is not None and spent.tokens >= spec.max_tokens:
+        return Exit.BUDGET
+    if spec.max_energy is not None and spent.energy >= spec.max_energy:
+        return Exit.BUDGET
+    if spent.calls >= spec.max_calls:
+        return Exit.BUDGET
+    return None
+
+
+def affordable(spec: ExpertSpec, spent: Spent, worst: Decimal) -> bool:
+    """Whether the money budget bears the worst case of one more turn."""
+    return spec.max_cost is None or spent.cost + worst <= spec.max_cost

@@ -1,0 +1,103 @@
+"""Tool results on their way into a conversation: flattened to text, and paged when they are large."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+_TAGS = {"image": "[Image]", "audio": "[Audio]", "resource": "[Resource]"}
+PAGE = 8_000  # characters that one page of a stored output holds at most
+
+
+def flattened(result: Mapping[str, Any]) -> str:
+    """The text of a result: text parts joined by line breaks, others as tags such as ``[Image]``.
+
+    A result with structured content only is shown as compact JSON: some servers send nothing else.
+    """
+    texts = [_part(part) for part in result.get("content") or [] if isinstance(part, dict)]
+    if not any(texts) and "structuredContent" in result:
+        return msgspec.json.encode(result["structuredContent"]).decode()
+    return "\n".join(texts)
+
+
+def _part(part: Mapping[str, Any]) -> str:
+    kind = part.get("type")
+    if kind == "text":
+        return str(part.get("text") or "")
+    if kind == "resource_link":
+        return f"[resource_link: {part.get('uri')}]"
+    if kind == "resource" and isinstance(part.get("resource"), dict) and "text" in part["resource"]:
+        return str(part["resource"]["text"])
+    return _TAGS.get(str(kind), f"[{kind}]")
+
+
+def handle_of(run: str, place: str) -> str:
+    """A short name for a stored output; the same for the same place, so that repeating stores nothing twice."""
+    return hashlib.sha256(f"{run}/{place}".encode()).hexdigest()[:12]
+
+
+def preview(handle: str, text: str, *, limit: int) -> str:
+    """What the model sees instead of a large result: how large it is, its beginning, and how to read on."""
+    shown = text[: max(200, limit // 4)]
+    return (
+        f"The result is too large to show: {len(text.encode())} bytes, {text.count(chr(10)) + 1} lines. "
+        f'It is kept under the handle "{handle}". Read it with tool_output, e.g. '
+        f'{{"handle": "{handle}", "from_line": 1}} or {{"handle": "{handle}", "find": "word"}}.\n'
+        f"It begins:\n{shown}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    text: str
+    first: int
+    last: int
+    of: int
+
+
+def page(text: str, *, from_line: int = 1, lines: int = 200, limit: int = PAGE) -> Page:
+    """Lines from ``from_line`` (from 1), at most ``lines`` and ``limit`` characters; a longer line is cut."""
+    every = text.splitlines() or [""]
+    start = min(max(1, from_line), len(every))
+    taken: list[str] = []
+    room = limit
+    for line in every[start - 1 : start - 1 + max(1, lines)]:
+        if taken and len(line) + 1 > room:
+            break
+        taken.append(line if len(line) <= limit else f"{line[:limit]}… (line of {len(line)} characters)")
+        room -= len(taken[-1]) + 1
+    return Page("\n".join(taken), start, start + len(taken) - 1, len(every))
+
+
+def found(text: str, word: str, *, around: int = 2, limit: int = PAGE) -> str:
+    """Every line with the word (any case), numbered, with the lines around it."""
+    every = text.splitlines()
+    hits = [i for i, line in enumerate(every) if word.lower() in line.lower()]
+    near = sorted({j for i in hits for j in range(max(0, i - around), min(len(every), i + around + 1))})
+    shown = "\n".join(f"{i + 1}: {every[i][:400]}" for i in near)
+    head = f"{len(hits)} lines hold {word!r}.\n"
+    return head + (shown if len(shown) <= limit else shown[:limit] + "\n… (more: narrow the search)")
+
+
+TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "tool_output",
+        "description": "Read a large tool result that was kept, page by page, or find lines in it.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "handle": {"type": "string", "description": "The handle that stood in place of the result."},
+                "from_line": {"type": "integer", "minimum": 1, "description": "First line to read. Default 1."},
+                "lines": {"type": "integer", "minimum": 1, "maximum": 1000, "description": "How many. Default 200."},
+                "find": {"type": "string", "minLength": 1, "description": "Show only lines with this text."},
+            },
+            "required": ["handle"],
+            "additionalProperties": False,
+        },
+    },
+}

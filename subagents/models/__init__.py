@@ -1,0 +1,18 @@
+"""Records of expert tools: who answers (providers, models), what they are, and every run of them."""
+
+from subagents.models.expert import ExpertTarget, ExpertTool, ExpertVersion
+from subagents.models.provider import LanguageModel, Provider
+from subagents.models.run import Attempt, Run, StoredOutput, ToolCall, Turn
+
+__all__ = [
+    "Attempt",
+    "ExpertTarget",
+    "ExpertTool",
+    "ExpertVersion",
+    "LanguageModel",
+    "Provider",
+    "Run",
+    "StoredOutput",
+    "ToolCall",
+    "Turn",
+]

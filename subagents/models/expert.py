@@ -1,0 +1,121 @@
+"""Expert tools: one clean tool for hosts, behind it a cheap model with whitelisted tools."""
+
+from __future__ import annotations
+
+from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
+from django.db import models
+from simple_history.models import HistoricalRecords
+
+from mcpregistry.models import Agent, Endpoint
+from subagents.models.provider import LanguageModel
+
+name_validator = RegexValidator(
+    r"^[A-Za-z0-9][A-Za-z0-9_-]{0,59}\Z",
+    "Use 1 to 60 letters, digits, dashes or underscores, starting with a letter or digit.",
+)
+
+
+class OnDeath(models.TextChoices):
+    FAIL = "fail", "The run ends with a ToolExecutionError"
+    TELL = "tell", "The model is told and goes on"
+
+
+class ExpertTool(models.Model):
+    """What an operator edits. What runs is the version that a save has made (see ExpertVersion).
+
+    ``agent`` is the identity of its runs: the grants of that agent are the whitelist, and every inner
+    call is that agent's call. ``users`` are the agents that may call the expert tool itself.
+    """
+
+    name = models.CharField(max_length=60, unique=True, validators=[name_validator])
+    description = models.TextField(help_text="What hosts and their models read.")
+    arguments = models.JSONField(
+        default=dict, blank=True,
+        help_text='A JSON Schema, or one entry for each argument: {"query": {"type": "string"}}.',
+    )  # fmt: skip
+    system_prompt = models.TextField(blank=True, help_text="Empty: a plain one is used.")
+    targets = models.ManyToManyField(LanguageModel, through="ExpertTarget", related_name="experts")
+    agent = models.OneToOneField(Agent, on_delete=models.PROTECT, related_name="expert", editable=False)
+    users = models.ManyToManyField(Agent, blank=True, related_name="experts", help_text="Agents that may call it.")
+    endpoints = models.ManyToManyField(
+        Endpoint, blank=True, related_name="experts", help_text="Where it is listed. Empty: nowhere."
+    )
+    max_steps = models.PositiveSmallIntegerField(
+        default=10, validators=[MinValueValidator(1), MaxValueValidator(200)], help_text="Answers of the model."
+    )
+    max_seconds = models.PositiveIntegerField(
+        default=60, validators=[MinValueValidator(1), MaxValueValidator(24 * 3600)],
+        help_text="Wall-clock time; waiting for a person's approval does not count.",
+    )  # fmt: skip
+    max_tokens = models.PositiveIntegerField(null=True, blank=True, help_text="Tokens in and out. Empty: no limit.")
+    max_cost = models.DecimalField(
+        max_digits=10, decimal_places=4, null=True, blank=True, help_text="US dollars. Empty: no limit."
+    )
+    max_energy = models.FloatField(null=True, blank=True, help_text="Energy units. Empty: no limit.")
+    max_calls = models.PositiveIntegerField(default=100, help_text="Tool calls of one run.")
+    parallelism = models.PositiveSmallIntegerField(
+        default=4, validators=[MinValueValidator(1), MaxValueValidator(32)], help_text="Tool calls at the same time."
+    )
+    output_schema = models.JSONField(null=True, blank=True, help_text="JSON Schema of the answer. Empty: a text.")
+    tool_instructions = models.BooleanField(
+        default=True, help_text="Add the servers' own instructions to the prompt, once."
+    )
+    on_server_death = models.CharField(max_length=4, choices=OnDeath.choices, default=OnDeath.TELL)
+    max_result_bytes = models.PositiveIntegerField(
+        default=12_288, validators=[MinValueValidator(1_024)],
+        help_text="A larger tool result is stored and shown to the model page by page.",
+    )  # fmt: skip
+    cache_seconds = models.PositiveIntegerField(
+        default=0, help_text="Give the same answer to the same arguments for this long. 0: always run."
+    )
+    temperature = models.FloatField(default=0.0, validators=[MinValueValidator(0), MaxValueValidator(2)])
+    enabled = models.BooleanField(default=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    history = HistoricalRecords(m2m_fields=[users, endpoints])
+
+    class Meta:
+        ordering = ["name"]
+        permissions = [
+            ("run_expert", "Can run expert tools"),
+            ("steer_run", "Can resume runs and settle unknown calls"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ExpertTarget(models.Model):
+    """A model to ask, in order: the first that answers is used."""
+
+    expert = models.ForeignKey(ExpertTool, on_delete=models.CASCADE, related_name="ordered_targets")
+    model = models.ForeignKey(LanguageModel, on_delete=models.PROTECT, related_name="+")
+    order = models.PositiveSmallIntegerField(default=0)
+
+    class Meta:
+        ordering = ["order", "id"]
+        constraints = [models.UniqueConstraint(fields=["expert", "model"], name="each_target_once")]
+
+    def __str__(self) -> str:
+        return f"{self.expert} {self.order + 1}: {self.model}"
+
+
+class ExpertVersion(models.Model):
+    """What an expert tool was at one moment; never changes. Runs point here.
+
+    ``body`` is canonical JSON of everything that decides what a run does but the grants, which are
+    always those of now: a withdrawn grant binds a running run as well.
+    """
+
+    expert = models.ForeignKey(ExpertTool, on_delete=models.CASCADE, related_name="versions")
+    number = models.PositiveIntegerField()
+    hash = models.CharField(max_length=64)
+    body = models.TextField()
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["-number"]
+        constraints = [models.UniqueConstraint(fields=["expert", "number"], name="one_version_per_number")]
+
+    def __str__(self) -> str:
+        return f"{self.expert} v{self.number}"

@@ -1,0 +1,107 @@
+"""Providers of language models, and the models with what they hold and cost."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+from simple_history.models import HistoricalRecords
+
+from mcpregistry.models.sealing import Sealed
+from mcpregistry.models.server import slug_validator
+
+
+class Kind(models.TextChoices):
+    OPENAI = "openai", "OpenAI"
+    ANTHROPIC = "anthropic", "Anthropic"
+    GOOGLE = "google", "Google"
+    OPENROUTER = "openrouter", "OpenRouter"
+    OLLAMA = "ollama", "Ollama (its own API)"
+    COMPATIBLE = "compatible", "Any server that speaks OpenAI's chat completions"
+    SCRIPTED = "scripted", "Scripted: answers from a script, no model at all"
+
+
+class ToolChoice(models.TextChoices):
+    AUTO = "auto", "The model chooses"
+    REQUIRED = "required", "The model must call a tool"
+
+
+class Provider(models.Model):
+    """An account at a provider: where it is, and the key, sealed with the row."""
+
+    uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    slug = models.CharField(max_length=63, unique=True, validators=[slug_validator])
+    kind = models.CharField(max_length=12, choices=Kind.choices)
+    base_url = models.URLField(
+        "base URL", blank=True, help_text="Empty: the provider's own. Ollama: http://127.0.0.1:11434."
+    )
+    sealed_key = models.TextField(blank=True, editable=False)
+    sealed_headers = models.TextField(blank=True, editable=False)
+    options = models.JSONField(
+        default=dict, blank=True, help_text='Sent with every request, e.g. {"top_p": 0.9} or {"think": true} (Ollama).'
+    )
+    tool_choice = models.CharField(max_length=8, blank=True, choices=ToolChoice.choices)
+    timeout = models.FloatField(
+        default=60, validators=[MinValueValidator(1), MaxValueValidator(3600)], help_text="Seconds for one answer."
+    )
+    enabled = models.BooleanField(default=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    key = Sealed("sealed_key", str)
+    headers = Sealed("sealed_headers", dict)
+    history = HistoricalRecords(excluded_fields=["sealed_key", "sealed_headers"])
+
+    class Meta:
+        ordering = ["slug"]
+
+    def __str__(self) -> str:
+        return self.slug
+
+
+def _price() -> models.DecimalField:
+    return models.DecimalField(
+        max_digits=12, decimal_places=6, null=True, blank=True, validators=[MinValueValidator(0)]
+    )
+
+
+class LanguageModel(models.Model):
+    """One model at one provider. Prices are US dollars for a million tokens; empty means unknown."""
+
+    provider = models.ForeignKey(Provider, on_delete=models.CASCADE, related_name="models")
+    name = models.CharField(max_length=200, help_text="As the provider calls it.")
+    context_window = models.PositiveIntegerField(null=True, blank=True, help_text="Tokens. Empty: 131,072 is assumed.")
+    max_output = models.PositiveIntegerField(default=4096, validators=[MinValueValidator(1)], help_text="Tokens.")
+    buffer_tokens = models.PositiveIntegerField(
+        default=256, help_text="Tokens of the window that are never used, against wrong estimates."
+    )
+    tokenizer = models.CharField(
+        max_length=60, blank=True, help_text="tiktoken:o200k_base, tiktoken:cl100k_base, anthropic. Empty: by its name."
+    )
+    input_price = _price()
+    output_price = _price()
+    cache_read_price = _price()
+    cache_write_price = _price()
+    free = models.BooleanField(
+        default=False, help_text="It costs nothing, so a money budget accepts it without prices."
+    )
+    prices_from = models.DateField(null=True, blank=True, help_text="When these prices were true.")
+    overrides = models.JSONField(
+        default=dict, blank=True, help_text='Sent with every request of this model, e.g. {"temperature": 0.2}.'
+    )
+    tool_choice = models.CharField(max_length=8, blank=True, choices=ToolChoice.choices)
+    enabled = models.BooleanField(default=True)
+
+    history = HistoricalRecords()
+
+    class Meta:
+        verbose_name = "model"
+        ordering = ["provider__slug", "name"]
+        constraints = [models.UniqueConstraint(fields=["provider", "name"], name="one_model_per_name")]
+
+    def __str__(self) -> str:
+        return f"{self.provider.slug}/{self.name}"
+
+    @property
+    def priced(self) -> bool:
+        return self.free or (self.input_price is not None and self.output_price is not None)

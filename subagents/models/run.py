@@ -1,0 +1,159 @@
+"""Runs of expert tools: rows, not processes. Whoever has the lease does the next step and commits it."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+
+from subagents.domain.lifecycle import CallState, Exit, RunState
+from subagents.models.expert import ExpertVersion
+from subagents.models.provider import LanguageModel
+
+
+class RunQuerySet(models.QuerySet["Run"]):
+    def open(self) -> RunQuerySet:
+        return self.filter(finished_at__isnull=True)
+
+
+class Run(models.Model):
+    """One execution of an expert tool. ``fence`` rises with every taking-over; whoever lost it writes nothing."""
+
+    id = models.CharField(primary_key=True, max_length=32)
+    version = models.ForeignKey(ExpertVersion, on_delete=models.PROTECT, related_name="runs")
+    expert_name = models.CharField("expert tool", max_length=60)
+    state = models.CharField(max_length=10, choices=[(s.value, s.value) for s in RunState], default=RunState.QUEUED)
+    exit = models.CharField(max_length=40, blank=True, choices=[(e.value, e.value) for e in Exit])
+    error = models.TextField(blank=True)
+    arguments = models.TextField(help_text="Canonical JSON.")
+    answer = models.TextField(blank=True)
+    structured = models.TextField(blank=True, help_text="The answer as JSON, where the tool has an output schema.")
+    caller = models.CharField("agent", max_length=63, blank=True)
+    endpoint_slug = models.CharField("endpoint", max_length=63, blank=True)
+    origin = models.CharField(max_length=10, help_text="call, rest, command or replay")
+    call_id = models.CharField(max_length=32, blank=True, help_text="The call that started it.")
+    parent = models.ForeignKey("self", null=True, blank=True, on_delete=models.SET_NULL, related_name="children")
+    depth = models.PositiveSmallIntegerField(default=0)
+    worker = models.CharField(max_length=100, blank=True)
+    fence = models.PositiveIntegerField(default=0)
+    lease_until = models.DateTimeField(null=True, blank=True)
+    wake_at = models.DateTimeField(null=True, blank=True, help_text="Nothing to do before then.")
+    final_reason = models.CharField(max_length=40, blank=True, help_text="Why the next turn is the last, if it is.")
+    cancel_requested = models.BooleanField(default=False)
+    input_tokens = models.PositiveBigIntegerField(default=0)
+    output_tokens = models.PositiveBigIntegerField(default=0)
+    cached_tokens = models.PositiveBigIntegerField(default=0)
+    cost = models.DecimalField(max_digits=14, decimal_places=8, null=True, blank=True, help_text="US dollars.")
+    reserved_cost = models.DecimalField(max_digits=14, decimal_places=8, default=0)
+    energy = models.FloatField(default=0)
+    waited_seconds = models.FloatField(default=0, help_text="For people; does not count as the run's time.")
+    waiting_since = models.DateTimeField(null=True, blank=True)
+    savings = models.JSONField(default=dict, blank=True, help_text="What it kept out of the caller's context.")
+    created_at = models.DateTimeField()
+    started_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+
+    objects = RunQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-created_at", "-id"]
+        indexes = [
+            models.Index(fields=["-created_at", "-id"], name="run_by_time"),
+            models.Index(fields=["wake_at"], name="run_open", condition=Q(finished_at=None)),
+            models.Index(fields=["call_id"], name="run_by_call"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.expert_name} {self.id[:8]}"
+
+
+class Turn(models.Model):
+    """One answer of a model. Committed together with the calls that it asks for."""
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="turns")
+    number = models.PositiveIntegerField()
+    model = models.ForeignKey(LanguageModel, null=True, on_delete=models.SET_NULL, related_name="+")
+    model_name = models.CharField(max_length=300)
+    final = models.BooleanField(default=False, help_text="The model was offered no tools.")
+    note = models.TextField(blank=True, help_text="What we told the model before this turn.")
+    text = models.TextField(blank=True)
+    finish = models.CharField(max_length=10)
+    input_tokens = models.PositiveIntegerField(default=0)
+    output_tokens = models.PositiveIntegerField(default=0)
+    cached_tokens = models.PositiveIntegerField(default=0)
+    cache_write_tokens = models.PositiveIntegerField(default=0)
+    estimated_tokens = models.PositiveIntegerField(default=0, help_text="What the guard had reckoned with.")
+    cost = models.DecimalField(max_digits=14, decimal_places=8, null=True, blank=True)
+    started_at = models.DateTimeField()
+    duration_ms = models.FloatField()
+
+    class Meta:
+        ordering = ["number"]
+        constraints = [models.UniqueConstraint(fields=["run", "number"], name="one_turn_per_number")]
+
+    def __str__(self) -> str:
+        return f"{self.run} turn {self.number}"
+
+
+class Attempt(models.Model):
+    """One request to a model that failed. It never enters the conversation."""
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="attempts")
+    turn_number = models.PositiveIntegerField()
+    model = models.ForeignKey(LanguageModel, null=True, on_delete=models.SET_NULL, related_name="+")
+    model_name = models.CharField(max_length=300)
+    trouble = models.CharField(max_length=20)
+    message = models.TextField(blank=True)
+    status = models.PositiveSmallIntegerField(null=True, blank=True)
+    retry_after = models.FloatField(null=True, blank=True)
+    at = models.DateTimeField()
+    duration_ms = models.FloatField()
+
+    class Meta:
+        ordering = ["at", "id"]
+
+    def __str__(self) -> str:
+        return f"{self.run} {self.model_name}: {self.trouble}"
+
+
+class StoredOutput(models.Model):
+    """A tool result that was too large for the conversation; the model reads it page by page."""
+
+    handle = models.CharField(primary_key=True, max_length=16)
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="outputs")
+    text = models.TextField()
+    bytes = models.PositiveIntegerField()
+    lines = models.PositiveIntegerField()
+    sha256 = models.CharField(max_length=64)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return self.handle
+
+
+class ToolCall(models.Model):
+    """A call that the model wants. ``invocation`` is set before anything is sent: the call's own record."""
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="calls")
+    turn_number = models.PositiveIntegerField()
+    index = models.PositiveIntegerField(help_text="Its place in the turn.")
+    provider_id = models.CharField(max_length=200, help_text="The id that the model gave it.")
+    name = models.CharField(max_length=500)
+    arguments = models.TextField(help_text="As the model wrote them.")
+    state = models.CharField(max_length=10, choices=[(s.value, s.value) for s in CallState], default=CallState.PLANNED)
+    attempt = models.PositiveSmallIntegerField(default=0)
+    invocation = models.CharField(max_length=32, blank=True)
+    result = models.TextField(blank=True, help_text="What the model reads.")
+    is_error = models.BooleanField(default=False)
+    stored = models.ForeignKey(StoredOutput, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+    raw_characters = models.PositiveIntegerField(default=0)
+    settled_by = models.CharField(max_length=150, blank=True, help_text="Who said what became of an unknown call.")
+    started_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["turn_number", "index"]
+        constraints = [models.UniqueConstraint(fields=["run", "turn_number", "index"], name="one_call_per_place")]
+        indexes = [models.Index(fields=["invocation"], name="toolcall_by_invocation")]
+
+    def __str__(self) -> str:
+        return f"{self.run} {self.name}"

@@ -1,0 +1,214 @@
+"""The tool calls of a run: made, found again after a crash, waited for while people decide."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from django.utils import timezone
+
+from mcpregistry.db import db_call
+from mcpregistry.domain.lifecycle import State
+from subagents.domain import context, outputs
+from subagents.domain.context import REFUSAL, Outcome, Reckoning, Trigger
+from subagents.domain.lifecycle import CallState, Exit, RunState
+from subagents.domain.spec import TargetSpec
+from subagents.domain.transcript import CallView
+from subagents.llm.tokens import counter
+from subagents.runs import lease, records, telemetry
+from subagents.runs.records import Ended
+from subagents.runs.toolbox import Toolbox, ended, read_output, recorded
+from subagents.runs.views import RunView
+
+_OPEN = {State.PENDING, State.READY}
+_MOST_ATTEMPTS = 3  # of a call that repeating cannot harm
+_LOOK_AGAIN = timedelta(seconds=2)  # while another process may still be making the call
+_PATIENCE = timedelta(seconds=5)  # between looks at what people decide; a decision wakes the run sooner
+_DEAD = {"CONNECTION_FAILED", "SERVER_DIED", "STALE_REVISION"}
+
+
+class Calling:
+    async def run(self, held: lease.Lease, seen: RunView, tools: Toolbox, calls: Sequence[CallView]) -> bool:
+        """Make these calls at the same time; each one's end is written down as it comes.
+
+        When the run must conclude, no call is made any more: its result could not be used.
+        """
+        if seen.final is not None:
+            return await _refuse_all(held, seen.final, calls)
+        room = _Room(seen)
+        ends = await asyncio.gather(*(self._one(held, seen, tools, room, call) for call in calls))
+        dead = next((end for end in ends if end is not None and _died(end)), None)
+        if dead is not None and seen.spec.fail_on_server_death:
+            await db_call(
+                records.finish, held, state=RunState.FAILED, exit=Exit.TOOL, error=f"ToolExecutionError: {dead.text}"
+            )
+            return False
+        return True
+
+    async def _one(self, held: lease.Lease, seen: RunView, tools: Toolbox, room: _Room, call: CallView) -> Ended | None:
+        """The end, or None when people have to decide first."""
+        invocation, attempt = await db_call(records.start_call, held, call.id)
+        end = await _made(tools, call, invocation)
+        if end is None:
+            await db_call(records.move_call, held, call.id, was=CallState.STARTED, to=CallState.WAITING)
+            return None
+        if end.state == CallState.UNKNOWN and tools.repeatable(call.name) and attempt < _MOST_ATTEMPTS:
+            await db_call(records.move_call, held, call.id, was=CallState.STARTED, to=CallState.PLANNED)
+            return None
+        await room.admit(held, call, end, was=CallState.STARTED)
+        return end
+
+    async def find_out(self, held: lease.Lease, seen: RunView, tools: Toolbox, calls: Sequence[CallView]) -> bool:
+        """What became of calls that somebody else has started; never by making them again blindly."""
+        room, open_ones = _Room(seen), 0
+        for call in calls:
+            found = await db_call(recorded, call.invocation)
+            if found is None:  # its record comes before its first byte: nothing was sent
+                await db_call(records.move_call, held, call.id, was=CallState.STARTED, to=CallState.PLANNED)
+            elif isinstance(found, Ended):
+                await self._settle(held, tools, room, call, found)
+            elif found in _OPEN:
+                await db_call(records.move_call, held, call.id, was=CallState.STARTED, to=CallState.WAITING)
+            else:
+                open_ones += 1
+        if open_ones:
+            await db_call(records.sleep, held, waiting=False, wake_at=timezone.now() + _LOOK_AGAIN)
+        return not open_ones
+
+    @staticmethod
+    async def _settle(held: lease.Lease, tools: Toolbox, room: _Room, call: CallView, found: Ended) -> None:
+        again = found.state == CallState.UNKNOWN and tools.repeatable(call.name) and call.attempt < _MOST_ATTEMPTS
+        if again:
+            await db_call(records.move_call, held, call.id, was=CallState.STARTED, to=CallState.PLANNED)
+        else:
+            await room.admit(held, call, found, was=CallState.STARTED)
+
+    @staticmethod
+    async def look_at_waiting(held: lease.Lease, seen: RunView, calls: Sequence[CallView]) -> bool:
+        """Take what people have decided meanwhile; sleep when they have decided nothing."""
+        room, news = _Room(seen), False
+        for call in calls:
+            found = await db_call(recorded, call.invocation)
+            if isinstance(found, Ended):
+                await db_call(records.resumed, held)
+                await room.admit(held, call, found, was=CallState.WAITING)
+                news = True
+        if not news:
+            await db_call(records.sleep, held, waiting=True, wake_at=timezone.now() + _PATIENCE)
+        return news
+
+
+class _Room:
+    """The context guard over the results of one step: they enter in the order in which they come."""
+
+    def __init__(self, seen: RunView) -> None:
+        self._seen = seen
+        self._lock = asyncio.Lock()
+        self._used: int | None = None
+        self._full = False
+
+    async def admit(self, held: lease.Lease, call: CallView, end: Ended, *, was: CallState) -> None:
+        """Write the end down as the model will read it: whole, as a first page, or refused by the guard."""
+        async with self._lock:
+            shown, store = _sized(end, self._seen, call)
+            target = max(self._seen.spec.targets, key=lambda t: t.room, default=None)
+            if target is not None and not await self._fits(target, shown.text):
+                shown = Ended(end.state, REFUSAL, end.whole, is_error=True)
+                await db_call(records.must_conclude, held, Exit.TOKEN_LIMIT)
+            await db_call(records.end_call, held, call.id, shown, was=was, store=store)
+
+    async def _fits(self, target: TargetSpec, text: str) -> bool:
+        count = counter(target.tokenizer, target.label)
+        if self._used is None:
+            self._used = await asyncio.to_thread(_known, self._seen, count)
+        size = await asyncio.to_thread(count, text)
+        last = self._seen.turns[-1]
+        ratio = context.ratio_of(last.input_tokens, last.estimated)
+        reckoning = context.reckon(target, known=self._used, added=size, ratio=ratio)
+        if self._full or not reckoning.fits:
+            self._full = True
+            _tell(target, reckoning)
+            return False
+        self._used = reckoning.projected
+        return True
+
+
+def _known(seen: RunView, count: Any) -> int:
+    """Tokens that the next request has already: the last one with its answer, and results that came since."""
+    last = seen.turns[-1]
+    billed = (last.input_tokens or round(last.estimated * 1.15)) + last.output_tokens
+    return billed + sum(count(call.result) for call in last.calls if call.result)
+
+
+def _sized(end: Ended, seen: RunView, call: CallView) -> tuple[Ended, bool]:
+    """A result over the limit is stored; the model gets its beginning and how to read on."""
+    limit = seen.spec.max_result_bytes
+    if len(end.text.encode(errors="surrogatepass")) <= limit or call.name == outputs.TOOL["function"]["name"]:
+        return end, False
+    handle = outputs.handle_of(seen.id, f"{call.turn}/{call.index}")
+    text = outputs.preview(handle, end.text, limit=limit)
+    return Ended(end.state, text, end.text, end.is_error, end.facts), True
+
+
+def _tell(target: TargetSpec, reckoning: Reckoning) -> None:
+    labels = {
+        "provider": target.provider, "model": target.label, "trigger": Trigger.TOOL, "outcome": Outcome.FINAL
+    }  # fmt: skip
+    telemetry.GUARD_EVENTS.labels(**labels).inc()
+    telemetry.GUARD_REMAINING.labels(**labels).set(reckoning.remaining)
+
+
+async def _made(tools: Toolbox, call: CallView, invocation: str) -> Ended | None:
+    arguments = _arguments(call.arguments)
+    if arguments is None:
+        return _refused("The arguments are no JSON object. Call again with a valid one.")
+    if call.name == outputs.TOOL["function"]["name"]:
+        return await db_call(read_output, tools.run, arguments)
+    if tools.catalogue.find(call.name) is None:
+        return _refused(tools.unknown(call.name))
+    outcome = await tools.call(call.name, arguments, invocation=invocation)
+    return None if outcome.state in _OPEN else ended(outcome)
+
+
+async def _refuse_all(held: lease.Lease, why: Exit, calls: Sequence[CallView]) -> bool:
+    text = REFUSAL if why == Exit.TOKEN_LIMIT else "(tool failed: the run has to conclude; this call was not made)"
+    for call in calls:
+        end = Ended(CallState.REFUSED, text, is_error=True)
+        await db_call(records.end_call, held, call.id, end, was=CallState.PLANNED)
+    return True
+
+
+def _arguments(text: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text or "{}")
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) and "__broken__" not in value else None
+
+
+def _refused(text: str) -> Ended:
+    return Ended(CallState.REFUSED, f"(tool failed: {text})", is_error=True)
+
+
+def _died(end: Ended) -> bool:
+    return end.facts.get("code") in _DEAD
+
+
+def settle_started(run_id: str) -> None:
+    """For a run that is being ended: say of each call that was out what the records say of it."""
+    from subagents.models import ToolCall
+
+    for call in ToolCall.objects.filter(run_id=run_id, state=CallState.STARTED):
+        found = recorded(call.invocation)
+        if found is None:
+            state, text = CallState.CANCELLED, ""
+        elif isinstance(found, Ended):
+            state, text = found.state, found.text
+        else:
+            state, text = CallState.UNKNOWN, "The run ended while this call was out."
+        ToolCall.objects.filter(pk=call.pk, state=CallState.STARTED).update(
+            state=state, result=text, finished_at=timezone.now()
+        )

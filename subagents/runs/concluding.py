@@ -1,0 +1,93 @@
+"""The end of a run: the model's last word, checked against the output schema, with what the run has saved."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import jsonschema_rs
+import msgspec
+
+from mcpregistry.db import db_call
+from subagents.domain.lifecycle import Exit, RunState
+from subagents.domain.savings import Counted, savings
+from subagents.domain.transcript import TurnView, repairing
+from subagents.llm.tokens import REFERENCE, counter
+from subagents.runs import lease, records, telemetry
+from subagents.runs.toolbox import Toolbox
+from subagents.runs.views import RunView
+
+if TYPE_CHECKING:
+    from subagents.runs.thinking import Thinking
+
+_SPEAK = "You have given no answer yet. Answer the question now in words, from what you have seen."
+
+
+async def conclude(held: lease.Lease, seen: RunView, tools: Toolbox, exit: Exit, thinking: Thinking) -> bool:
+    """Take the last turn as the answer, or ask once more for one that can be taken."""
+    last = seen.turns[-1]
+    structured, problem = await asyncio.to_thread(_checked, last.text, seen.spec.output_schema)
+    if problem and not _asked_again(last):
+        note = _SPEAK if not last.text.strip() else repairing(problem)
+        return await thinking.turn(held, seen, tools, exit, note=note)
+    if not last.text.strip():
+        return await _failed(held, seen, Exit.EMPTY, "The model gave no answer.")
+    if problem:
+        return await _failed(held, seen, Exit.INVALID_OUTPUT, f"The answer does not fit the output schema: {problem}")
+    saved = await asyncio.to_thread(_saved, seen, tools, last.text)
+    telemetry.RUNS.labels(expert=seen.spec.name, exit=exit).inc()
+    await db_call(
+        records.finish, held, state=RunState.DONE, exit=exit, answer=last.text, structured=structured, savings=saved
+    )
+    return False
+
+
+async def _failed(held: lease.Lease, seen: RunView, exit: Exit, error: str) -> bool:
+    telemetry.RUNS.labels(expert=seen.spec.name, exit=exit).inc()
+    await db_call(records.finish, held, state=RunState.FAILED, exit=exit, error=error, answer=seen.turns[-1].text)
+    return False
+
+
+def _asked_again(last: TurnView) -> bool:
+    return last.note == _SPEAK or last.note.startswith(repairing("")[:20])
+
+
+def _checked(text: str, schema: Any) -> tuple[str, str]:
+    """(the answer as canonical JSON where a schema is set, what is wrong with it or an empty text)."""
+    if schema is None:
+        return "", "" if text.strip() else "it is empty."
+    try:
+        value = json.loads(_unfenced(text))
+    except ValueError as error:
+        return "", f"it is no JSON ({error})."
+    first = next(iter(jsonschema_rs.validator_for(schema).iter_errors(value)), None)
+    if first is None:
+        return msgspec.json.encode(value).decode(), ""
+    where = "/".join(str(step) for step in first.instance_path) or "the top level"
+    return "", f"at {where}: {first.message[:300]}"
+
+
+def _unfenced(text: str) -> str:
+    """Models like to wrap JSON into a code fence, whatever they are told."""
+    text = text.strip()
+    if text.startswith("```"):
+        text = text.split("\n", 1)[-1].rsplit("```", 1)[0]
+    return text
+
+
+def _saved(seen: RunView, tools: Toolbox, answer: str) -> dict[str, float | int]:
+    count = counter(REFERENCE)
+    calls = [call for turn in seen.turns for call in turn.calls]
+    own = [seen.spec.name, seen.spec.description, seen.spec.input_schema]
+    return savings(
+        Counted(
+            results=sum(count(call.result) for call in calls),
+            calls=sum(count(call.name) + count(call.arguments) for call in calls),
+            returned=count(answer) + count(json.dumps(seen.arguments)),
+            definitions=count(msgspec.json.encode(tools.definitions()).decode()),
+            own_definition=count(msgspec.json.encode(own).decode()),
+            input_tokens=sum(turn.input_tokens for turn in seen.turns),
+            turns=len(seen.turns),
+        )
+    )

@@ -1,0 +1,180 @@
+"""What a run writes, each in one transaction under its lease: a turn with its calls, a call's start, its end."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from django.db.models import F
+from django.utils import timezone
+
+from subagents.domain.budget import price
+from subagents.domain.lifecycle import CALL_MOVES, CallState, Exit, RunState
+from subagents.domain.outputs import handle_of
+from subagents.domain.spec import TargetSpec
+from subagents.domain.trouble import ModelError
+from subagents.llm.client import Reply
+from subagents.models import Attempt, Run, StoredOutput, ToolCall, Turn
+from subagents.runs.lease import Lease, LostLease, holding
+
+_LONGEST_ERROR = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a tool call ended. ``text`` is what the model reads; ``whole`` the result it was made from."""
+
+    state: CallState
+    text: str
+    whole: str = ""
+    is_error: bool = False
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def begin_turn(lease: Lease, *, worst: Decimal) -> None:
+    """Set the worst cost of the coming turn aside, so that what others reserve is not spent twice."""
+    with holding(lease) as run:
+        Run.objects.filter(pk=run.pk).update(reserved_cost=worst, state=RunState.RUNNING)
+
+
+def end_turn(
+    lease: Lease, reply: Reply, *, target: TargetSpec, number: int, final: Exit | None, note: str, estimated: int,
+    started_at: datetime, read_only: frozenset[str] = frozenset(),
+) -> None:  # fmt: skip
+    """The model's answer and the calls it plans, and what it cost."""
+    usage = reply.usage
+    cost = price(
+        target.prices, input=usage.input, output=usage.output, cached=usage.cached, cache_write=usage.cache_write
+    )
+    with holding(lease) as run:
+        Turn.objects.create(
+            run=run, number=number, model_id=target.model_id, model_name=target.label, final=final is not None,
+            note=note, text=reply.text, finish=reply.finish, input_tokens=usage.input, output_tokens=usage.output,
+            cached_tokens=usage.cached, cache_write_tokens=usage.cache_write, estimated_tokens=estimated, cost=cost,
+            started_at=started_at, duration_ms=(timezone.now() - started_at).total_seconds() * 1000,
+        )  # fmt: skip
+        calls = () if final is not None else reply.calls
+        ToolCall.objects.bulk_create(
+            ToolCall(run=run, turn_number=number, index=i, provider_id=_own(c.id, number, i), name=c.name[:500],
+                     arguments=c.arguments)
+            for i, c in enumerate(calls)
+        )  # fmt: skip
+        Run.objects.filter(pk=run.pk).update(
+            input_tokens=F("input_tokens") + usage.input,
+            output_tokens=F("output_tokens") + usage.output,
+            cached_tokens=F("cached_tokens") + usage.cached,
+            cost=(run.cost or Decimal(0)) + cost if cost is not None else run.cost,
+            reserved_cost=0,
+            final_reason=final.value if final else "",
+        )
+
+
+def _own(given: str, number: int, index: int) -> str:
+    """Some providers repeat an id within a conversation, or give none; a history must not."""
+    return given if given and len(given) <= 64 else f"call_{number}_{index}"
+
+
+def failed_attempt(lease: Lease, error: ModelError, *, target: TargetSpec, number: int, started_at: datetime) -> None:
+    now = timezone.now()
+    with holding(lease) as run:
+        Attempt.objects.create(
+            run=run, turn_number=number, model_id=target.model_id, model_name=target.label, trouble=error.trouble,
+            message=error.message, status=error.status, retry_after=error.retry_after, at=now,
+            duration_ms=(now - started_at).total_seconds() * 1000,
+        )  # fmt: skip
+        Run.objects.filter(pk=run.pk).update(reserved_cost=0)
+
+
+def start_call(lease: Lease, call_id: int) -> tuple[str, int]:
+    """The call is about to be made: from now on it may have been sent. Returns its record's id and attempt.
+
+    The id is derived, so that the record can be found whatever happens to us in the next moment.
+    """
+    with holding(lease) as run:
+        call = ToolCall.objects.get(pk=call_id)
+        attempt = call.attempt + 1
+        place = f"{run.pk}/{call.turn_number}/{call.index}/{attempt}"
+        invocation = hashlib.sha256(place.encode()).hexdigest()[:32]
+        _move(call_id, CallState.PLANNED, CallState.STARTED, attempt=attempt, invocation=invocation,
+              started_at=timezone.now())  # fmt: skip
+        Run.objects.filter(pk=run.pk).update(state=RunState.RUNNING)
+    return invocation, attempt
+
+
+def end_call(lease: Lease, call_id: int, ended: Ended, *, was: CallState, store: bool = False) -> None:
+    """The call's end as the model will read it; with ``store`` the whole result is kept for paging."""
+    with holding(lease) as run:
+        call = ToolCall.objects.get(pk=call_id)
+        stored = _stored(run, call, ended.whole) if store else None
+        _move(call_id, was, ended.state, result=ended.text, is_error=ended.is_error, stored=stored,
+              raw_characters=len(ended.whole), finished_at=timezone.now())  # fmt: skip
+
+
+def move_call(lease: Lease, call_id: int, *, was: CallState, to: CallState) -> None:
+    with holding(lease):
+        _move(call_id, was, to)
+
+
+def _move(call_id: int, was: CallState, to: CallState, **values: Any) -> None:
+    assert to in CALL_MOVES[was], f"{was} -> {to}"
+    if not ToolCall.objects.filter(pk=call_id, state=was).update(state=to, **values):
+        raise LostLease(f"tool call {call_id} is no longer {was}")
+
+
+def _stored(run: Run, call: ToolCall, text: str) -> StoredOutput:
+    handle = handle_of(run.pk, f"{call.turn_number}/{call.index}")
+    facts = {
+        "run": run,
+        "text": text,
+        "bytes": len(text.encode(errors="surrogatepass")),
+        "lines": text.count("\n") + 1,
+        "sha256": hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest(),
+    }
+    return StoredOutput.objects.update_or_create(handle=handle, defaults=facts)[0]
+
+
+def must_conclude(lease: Lease, reason: Exit) -> None:
+    """The next turn is the last; the first reason stands."""
+    with holding(lease) as run:
+        if not run.final_reason:
+            Run.objects.filter(pk=run.pk).update(final_reason=reason)
+
+
+def sleep(lease: Lease, *, waiting: bool, wake_at: datetime) -> None:
+    """Give the run back until then. ``waiting``: for a person, which does not count as the run's time."""
+    now = timezone.now()
+    with holding(lease) as run:
+        since = (run.waiting_since or now) if waiting else None
+        Run.objects.filter(pk=run.pk).update(
+            state=RunState.WAITING if waiting else RunState.RUNNING, waiting_since=since, lease_until=None, worker="",
+            wake_at=wake_at,
+        )  # fmt: skip
+
+
+def resumed(lease: Lease) -> None:
+    """People have decided: the run's clock goes on."""
+    with holding(lease) as run:
+        if run.waiting_since:
+            waited = (timezone.now() - run.waiting_since).total_seconds()
+            Run.objects.filter(pk=run.pk).update(
+                state=RunState.RUNNING, waiting_since=None, waited_seconds=F("waited_seconds") + waited
+            )
+
+
+def finish(
+    lease: Lease, *, state: RunState, exit: Exit, answer: str = "", structured: str = "", error: str = "",
+    savings: dict[str, Any] | None = None, unfinished: Sequence[CallState] = (CallState.PLANNED, CallState.WAITING),
+) -> None:  # fmt: skip
+    """The end of the run. Calls that were never made are cancelled with it."""
+    now = timezone.now()
+    with holding(lease) as run:
+        ToolCall.objects.filter(run=run, state__in=unfinished).update(state=CallState.CANCELLED, finished_at=now)
+        Run.objects.filter(pk=run.pk).update(
+            state=state, exit=exit, answer=answer, structured=structured, error=error[:_LONGEST_ERROR],
+            savings=savings or {}, finished_at=now, lease_until=None, worker="", wake_at=None, waiting_since=None,
+            reserved_cost=0,
+        )  # fmt: skip

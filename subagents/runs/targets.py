@@ -1,0 +1,58 @@
+"""From a model's row to what a request needs: address, key, options. Secrets are opened only here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+
+from subagents.llm.client import Target
+from subagents.llm.scripted.resident import resident
+from subagents.models import LanguageModel
+from subagents.models.provider import Kind, Provider
+
+_OLLAMA = "http://127.0.0.1:11434"
+# OpenRouter attributes requests by these, and answers some that lack them with a web page.
+_ATTRIBUTION = {"X-OpenRouter-Title": "Slipsnisse", "User-Agent": "slipsnisse"}
+
+
+def target_for(model_id: int, *, temperature: float, at_most: float) -> Target:
+    """``at_most``: seconds that the run has left. Raises ConfigInvalid when the key cannot be opened."""
+    model = LanguageModel.objects.select_related("provider").get(pk=model_id)
+    provider = model.provider
+    options: dict[str, Any] = {**provider.options, **model.overrides}
+    choice = model.tool_choice or provider.tool_choice
+    if choice:
+        options["tool_choice"] = choice
+    return Target(
+        kind=provider.kind,
+        model=model.name,
+        base_url=_address(provider),
+        key=provider.key,
+        headers=_headers(provider),
+        options={key: value for key, value in options.items() if key != "temperature"},
+        max_output=model.max_output,
+        temperature=float(options.get("temperature", temperature)),
+        timeout=max(1.0, min(provider.timeout, at_most)),
+    )
+
+
+def _address(provider: Provider) -> str:
+    if provider.kind == Kind.SCRIPTED and not provider.base_url:
+        return resident()
+    if provider.kind == Kind.OLLAMA:
+        return native_ollama(provider.base_url or _OLLAMA)
+    return provider.base_url
+
+
+def native_ollama(url: str) -> str:
+    """The root that its own API hangs from: without ``/v1`` (OpenAI's dialect) or ``/api`` at the end."""
+    url = url.rstrip("/")
+    for ending in ("/v1", "/api"):
+        url = url.removesuffix(ending)
+    return url
+
+
+def _headers(provider: Provider) -> dict[str, str]:
+    own = {str(name): str(value) for name, value in provider.headers.items()}
+    return {"HTTP-Referer": settings.SITE_URL, **_ATTRIBUTION, **own} if provider.kind == Kind.OPENROUTER else own

@@ -1,0 +1,19 @@
+"""Figures for Prometheus, in the names that the third source design gives."""
+
+from __future__ import annotations
+
+from prometheus_client import Counter, Gauge
+
+GUARD_EVENTS = Counter(
+    "ai_agent_context_guard_events",
+    "Times the context guard looked and did not simply let through.",
+    ["provider", "model", "trigger", "outcome"],
+)
+GUARD_REMAINING = Gauge(
+    "ai_agent_context_guard_remaining_tokens",
+    "Tokens left in the window when the guard last looked; negative when it did not fit.",
+    ["provider", "model", "trigger", "outcome"],
+)
+TURNS = Counter("slipsnisse_turns", "Answers of models.", ["model"])
+ATTEMPTS = Counter("slipsnisse_model_troubles", "Requests to models that failed.", ["model", "trouble"])
+RUNS = Counter("slipsnisse_runs", "Runs that ended.", ["expert", "exit"])

@@ -1,0 +1,149 @@
+"""The tools of one run, and the way to them: the same pipeline as every other call.
+
+The catalogue of the expert tool's own agent is the whole world of the model: a name that is not in it
+does not exist, however it is spelled.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mcpregistry.calls.call import CallOutcome, CallRequest, Host, OnProgress
+from mcpregistry.calls.catalog import Catalogue
+from mcpregistry.calls.engine import Engine
+from mcpregistry.domain.definitions import INSTRUCTIONS
+from mcpregistry.domain.errors import NotFound
+from mcpregistry.domain.lifecycle import TERMINAL, State
+from mcpregistry.domain.risk import risk_of
+from mcpregistry.domain.snapshot import EndpointSpec
+from mcpregistry.models import ApprovalRequest, Invocation
+from subagents.domain import outputs
+from subagents.domain.lifecycle import CallState
+from subagents.domain.transcript import UNKNOWN_OUTCOME
+from subagents.models import StoredOutput
+from subagents.runs.records import Ended
+
+# Runs see their tools as an endpoint of their own that shows everything that their agent is granted.
+RUNS = EndpointSpec(
+    slug="", title="Runs", instructions="", naming_style="double", description_style="none", lists_only=False,
+    hide_unavailable=False, grants=(),
+)  # fmt: skip
+HOST = Host(name="run", transport="run", tasks=True)  # a held call gives its handle back at once
+
+
+@dataclass(frozen=True, slots=True)
+class Toolbox:
+    """``definitions`` in OpenAI's shape, sorted by name so that providers' caches see the same prefix."""
+
+    engine: Engine
+    catalogue: Catalogue
+    run: str
+    expert: str
+
+    @property
+    def read_only(self) -> frozenset[str]:
+        """Tools that an operator has confirmed to change nothing; ours to read stored outputs is one."""
+        names = (name for name, entry in self.catalogue.entries.items() if risk_of(entry.offer.tool).read_only)
+        return frozenset((outputs.TOOL["function"]["name"], *names))
+
+    def repeatable(self, name: str) -> bool:
+        entry = self.catalogue.find(name)
+        return name in self.read_only or (entry is not None and entry.offer.tool.idempotent)
+
+    def definitions(self) -> list[dict[str, Any]]:
+        tools = [_definition(name, entry.listing) for name, entry in sorted(self.catalogue.entries.items())]
+        return [*tools, outputs.TOOL] if tools else []
+
+    def instructions(self) -> dict[str, str]:
+        """What each server says about its tools, as it was approved with them."""
+        said = ((e.offer.server.slug, e.offer.tool.data.get(INSTRUCTIONS)) for e in self.catalogue.entries.values())
+        return {server: text for server, text in said if text}
+
+    def unknown(self, name: str) -> str:
+        near = difflib.get_close_matches(name, self.catalogue.entries, n=3)
+        known = near or sorted(self.catalogue.entries)[:10]
+        return f"There is no tool {name!r}. " + (f"Did you mean {', '.join(known)}?" if known else "There are none.")
+
+    async def call(
+        self, name: str, arguments: Mapping[str, Any], *, invocation: str, on_progress: OnProgress | None = None
+    ) -> CallOutcome:
+        """Through the pipeline. A state of PENDING or READY means: people decide, look again later."""
+        request = CallRequest(
+            self.catalogue, name, arguments, "run", host_name="run", request_id=self.run, on_progress=on_progress,
+            host=HOST, expert=self.expert, call_id=invocation,
+        )  # fmt: skip
+        return await self.engine.call(request)
+
+
+def toolbox(engine: Engine, *, agent: str, run: str, expert: str) -> Toolbox:
+    """With the grants of this moment: one withdrawn meanwhile binds a running run as well."""
+    snapshot = engine.live.current
+    found = snapshot.agents.get(agent)
+    if found is None:
+        raise NotFound(f"The agent '{agent}' of this expert tool is switched off.", remedy="Switch it on in the admin.")
+    return Toolbox(engine, engine.catalogues.get(snapshot, RUNS, found, time.time()), run, expert)
+
+
+def _definition(name: str, listing: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": str(listing.get("description") or listing.get("title") or name),
+            "parameters": listing.get("inputSchema") or {"type": "object", "properties": {}},
+        },
+    }
+
+
+def ended(outcome: CallOutcome) -> Ended:
+    """What the model reads of a call that has ended."""
+    if outcome.state == State.UNKNOWN:
+        return Ended(CallState.UNKNOWN, UNKNOWN_OUTCOME, is_error=True, facts={"code": outcome.error_code})
+    if outcome.result is not None:
+        text = outputs.flattened(outcome.result)
+        failed = outcome.state != State.SUCCEEDED
+        return Ended(CallState.FAILED if failed else CallState.DONE, text, text, is_error=failed)
+    words = f"(tool failed: {outcome.message} {outcome.remedy}".strip() + ")"
+    state = CallState.FAILED if outcome.state in (State.TOOL_ERROR, State.NOT_SENT) else CallState.REFUSED
+    return Ended(state, words, is_error=True, facts={"code": outcome.error_code})
+
+
+def recorded(invocation: str) -> Ended | State | None:
+    """What the records say of a call: its end, its state while it is open, None if it was never begun."""
+    call = Invocation.objects.filter(pk=invocation).first()
+    if call is None:
+        return None
+    state = State(call.state)
+    return ended(_outcome_of(call, state)) if state in TERMINAL else state
+
+
+def _outcome_of(call: Invocation, state: State) -> CallOutcome:
+    held = ApprovalRequest.objects.filter(call=call).only("result").first()
+    text = (held.result if held else "") or call.result
+    try:
+        result = json.loads(text) if text else None
+    except ValueError:  # only its beginning was kept
+        result = {"content": [{"type": "text", "text": f"{text}\n(the rest of this result was not kept)"}]}
+    return CallOutcome(call.pk, state, result, call.error_code, call.reason)
+
+
+def read_output(run: str, arguments: Mapping[str, Any]) -> Ended:
+    """Our own tool for stored outputs: a page of lines, or the lines with a word."""
+    kept = StoredOutput.objects.filter(pk=str(arguments.get("handle")), run_id=run).first()
+    if kept is None:
+        return Ended(CallState.REFUSED, "There is no stored output with this handle in this run.", is_error=True)
+    if arguments.get("find"):
+        return _done(outputs.found(kept.text, str(arguments["find"])))
+    page = outputs.page(
+        kept.text, from_line=int(arguments.get("from_line") or 1), lines=int(arguments.get("lines") or 200)
+    )
+    return _done(f"Lines {page.first} to {page.last} of {page.of}:\n{page.text}")
+
+
+def _done(text: str) -> Ended:
+    return Ended(CallState.DONE, text, text)

@@ -1,0 +1,144 @@
+"""A run as plain values: everything that decides its next step, read in a fixed number of queries."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from subagents.domain.budget import Spent
+from subagents.domain.fallback import Failed
+from subagents.domain.lifecycle import CallState, Exit
+from subagents.domain.spec import DEFAULT_WINDOW, ExpertSpec, Prices, TargetSpec
+from subagents.domain.transcript import CallView, TurnView
+from subagents.domain.trouble import Trouble
+from subagents.models import Attempt, LanguageModel, Run, ToolCall, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    id: str
+    spec: ExpertSpec
+    agent_id: int  # the identity of its inner calls
+    arguments: Mapping[str, Any]
+    turns: tuple[TurnView, ...]
+    failed: tuple[Failed, ...]  # attempts at the turn that comes now
+    spent: Spent
+    final: Exit | None
+    cancel_requested: bool
+    depth: int
+
+
+def view(run_id: str, *, now: datetime, read_only: Collection[str] = ()) -> RunView:
+    """``read_only``: names of tools that an operator has confirmed to change nothing."""
+    run = Run.objects.select_related("version__expert").get(pk=run_id)
+    turns = _turns(run, frozenset(read_only))
+    number = len(turns) + 1
+    return RunView(
+        id=run.id,
+        spec=spec_of(json.loads(run.version.body)),
+        agent_id=run.version.expert.agent_id,
+        arguments=json.loads(run.arguments),
+        turns=turns,
+        failed=tuple(_failed(a, now) for a in Attempt.objects.filter(run=run, turn_number=number).order_by("id")),
+        spent=_spent(run, turns, now),
+        final=Exit(run.final_reason) if run.final_reason else None,
+        cancel_requested=run.cancel_requested,
+        depth=run.depth,
+    )
+
+
+def spec_of(body: Mapping[str, Any]) -> ExpertSpec:
+    """From a version's body. Models are read as they are now: keys and prices change without a new version."""
+    known = {m.pk: m for m in LanguageModel.objects.filter(pk__in=body["targets"]).select_related("provider")}
+    targets = tuple(
+        target_of(known[pk])
+        for pk in body["targets"]
+        if pk in known and known[pk].enabled and known[pk].provider.enabled
+    )
+    fields = {key: body[key] for key in _PLAIN if key in body}
+    cost = body.get("max_cost")
+    return ExpertSpec(**fields, targets=targets, max_cost=None if cost is None else Decimal(cost))
+
+
+_PLAIN = (
+    "name", "description", "input_schema", "system_prompt", "max_steps", "max_seconds", "max_tokens", "max_energy",
+    "max_calls", "parallelism", "output_schema", "tool_instructions", "fail_on_server_death", "max_result_bytes",
+    "temperature",
+)  # fmt: skip
+
+
+def target_of(model: LanguageModel) -> TargetSpec:
+    return TargetSpec(
+        model_id=model.pk,
+        label=str(model),
+        provider=model.provider.slug,
+        window=model.context_window or DEFAULT_WINDOW,
+        max_output=model.max_output,
+        buffer=model.buffer_tokens,
+        tokenizer=model.tokenizer,
+        prices=Prices(
+            model.input_price, model.output_price, model.cache_read_price, model.cache_write_price, model.free
+        ),
+    )
+
+
+def _turns(run: Run, read_only: frozenset[str]) -> tuple[TurnView, ...]:
+    by_turn: dict[int, list[CallView]] = defaultdict(list)
+    for call in ToolCall.objects.filter(run=run).order_by("turn_number", "index"):
+        by_turn[call.turn_number].append(call_view(call, read_only))
+    return tuple(
+        TurnView(
+            number=turn.number,
+            text=turn.text,
+            finish=turn.finish,
+            final=turn.final,
+            note=turn.note,
+            calls=tuple(by_turn[turn.number]),
+            input_tokens=turn.input_tokens,
+            output_tokens=turn.output_tokens,
+            estimated=turn.estimated_tokens,
+        )
+        for turn in Turn.objects.filter(run=run).order_by("number")
+    )
+
+
+def call_view(call: ToolCall, read_only: frozenset[str]) -> CallView:
+    return CallView(
+        id=call.pk,
+        turn=call.turn_number,
+        index=call.index,
+        provider_id=call.provider_id,
+        name=call.name,
+        arguments=call.arguments,
+        state=CallState(call.state),
+        result=call.result,
+        invocation=call.invocation,
+        attempt=call.attempt,
+        read_only=call.name in read_only,
+    )
+
+
+def _failed(attempt: Attempt, now: datetime) -> Failed:
+    return Failed(
+        model_id=attempt.model_id or 0,
+        trouble=Trouble(attempt.trouble),
+        retry_after=attempt.retry_after,
+        ago=(now - attempt.at).total_seconds(),
+    )
+
+
+def _spent(run: Run, turns: tuple[TurnView, ...], now: datetime) -> Spent:
+    waited = run.waited_seconds + ((now - run.waiting_since).total_seconds() if run.waiting_since else 0.0)
+    return Spent(
+        steps=len(turns),
+        calls=sum(len(turn.calls) for turn in turns),
+        tokens=run.input_tokens + run.output_tokens,
+        cost=run.cost or Decimal(0),
+        energy=run.energy,
+        seconds=(now - (run.started_at or now)).total_seconds() - waited,
+    )

@@ -1,0 +1,153 @@
+"""What people and programs do with runs: start, cancel, settle an unknown call, wake."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import structlog
+from django.db import transaction
+from django.db.models import Q
+from django.utils import timezone
+
+from mcpregistry.domain.canonical import canonical
+from mcpregistry.domain.errors import ArgumentsInvalid, ConfigInvalid, Conflict, Denied, NotFound
+from mcpregistry.domain.schema import check_arguments
+from mcpregistry.services import audit
+from subagents.domain.lifecycle import CallState
+from subagents.models import ExpertTool, ExpertVersion, LanguageModel, Run, ToolCall
+
+log = structlog.get_logger(__name__)
+
+MAX_DEPTH = 3  # an expert that uses an expert that uses an expert
+
+
+@transaction.atomic
+def start(
+    *, expert: str, arguments: Mapping[str, Any], origin: str, caller: str = "", endpoint: str = "", call_id: str = "",
+    parent: str = "", version: ExpertVersion | None = None,
+) -> Run:  # fmt: skip
+    """A queued run; a worker is woken once it is committed. Raises before anything is spent.
+
+    NotFound, ArgumentsInvalid, Denied (too deep, or a model or key is missing).
+    """
+    version = version or _newest(expert)
+    body = _checked(version, arguments)
+    depth = _depth(parent, expert)
+    run = Run.objects.create(
+        id=secrets.token_hex(16), version=version, expert_name=body["name"], arguments=canonical(arguments),
+        origin=origin, caller=caller, endpoint_slug=endpoint, call_id=call_id, parent_id=parent or None, depth=depth,
+        created_at=timezone.now(),
+    )  # fmt: skip
+    transaction.on_commit(lambda: wake(run.pk))
+    return run
+
+
+def _newest(expert: str) -> ExpertVersion:
+    version = ExpertVersion.objects.filter(expert__name=expert, expert__enabled=True).order_by("-number").first()
+    if version is None:
+        known = ", ".join(ExpertTool.objects.filter(enabled=True).values_list("name", flat=True)[:20]) or "none"
+        raise NotFound(f"There is no expert tool '{expert}'.", remedy=f"There are: {known}.")
+    return version
+
+
+def _checked(version: ExpertVersion, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(version.body)
+    check_arguments(version.hash, body["input_schema"], arguments)
+    try:
+        canonical(arguments)
+    except ValueError as error:
+        raise ArgumentsInvalid("The arguments hold a number that JSON does not have.", remedy="Correct it.") from error
+    usable = LanguageModel.objects.filter(pk__in=body["targets"], enabled=True, provider__enabled=True)
+    if not usable.exists():
+        raise Denied(
+            f"No model of the expert tool '{body['name']}' is switched on.",
+            remedy="Switch on one of its models and its provider in the admin.",
+        )
+    return body
+
+
+def _depth(parent: str, expert: str) -> int:
+    """How deep the new run is; refuses what would go round in a circle."""
+    names, above = [], Run.objects.filter(pk=parent).select_related("parent").first() if parent else None
+    while above is not None:
+        names.append(above.expert_name)
+        above = above.parent
+    if expert in names:
+        raise Denied(f"The expert tool '{expert}' is calling itself.", remedy="Take it off its own whitelist.")
+    if len(names) >= MAX_DEPTH:
+        raise Denied(f"Expert tools may call each other {MAX_DEPTH} deep.", remedy="Shorten the chain.")
+    return len(names)
+
+
+def wake(run_id: str) -> None:
+    """Tell a worker; without a broker the clock finds the run within seconds."""
+    from celery import current_app
+    from kombu.exceptions import OperationalError
+
+    try:
+        current_app.send_task("subagents.tasks.advance_run", args=[run_id], retry=False)
+    except OperationalError:
+        log.warning("broker_away", task="advance_run", run=run_id)
+
+
+def due(now: datetime, limit: int = 200) -> list[str]:
+    """Open runs that nobody works on and that have something to do."""
+    free = Q(lease_until=None) | Q(lease_until__lt=now)
+    awake = Q(wake_at=None) | Q(wake_at__lte=now)
+    return list(Run.objects.open().filter(free, awake).order_by("created_at").values_list("pk", flat=True)[:limit])
+
+
+@transaction.atomic
+def cancel(*, run_id: str, actor: str, reason: str = "") -> Run:
+    """Ask the run to stop; whoever works on it does so within a second, a sleeping one at once. Idempotent."""
+    run = _locked(run_id)
+    if run.finished_at is not None:
+        return run
+    Run.objects.filter(pk=run.pk).update(cancel_requested=True, wake_at=None)
+    audit.record(kind="run.cancelled", actor=actor, subject=f"run:{run.pk}", reason=reason)
+    transaction.on_commit(lambda: wake(run.pk))
+    return run
+
+
+@transaction.atomic
+def settle(*, call_id: int, as_what: str, actor: str, note: str = "") -> ToolCall:
+    """An operator says what became of an unknown call: ``done``, ``failed``, or ``repeat`` it.
+
+    Only while its run is open: an ended run has told its caller already. Raises Conflict otherwise.
+    """
+    call = ToolCall.objects.select_related("run").get(pk=call_id)
+    run = _locked(call.run_id)
+    if run.finished_at is not None:
+        raise Conflict("This run has ended.", remedy="Start a new one.")
+    if as_what == "repeat" and run.turns.filter(number__gt=call.turn_number).exists():
+        raise Conflict(
+            "The model has gone on since; it was told that the outcome is not known.",
+            remedy="Mark the call as done or failed.",
+        )
+    states = {"done": CallState.DONE, "failed": CallState.FAILED, "repeat": CallState.PLANNED}
+    if as_what not in states:
+        raise ConfigInvalid("Say done, failed or repeat.", remedy="Choose one of them.")
+    text = {
+        "done": f"(An operator has found out: this call took effect. {note}".strip() + ")",
+        "failed": f"(tool failed: an operator has found out that this call had no effect. {note}".strip() + ")",
+        "repeat": "",
+    }[as_what]
+    changed = ToolCall.objects.filter(pk=call_id, state=CallState.UNKNOWN).update(
+        state=states[as_what], result=text, is_error=as_what == "failed", settled_by=actor
+    )
+    if not changed:
+        raise Conflict("This call is no longer unknown.", remedy="Look at the run again.")
+    audit.record(kind=f"run.call_{as_what}", actor=actor, subject=f"run:{run.pk}", call=call.invocation, note=note)
+    transaction.on_commit(lambda: wake(run.pk))
+    return ToolCall.objects.get(pk=call_id)
+
+
+def _locked(run_id: str) -> Run:
+    run = Run.objects.select_for_update().filter(pk=run_id).first()
+    if run is None:
+        raise NotFound("There is no such run.", remedy="Look at the list of runs.")
+    return run

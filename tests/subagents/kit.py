@@ -1,0 +1,67 @@
+"""Expert tools over scripted models and fake servers, for every test of runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from mcpregistry.models import Server, Tool
+from mcpregistry.services import access
+from subagents.llm.scripted.app import ScriptedModels
+from subagents.llm.scripted.script import load
+from subagents.models import ExpertTool, LanguageModel, Provider, Run, ToolCall
+from subagents.services import experts, runs
+from tests.calls.conftest import ACTOR, add_server, tool
+
+WORDS = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+
+
+class Bench:
+    """One provider that is scripted, the servers behind it, and the journal of what they received."""
+
+    def __init__(self, base: str, models: ScriptedModels, journal: Path) -> None:
+        self.models = models
+        self.journal = journal
+        self.provider = Provider.objects.create(slug="scripts", kind="scripted", base_url=f"{base}/v1", timeout=20)
+
+    def model(self, name: str, *turns: Any, final: Any = None, repeat: bool = False, **fields: Any) -> LanguageModel:
+        """A model and its script."""
+        scenario = {"turns": list(turns), "repeat": repeat} | ({"final": final} if final else {})
+        self.models.script = self.models.script.merged(load({name: scenario}))
+        facts = {"input_price": "1", "output_price": "5", "tokenizer": "tiktoken:o200k_base"} | fields
+        return LanguageModel.objects.create(provider=self.provider, name=name, **facts)
+
+    def server(self, fake: str = "echo", *names: str, read_only: Sequence[str] = (), **fields: Any) -> Server:
+        env = {"FAKE_JOURNAL": str(self.journal)} | fields.pop("env", {})
+        server = add_server(fake, *(tool(name) for name in names or ("echo",)), env=env, **fields)
+        Tool.objects.filter(server=server, name__in=read_only).update(read_only=True)
+        return server
+
+    def expert(self, *targets: LanguageModel, uses: Sequence[Server] = (), **fields: Any) -> ExpertTool:
+        facts = {"name": "expert", "description": "Knows.", "arguments": WORDS, "max_seconds": 120} | fields
+        expert = experts.save_expert(expert=ExpertTool(**facts), targets=targets, actor=ACTOR)
+        for server in uses:
+            access.grant(agent=expert.agent, server=server, actor=ACTOR)
+        return expert
+
+    def start(self, text: str = "why?", expert: str = "expert") -> Run:
+        return runs.start(expert=expert, arguments={"text": text}, origin="rest")
+
+    def sent(self) -> list[dict[str, Any]]:
+        """The parameters of every ``tools/call`` that reached a server."""
+        lines = self.journal.read_text().splitlines() if self.journal.exists() else []
+        return [m["params"] for m in map(json.loads, lines) if m.get("method") == "tools/call"]
+
+
+def calls(*asked: tuple[str, Any], **turn: Any) -> dict[str, Any]:
+    """A turn that asks for these tool calls."""
+    return {"calls": [{"name": name, "arguments": arguments} for name, arguments in asked], **turn}
+
+
+def states(run: Run) -> list[tuple[str, str]]:
+    return list(ToolCall.objects.filter(run=run).order_by("turn_number", "index").values_list("name", "state"))
+
+
+Make = Callable[[], Bench]

@@ -1,0 +1,63 @@
+"""A bench, and a worker: an engine for calls with an engine for runs on it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcpregistry.calls.engine import Engine
+from mcpregistry.db import db_call
+from subagents.llm.scripted.app import ScriptedModels
+from subagents.llm.scripted.running import running
+from subagents.llm.scripted.script import Script
+from subagents.models import Run
+from subagents.runs.engine import RunEngine
+from tests.calls.conftest import broken
+from tests.subagents.kit import Bench
+
+
+@pytest.fixture
+def bench(live_db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    monkeypatch.setattr("subagents.services.runs.wake", lambda run_id: None)  # no broker: tests drive by hand
+    models = ScriptedModels(Script())
+    with running(models) as base:
+        yield Bench(base, models, tmp_path / "journal")
+
+
+class Worker:
+    def __init__(self, engine: Engine, runs: RunEngine) -> None:
+        self.engine, self.runs = engine, runs
+
+    async def drive(self, run: Run) -> Run:
+        """Work on it until it has ended or sleeps."""
+        await self.runs.drive(run.pk)
+        return await db_call(Run.objects.get, pk=run.pk)
+
+    async def until(self, run: Run, done: Callable[[Run], bool]) -> Run:
+        async with asyncio.timeout(30):
+            while not done(found := await self.drive(run)):
+                await db_call(Run.objects.filter(pk=run.pk).update, wake_at=None)
+                await asyncio.sleep(0.02)
+        return found
+
+
+@pytest.fixture
+async def worker(bench: Bench) -> AsyncIterator[Callable[..., Any]]:
+    """``await worker()`` starts one. All stop at the end, and every invariant must hold."""
+    made: list[Worker] = []
+
+    async def make(**options: Any) -> Worker:
+        engine = Engine("worker")
+        await engine.start()
+        made.append(Worker(engine, RunEngine(engine, f"worker-{len(made)}", **options)))
+        return made[-1]
+
+    yield make
+    for each in made:
+        await each.runs.stop()
+        await each.engine.stop()
+    assert await db_call(broken) == []

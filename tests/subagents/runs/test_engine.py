@@ -1,0 +1,273 @@
+"""A run from its question to its answer, over a scripted model and real MCP servers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from mcpregistry.db import db_call
+from mcpregistry.models import Invocation
+from subagents.domain.context import REFUSAL
+from subagents.domain.lifecycle import Exit, RunState
+from subagents.domain.outputs import handle_of
+from subagents.models import Attempt, Run, StoredOutput, ToolCall, Turn
+from subagents.services import runs
+from tests.subagents.kit import Bench, calls, states
+
+LOOK = calls(("echo__echo", {"text": "{{ user.json.text }}"}))
+ANSWER = {"text": "It said {{ last.json.arguments.text }}."}
+
+
+def rows(model: Any, run: Run) -> list[Any]:
+    return list(model.objects.filter(run=run))
+
+
+async def test_a_question_becomes_calls_and_an_answer(bench: Bench, worker: Any) -> None:
+    def prepare() -> Run:
+        bench.expert(bench.model("m", LOOK, ANSWER), uses=[bench.server()])
+        return bench.start("hello")
+
+    run = await db_call(prepare)
+    run = await (await worker()).drive(run)
+    assert (run.error, run.answer, run.state, run.exit) == ("", "It said hello.", RunState.DONE, Exit.ANSWER)
+    assert [p["arguments"] for p in bench.sent()] == [{"text": "hello"}]
+    turns = await db_call(rows, Turn, run)
+    assert run.input_tokens == sum(t.input_tokens for t in turns) > 0
+    assert run.cost == sum(t.cost for t in turns) > 0
+    (call,) = await db_call(rows, ToolCall, run)
+    record = await db_call(Invocation.objects.get, pk=call.invocation)
+    assert (record.origin, record.request_id, record.state) == ("run", run.pk, "succeeded")
+
+
+async def test_the_model_sees_its_whitelist_and_nothing_else(bench: Bench, worker: Any) -> None:
+    def prepare() -> Run:
+        echo = bench.server("echo", "echo", "pid")
+        bench.server("slow", "count")
+        asked = calls(
+            ("slow__count", {}), ("echo__nonsense", {}), ("slow::count", {}), ("SLOW__count", {}), ("count", {}),
+            ("expert", {}), ("../slow__count", {}), ("slow__count\u200b", {}),
+        )  # fmt: skip
+        bench.expert(bench.model("m", asked, {"text": "done"}), uses=[echo])
+        return bench.start()
+
+    run = await db_call(prepare)
+    run = await (await worker()).drive(run)
+    assert {state for _, state in await db_call(states, run)} == {"refused"}
+    assert bench.sent() == []
+    assert set(bench.models.journal[0]["tools"]) == {"echo__echo", "echo__pid", "tool_output"}
+    assert run.answer == "done"
+
+
+async def test_broken_arguments_go_back_to_the_model(bench: Bench, worker: Any) -> None:
+    def prepare() -> Run:
+        bench.expert(
+            bench.model("m", calls(("echo__echo", '{"text": ')), {"text": "{{ last.text }}"}), uses=[bench.server()]
+        )
+        return bench.start()
+
+    run = await db_call(prepare)
+    run = await (await worker()).drive(run)
+    assert "no JSON object" in run.answer
+    assert bench.sent() == []
+
+
+async def test_the_last_step_offers_no_tools(bench: Bench, worker: Any) -> None:
+    def prepare() -> Run:
+        endless = bench.model("m", LOOK, repeat=True, final={"text": "as far as I came"})
+        bench.expert(endless, uses=[bench.server()], max_steps=4)
+        return bench.start()
+
+    run = await db_call(prepare)
+    run = await (await worker()).drive(run)
+    assert (run.state, run.exit, run.answer) == (RunState.DONE, Exit.MAX_TURNS, "as far as I came")
+    assert len(bench.models.journal) == 4
+    assert [bool(e["tools"]) for e in bench.models.journal] == [True, True, True, False]
+    assert len(bench.sent()) == 3
+
+
+async def test_the_next_model_answers_when_the_first_cannot(bench: Bench, worker: Any) -> None:
+    def prepare() -> Run:
+        broke = bench.model("broke", {"text": "never", "attempts": [{"status": 401, "message": "no"}]})
+        limited = bench.model("limited", {"text": "never", "attempts": [{"status": 429, "retry_after": 60}] * 9})
+        good = bench.model("good", {"text": "here"})
+        bench.expert(broke, limited, good)
+        return bench.start()
+
+    run = await db_call(prepare)
+    run = await (await worker()).drive(run)
+    assert (run.answer, run.exit) == ("here", Exit.ANSWER)
+    tried = await db_call(rows, Attempt, run)
+    assert [(a.model_name, a.trouble, a.retry_after) for a in tried] == [
+        ("scripts/broke", "auth", None),
+        ("scripts/limited", "rate_limited", 60.0),
+    ]
+
+
+async def test_without_any_model_the_run_says_so(bench: Bench, worker: Any) -> None:
+    def prepare() -> Run:
+        bench.expert(bench.model("broke", {"text": "x", "attempts": [{"status": 401, "message": "no"}]}))
+        return bench.start()
+
+    run = await db_call(prepare)
+    run = await (await worker()).drive(run)
+    assert (run.state, run.exit) == (RunState.FAILED, Exit.AUTH)
+    assert "scripts/broke" in run.error
+
+
+async def test_a_large_result_is_stored_and_read_page_by_page(bench: Bench, worker: Any) -> None:
+    big = "\n".join(f"line {n}" for n in range(1, 5001))
+
+    def prepare() -> Run:
+        model = bench.model(
+            "m",
+            calls(("echo__echo", {"text": big})),
+            calls(("tool_output", {"handle": "HANDLE", "find": "line 4321"})),
+            {"text": "{{ last.text }}"},
+        )
+        bench.expert(model, uses=[bench.server()])
+        return bench.start()
+
+    run = await db_call(prepare)
+    handle = handle_of(run.pk, "1/0")
+    scenario = bench.models.script.scenarios["m"]
+    scenario.turns[1]["calls"][0]["arguments"]["handle"] = handle
+    run = await (await worker()).drive(run)
+    assert "line 4321" in run.answer
+    stored = await db_call(StoredOutput.objects.get, handle=handle)
+    assert stored.bytes > 40_000
+    first = (await db_call(rows, ToolCall, run))[0]
+    assert len(first.result) < 5_000
+    assert handle in first.result
+
+
+async def test_what_the_window_cannot_hold_is_refused_and_the_model_concludes(bench: Bench, worker: Any) -> None:
+    def prepare() -> Run:
+        model = bench.model(
+            "m",
+            calls(
+                ("echo__echo", {"text": "x y " * 2_000}),
+                ("echo__echo", {"text": "small"}),
+                usage={"input": 300, "output": 4_000},
+            ),
+            final={"text": "concluded"},
+            context_window=7_000,
+            max_output=200,
+        )
+        bench.expert(model, uses=[bench.server()], max_result_bytes=1_000_000)
+        return bench.start()
+
+    run = await db_call(prepare)
+    run = await (await worker()).drive(run)
+    assert (run.exit, run.answer) == (Exit.TOKEN_LIMIT, "concluded")
+    assert [c.result for c in await db_call(rows, ToolCall, run)] == [REFUSAL, REFUSAL]
+
+
+async def test_money_is_reserved_before_it_is_spent(bench: Bench, worker: Any) -> None:
+    def prepare() -> Run:
+        dear = bench.model(
+            "m", LOOK, repeat=True, final={"text": "short of money"}, input_price="100", output_price="1000", max_output=100
+        )  # fmt: skip
+        bench.expert(dear, uses=[bench.server()], max_cost=Decimal("0.5"), max_steps=50)
+        return bench.start()
+
+    run = await db_call(prepare)
+    run = await (await worker()).drive(run)
+    assert run.exit == Exit.BUDGET
+    assert run.cost is not None
+    assert run.cost <= Decimal("0.5")
+
+
+async def test_an_answer_that_fits_no_schema_gets_one_more_try(bench: Bench, worker: Any) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+
+    def prepare() -> Run:
+        model = bench.model("m", {"text": '{"n": "five"}'}, final={"text": '```json\n{"n": 5}\n```'})
+        bench.expert(model, output_schema=schema, uses=[bench.server()])
+        return bench.start()
+
+    run = await db_call(prepare)
+    run = await (await worker()).drive(run)
+    assert (run.state, json.loads(run.structured)) == (RunState.DONE, {"n": 5})
+    assert len(bench.models.journal) == 2
+
+
+async def test_an_answer_that_never_fits_ends_the_run(bench: Bench, worker: Any) -> None:
+    def prepare() -> Run:
+        bench.expert(bench.model("m", {"text": "no json"}, repeat=True), output_schema={"type": "object"})
+        return bench.start()
+
+    run = await db_call(prepare)
+    run = await (await worker()).drive(run)
+    assert (run.state, run.exit) == (RunState.FAILED, Exit.INVALID_OUTPUT)
+    assert len(bench.models.journal) == 2
+
+
+async def test_reading_calls_go_together_and_a_writing_one_alone(bench: Bench, worker: Any) -> None:
+    asked = calls(*((f"slow__{name}", {"steps": 1, "pause": 0.3}) for name in ("read", "read", "count", "read")))
+
+    def prepare() -> Run:
+        server = bench.server("slow", "count", "read", read_only=["read"])
+        bench.expert(bench.model("m", asked, {"text": "done"}), uses=[server])
+        return bench.start()
+
+    run = await db_call(prepare)
+    run = await (await worker()).drive(run)
+    records = sorted(
+        await db_call(lambda: list(Invocation.objects.filter(request_id=run.pk))), key=lambda r: r.dispatched_at
+    )
+    names = [r.tool_name for r in records]
+    assert names == ["read", "read", "count", "read"]
+    first, second, write, last = records
+    assert second.dispatched_at < first.finished_at, "reading calls run at the same time"
+    assert write.dispatched_at >= max(first.finished_at, second.finished_at)
+    assert last.dispatched_at >= write.finished_at
+
+
+async def test_cancelling_reaches_the_tool_call(bench: Bench, worker: Any) -> None:
+    def prepare() -> Run:
+        server = bench.server("slow", "count")
+        bench.expert(bench.model("m", calls(("slow__count", {"steps": 1000, "pause": 0.1}))), uses=[server])
+        return bench.start()
+
+    run = await db_call(prepare)
+    here = await worker()
+    here.runs.wake(run.pk)
+    async with asyncio.timeout(20):
+        while not bench.sent():
+            await asyncio.sleep(0.02)
+    await db_call(runs.cancel, run_id=run.pk, actor="test")
+    async with asyncio.timeout(20):
+        while (run := await db_call(Run.objects.get, pk=run.pk)).finished_at is None:
+            await asyncio.sleep(0.02)
+    assert (run.state, run.exit) == (RunState.CANCELLED, Exit.CANCELLED)
+    assert await db_call(states, run) == [("slow__count", "unknown")]
+
+
+async def test_a_run_shows_what_it_saved(bench: Bench, worker: Any) -> None:
+    def prepare() -> tuple[Run, Run]:
+        server = bench.server()
+        long = bench.model("long", calls(("echo__echo", {"text": "word " * 1000})), {"text": "short"})
+        tiny = bench.model("tiny", {"text": "a long answer without any call " * 20})
+        bench.expert(long, uses=[server], name="reads")
+        bench.expert(tiny, name="talks")
+        return bench.start(expert="reads"), bench.start(expert="talks")
+
+    reads, talks = await db_call(prepare)
+    here = await worker()
+    assert (await here.drive(reads)).savings["context_saved"] > 1000
+    assert (await here.drive(talks)).savings["context_saved"] < 0
+
+
+@pytest.mark.parametrize("fields", [{"max_seconds": 1}])
+async def test_time_that_is_over_ends_the_run(bench: Bench, worker: Any, fields: dict[str, Any]) -> None:
+    def prepare() -> Run:
+        bench.expert(bench.model("m", {"text": "late", "attempts": [{"stall": True}] * 5}), **fields)
+        return bench.start()
+
+    run = await db_call(prepare)
+    run = await (await worker()).drive(run)
+    assert (run.state, run.exit) == (RunState.FAILED, Exit.TIME_LIMIT)

@@ -42,7 +42,7 @@ _GIVE = (
     r"share|encode|copy|paste|fill|insert|add|submit|needs?|requires?|takes?|report|reveal|return|print|list|display|"
     r"show|leak|collect|extract|exfiltrate|write|store|embed|place|prefix|start|fetch|get|read|with)"
 )
-_SECRET = (
+_SENSITIVE = (
     r"(?:passwords?|passphrases?|master password|api[ _-]?(?:keys?|tokens?)|private keys?|secret keys?|ssh keys?|"
     r"(?:access|oauth|auth|session|bearer|refresh) (?:tokens?|cookies?|keys?)|login data|credentials?|secrets|"
     r"environment variables|cookies|the vault|(?:credit )?card numbers?|cvc|cvv|passport numbers?|date of birth|"
@@ -119,11 +119,11 @@ def _rows() -> list[tuple[str, Severity, str, str]]:
          r"(?:contents? of|read) (?:the )?(?:\.?env file|etc (?:passwd|shadow))|\bkeychain\b|secring|"
          r"(?:^|[\s`'\"(/])\.env\b"),
         ("secret", alarm, "It asks for a secret.",
-         rf"\b{_GIVE}\b.{{0,60}}\b(?:the user'?s?|user's|your|all|every|each|any|stored|saved|session|master|their|its) ?[\w ,']{{0,30}}\b{_SECRET}\b"),
+         rf"\b{_GIVE}\b.{{0,60}}\b(?:the user'?s?|user's|your|all|every|each|any|stored|saved|session|master|their|its) ?[\w ,']{{0,30}}\b{_SENSITIVE}\b"),
         ("secret", alarm, "It asks for a secret.",
-         rf"\b(?:leak|exfiltrate|steal|dump|harvest|disclose|hand over|send|upload|post|transmit|attach|copy)\b.{{0,40}}\b{_SECRET}\b|"
+         rf"\b(?:leak|exfiltrate|steal|dump|harvest|disclose|hand over|send|upload|post|transmit|attach|copy)\b.{{0,40}}\b{_SENSITIVE}\b|"
          r"\b(?:password|passphrase|private key|api key|token)s? (?:of the user|as proof|here)\b|"
-         rf"\b(?:enter|type in|supply)\b.{{0,40}}\b{_SECRET}\b.{{0,30}}\bhere\b|\bsecrets? that you (?:hold|know|have)|"
+         rf"\b(?:enter|type in|supply)\b.{{0,40}}\b{_SENSITIVE}\b.{{0,30}}\bhere\b|\bsecrets? that you (?:hold|know|have)|"
          r"\b(?:forward|send) the user"),
         ("conversation", alarm, "It asks for what was said in the conversation.",
          rf"\b(?:send|pass|include|give|provide|append|attach|hand|supply|upload|post|transmit|forward|share|encode|call this tool|input:|with)\b"

@@ -14,15 +14,16 @@ from functools import cached_property
 from typing import Any
 
 from django.db import transaction
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from mcpregistry.domain import scanner
 from mcpregistry.domain.canonical import digest, plain, stored
 from mcpregistry.domain.definitions import differences, visible
 from mcpregistry.domain.errors import Conflict
+from mcpregistry.domain.phrases import Severity
 from mcpregistry.models import Definition, Server, ServerEvent, Tool
-from mcpregistry.services import audit
-
+from mcpregistry.services import audit, notifications
 
 _OTHER_NAMES = 20_000  # to compare new names with
 
@@ -41,9 +42,7 @@ class Changes:
 
 
 @transaction.atomic
-def observe(
-    *, server: Server, listed: Iterable[dict[str, Any]], instructions: str = "", process: str = ""
-) -> Changes:
+def observe(*, server: Server, listed: Iterable[dict[str, Any]], instructions: str = "", process: str = "") -> Changes:
     """Store what the server offers now. New and changed tools wait for approval; nothing is lost.
 
     ``instructions``: what the server tells every model that uses it, part of each of its tools' definitions.
@@ -76,6 +75,7 @@ class _Look:
     now: datetime
     names: frozenset[str]
     changes: Changes = field(default_factory=Changes)
+    undecided: set[str] = field(default_factory=set)
 
     @cached_property
     def others(self) -> frozenset[str]:
@@ -100,6 +100,8 @@ def _observe_one(look: _Look, tool: Tool | None, name: str, body: dict[str, Any]
     definition = _definition(look, tool, body)
     if tool.latest is not None and tool.latest != definition:
         changes.changed.append(name)
+    if definition.decided_at is None:
+        look.undecided.add(name)
     facts: dict[str, Any] = {"latest": definition, "present": True}
     if definition.approved:
         facts["pinned"] = definition  # back to an approved text: it heals by itself
@@ -130,6 +132,8 @@ def _announce(look: _Look, process: str) -> None:
         server=server, at=look.now, kind="tools", message=f"Tools: {', '.join(words)}.", process=process
     )
     audit.record(kind="tools.changed", actor="server", subject=f"server:{server.slug}", **facts)
+    added, changed = ([n for n in names if n in look.undecided] for names in (changes.added, changes.changed))
+    notifications.enqueue_definitions(server=server, added=added, changed=changed, now=look.now)
 
 
 def _named(changes: Changes) -> list[tuple[str, list[str]]]:
@@ -142,13 +146,25 @@ def approve(*, definition: Definition, actor: str, user: object = None) -> Tool:
     tool = _locked(definition)
     before = tool.pinned.data if tool.pinned else {}
     _decide(definition, user, approved=True)
-    said_now_is_approved = tool.definitions.filter(pk=tool.latest_id, approved=True).exists()
+    said_now_is_approved = tool.latest is not None and tool.latest.approved  # read after the decision
     _pin(tool, tool.latest_id if said_now_is_approved else definition.pk)
+    fields = differences(before, definition.data)
     audit.record(
-        kind="definition.approved", actor=actor, subject=f"tool:{tool}", hash=definition.hash,
-        fields=differences(before, definition.data),
+        kind="definition.approved", actor=actor, subject=f"tool:{tool}", hash=definition.hash, fields=fields,
+        severity=definition.severity,
     )  # fmt: skip
+    if before and "annotations" in fields:
+        _withdraw_confirmation(tool, actor)
     return tool
+
+
+def _withdraw_confirmation(tool: Tool, actor: str) -> None:
+    """What somebody vouched for was another claim: the worst is assumed until somebody looks again."""
+    if (tool.read_only, tool.destructive, tool.open_world) == (None, None, None):
+        return
+    tool.read_only = tool.destructive = tool.open_world = None
+    tool.save(update_fields=["read_only", "destructive", "open_world"])
+    audit.record(kind="tool.confirmation_withdrawn", actor=actor, subject=f"tool:{tool}")
 
 
 @transaction.atomic
@@ -186,9 +202,7 @@ def _locked(definition: Definition) -> Tool:
 
 
 def _decide(definition: Definition, user: object, *, approved: bool) -> None:
-    Definition.objects.filter(pk=definition.pk).update(
-        approved=approved, decided_at=timezone.now(), decided_by=user
-    )
+    Definition.objects.filter(pk=definition.pk).update(approved=approved, decided_at=timezone.now(), decided_by=user)
 
 
 def _pin(tool: Tool, definition_id: int | None) -> None:
@@ -199,10 +213,26 @@ def _pin(tool: Tool, definition_id: int | None) -> None:
 @transaction.atomic
 def approve_waiting(*, server: Server, actor: str, user: object = None) -> int:
     """Approve the newest definition of every tool of the server that waits. Returns how many."""
-    waiting = [tool.latest for tool in server.tools.waiting().select_related("latest") if tool.latest]
+    return _approve_each(server.tools.waiting(), actor, user)
+
+
+def _approve_each(tools: QuerySet[Tool], actor: str, user: object) -> int:
+    waiting = [tool.latest for tool in tools.select_related("latest") if tool.latest]
     for definition in waiting:
         approve(definition=definition, actor=actor, user=user)
     return len(waiting)
+
+
+@transaction.atomic
+def approve_clean(*, server: Server, up_to: int, actor: str, user: object = None) -> int:
+    """Approve what waits and gave the scanner no alarm. Returns how many.
+
+    ``up_to``: the newest definition (its id) that was there when the person looked.
+    """
+    clean = server.tools.waiting().filter(
+        latest__lte=up_to, latest__severity__lt=Severity.ALARM, latest__scanner=scanner.VERSION
+    )
+    return _approve_each(clean, actor, user)
 
 
 @transaction.atomic

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import include, path
 
-from mcpregistry.web import detail, figures, history, queue
+from mcpregistry.web import definitions, detail, figures, history, queue
 
 approvals = [
     path("", queue.queue, name="queue"),
@@ -20,4 +20,15 @@ approvals = [
     path("<slug:pk>/alike/", queue.alike, name="alike"),
 ]
 
-urlpatterns = [path("approvals/", include((approvals, "approvals")))]
+inbox = [
+    path("", definitions.inbox, name="inbox"),
+    path("clean/<str:slug>/", definitions.approve_clean, name="clean"),
+    path("<int:pk>/approve/", definitions.decide, {"verdict": "approve"}, name="approve"),
+    path("<int:pk>/reject/", definitions.decide, {"verdict": "reject"}, name="reject"),
+    path("<int:pk>/revert/", definitions.decide, {"verdict": "revert"}, name="revert"),
+]
+
+urlpatterns = [
+    path("approvals/", include((approvals, "approvals"))),
+    path("definitions/", include((inbox, "definitions"))),
+]

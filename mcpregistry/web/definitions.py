@@ -1,0 +1,221 @@
+"""The inbox of definitions: what servers say otherwise than was approved, and the decision about it.
+
+A definition never changes, so the id in a form names exactly what was shown; if the server says something
+else by now, the decision is refused. Deciding is POST only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+from django.contrib import messages
+from django.core.paginator import Paginator
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils.http import url_has_allowed_host_and_scheme
+
+from mcpregistry import queries_definitions as queries
+from mcpregistry.admin.base import actor
+from mcpregistry.domain.definitions import INSTRUCTIONS
+from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound, SlipsnisseError
+from mcpregistry.domain.phrases import Severity
+from mcpregistry.domain.reveal import reveal
+from mcpregistry.domain.scanner import Finding
+from mcpregistry.domain.wording import Rewording, rewordings
+from mcpregistry.models import Definition, Server, Tool
+from mcpregistry.queries_definitions import Tally, Wanted
+from mcpregistry.services import definitions, health, policy
+from mcpregistry.web.pages import page, person, show
+
+_PER_PAGE = 25
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One tool of the inbox, with what is needed to decide. ``data`` is the whole text of a new one."""
+
+    tool: Tool
+    definition: Definition | None
+    status: str
+    changes: list[Rewording]
+    data: dict[str, Any]
+    findings: list[Finding]
+    claims: dict[str, Any]
+    revertible: bool
+
+    @property
+    def severity(self) -> Severity:
+        return max((finding.severity for finding in self.findings), default=Severity.CLEAN)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One server's entries. What its instructions say concerns each of its tools, so it is shown once."""
+
+    server: Server
+    entries: list[Entry]
+    tally: Tally | None
+    instructions: str = ""
+    rewording: Rewording | None = None
+    findings: list[Finding] = field(default_factory=list)
+
+
+@page("view_definition")
+def inbox(request: HttpRequest) -> HttpResponse:
+    wanted = _wanted(request)
+    shown = Paginator(queries.inbox(wanted), _PER_PAGE).get_page(request.GET.get("page"))
+    kept = request.GET.copy()
+    kept.pop("page", None)
+    context = {
+        "title": "Definitions", "wanted": wanted, "page": shown, "groups": _groups([*shown.object_list]),
+        "counts": queries.counts(), "servers": queries.servers_with_drift(), "severities": [*queries.SEVERITIES],
+        "show": wanted.show or "waiting", "query": kept.urlencode(), "here": request.get_full_path(),
+        "may_decide": request.user.has_perm("mcpregistry.approve_definition"),
+    }  # fmt: skip
+    return show(request, "definitions/inbox.html", context)
+
+
+def _wanted(request: HttpRequest) -> Wanted:
+    names = ("show", "server", "severity", "search")
+    return Wanted(**{name: request.GET.get(name, "").replace("\x00", "").strip()[:300] for name in names})
+
+
+def _groups(tools: list[Tool]) -> list[Group]:
+    tallies = queries.tallies({tool.server_id for tool in tools})
+    groups = [(server, [*rows]) for server, rows in groupby(tools, key=lambda tool: tool.server)]
+    return [_group(server, [_entry(tool) for tool in rows], tallies.get(server.pk)) for server, rows in groups]
+
+
+def _group(server: Server, entries: list[Entry], tally: Tally | None) -> Group:
+    """Lift what all entries say of the server's instructions to the server."""
+    told = next((e for e in entries if e.tool.present and e.definition and INSTRUCTIONS in e.definition.data), None)
+    if told is None:
+        return Group(server, entries, tally)
+    reworded = (change for e in entries for change in e.changes if change.field == INSTRUCTIONS)
+    findings = [finding for finding in told.findings if _of_instructions(finding)]
+    said = str(told.definition.data[INSTRUCTIONS]) if told.definition else ""
+    return Group(server, [_own(entry) for entry in entries], tally, said, next(reworded, None), findings)
+
+
+def _own(entry: Entry) -> Entry:
+    """Without what is shown with the server."""
+    return Entry(
+        entry.tool, entry.definition, entry.status, [c for c in entry.changes if c.field != INSTRUCTIONS],
+        {key: value for key, value in entry.data.items() if key != INSTRUCTIONS},
+        [f for f in entry.findings if not _of_instructions(f)], entry.claims, entry.revertible,
+    )  # fmt: skip
+
+
+def _of_instructions(finding: Finding) -> bool:
+    return finding.where == f"/{INSTRUCTIONS}"
+
+
+def _entry(tool: Tool) -> Entry:
+    old, new = tool.pinned, tool.latest
+    compared = old is not None and new is not None and old.pk != new.pk
+    data = new.data if new else {}
+    return Entry(
+        tool=tool,
+        definition=new,
+        status="new" if tool.status == "quarantined" else tool.status,
+        changes=rewordings(old.data, data) if old and compared else [],
+        data={} if compared else data,
+        findings=new.findings if new else [],
+        claims=_claims(data),
+        revertible=compared,
+    )
+
+
+def _claims(data: dict[str, Any]) -> dict[str, Any]:
+    """What the server says the tool does (its annotations); nobody has checked it."""
+    said = data.get("annotations")
+    return {hint: said[hint] for hint in policy.HINTS.values() if isinstance(said, dict) and hint in said}
+
+
+# Decisions
+
+
+@page("approve_definition", "POST")
+def decide(request: HttpRequest, pk: int, verdict: str) -> HttpResponse:
+    """``verdict``: approve, reject or revert. A GET leads to the inbox: links decide nothing."""
+    if request.method != "POST":
+        return HttpResponseRedirect(reverse("definitions:inbox"))
+    try:
+        _tell(request, _VERDICTS[verdict](request, _newest(pk)))
+    except SlipsnisseError as error:
+        messages.error(request, reveal(str(error), 1_000))
+    return _back(request)
+
+
+@page("approve_definition", "POST")
+def approve_clean(request: HttpRequest, slug: str) -> HttpResponse:
+    """Everything of one server that waited when the page was shown and gave no alarm."""
+    if request.method != "POST":
+        return HttpResponseRedirect(reverse("definitions:inbox"))
+    server = Server.objects.filter(slug=slug).first()
+    up_to = request.POST.get("up_to", "")
+    if server is None or not up_to.isdecimal() or len(up_to) > 18:
+        raise NotFound("There is no such server.", remedy="Go back to the inbox.")
+    count = definitions.approve_clean(
+        server=server, up_to=int(up_to), actor=actor(request), user=person(request)
+    )  # fmt: skip
+    _tell(request, f"{count} definition{'' if count == 1 else 's'} of {server.slug} approved.")
+    return _back(request)
+
+
+def _newest(pk: int) -> Definition:
+    definition = Definition.objects.select_related("tool__server").filter(pk=pk).first()
+    if definition is None:
+        raise NotFound("There is no such definition.", remedy="Go back to the inbox.")
+    if definition.tool.latest_id != pk:
+        raise Conflict("The server has changed the definition meanwhile.", remedy="Read it again, then decide.")
+    return definition
+
+
+@transaction.atomic
+def _approve(request: HttpRequest, definition: Definition) -> str:
+    tool = definitions.approve(definition=definition, actor=actor(request), user=person(request))
+    if request.POST.get("confirm") == "on":
+        policy.confirm_claims(
+            tool=Tool.objects.select_related("pinned", "server").get(pk=tool.pk), actor=actor(request)
+        )
+    return f"{_name(definition)} is approved: it serves while its server says exactly this."
+
+
+def _reject(request: HttpRequest, definition: Definition) -> str:
+    definitions.reject(definition=definition, actor=actor(request), user=person(request))
+    return f"{_name(definition)} is rejected: this text is never served."
+
+
+def _revert(request: HttpRequest, definition: Definition) -> str:
+    definitions.revert(definition=definition, actor=actor(request), user=person(request))
+    try:
+        asked = health.request_refresh(server=definition.tool.server, actor=actor(request))
+    except (Conflict, ConfigInvalid):  # the server is switched off: it is read when it comes back
+        asked = False
+    soon = "The server is asked again now." if asked else "It is compared when the server is read next."
+    return f"{_name(definition)} keeps its earlier text and serves again as soon as the server offers that. {soon}"
+
+
+_VERDICTS: dict[str, Callable[[HttpRequest, Definition], str]] = {
+    "approve": _approve, "reject": _reject, "revert": _revert,
+}  # fmt: skip
+
+
+def _name(definition: Definition) -> str:
+    return reveal(definition.tool.name, 100)
+
+
+def _tell(request: HttpRequest, text: str) -> None:
+    messages.success(request, text)
+
+
+def _back(request: HttpRequest) -> HttpResponse:
+    """To the list as it was narrowed, if the form says where it was."""
+    where = request.POST.get("back", "")
+    ours = url_has_allowed_host_and_scheme(where, allowed_hosts=None) and where.startswith("/definitions/")
+    return HttpResponseRedirect(where if ours else reverse("definitions:inbox"))

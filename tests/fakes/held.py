@@ -73,9 +73,9 @@ def bulk(count: int, *, server: str = "git", tool: str = "git_push", risk: str =
     calls, requests = [], []
     for number in range(count - 1):
         call, request = Invocation.objects.get(pk=model.call_id), ApprovalRequest.objects.get(pk=model.pk)
-        call.pk, call.arguments = f"{number:032x}"[::-1], json.dumps({"query": f"origin branch-{number}"})
+        call.pk, call.arguments = secrets.token_hex(16), json.dumps({"query": f"origin branch-{number}"})
         call.binding = digest(call.pk)
-        request.pk, request.call_id, request.join_key = f"{number:032x}"[::-1], call.pk, None
+        request.pk, request.call_id, request.join_key = secrets.token_hex(16), call.pk, None
         request.asked_at = now - timedelta(seconds=number)
         calls.append(call)
         requests.append(request)

@@ -81,7 +81,9 @@ class Approvals:
             await asyncio.wait(running, timeout=CLOSING_SECONDS)
         for task in running:
             task.cancel()
-        await asyncio.gather(*running, *self._background, return_exceptions=True)
+        while running or self._background:
+            await asyncio.gather(*running, *self._background, return_exceptions=True)
+            running = []
 
     # Asking
 
@@ -129,12 +131,13 @@ class Approvals:
         try:
             return await asyncio.shield(asking)
         except asyncio.CancelledError:
-            asking.add_done_callback(self._let_go)
+            self._spawn(self._let_go(asking, keep=self.stopping))
             raise
 
-    def _let_go(self, asking: asyncio.Future[Any]) -> None:
-        if not asking.cancelled() and asking.exception() is None and isinstance(asking.result(), Ticket):
-            self.left(asking.result())
+    async def _let_go(self, asking: asyncio.Future[Any], *, keep: bool) -> None:
+        ticket = await asking
+        if isinstance(ticket, Ticket):
+            await self._leave(ticket, GONE, keep=keep)
 
     # Waiting
 
@@ -161,11 +164,12 @@ class Approvals:
 
     def left(self, ticket: Ticket, reason: str = GONE) -> None:
         """The caller is gone: cancels what has not run, unless others wait or the rule says run. Does not wait."""
-        self._spawn(self._leave(ticket, reason))
+        self._spawn(self._leave(ticket, reason, keep=self.stopping))
 
-    async def _leave(self, ticket: Ticket, reason: str) -> None:
+    async def _leave(self, ticket: Ticket, reason: str, *, keep: bool = False) -> None:
+        """``keep``: it is we who are leaving, and the caller may come back to the next process."""
         now = datetime.now(UTC)
-        given_up = await db_call(holding.leave, request_id=ticket.id, reason=reason, now=now, keep=self.stopping)
+        given_up = await db_call(holding.leave, request_id=ticket.id, reason=reason, now=now, keep=keep)
         running = self._running.get(ticket.call_id)
         if given_up and running is not None:
             running.cancel()

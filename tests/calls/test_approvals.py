@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,23 @@ from django.contrib.auth.models import Group, User
 
 from mcpregistry.calls.call import CallOutcome
 from mcpregistry.db import db_call
+from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, Denied
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.models import ApprovalRequest, Configuration, Server
-from mcpregistry.services import approvals
+from mcpregistry.models import (
+    Agent,
+    ApprovalRequest,
+    Configuration,
+    Grant,
+    Invocation,
+    Permit,
+    PolicyRule,
+    Server,
+    Tool,
+)
+from mcpregistry.services import approvals, definitions, holding, permits, servers
+from mcpregistry.services.permits import PermitWish
 from mcpregistry.services.roles import install_roles
-from tests.calls.conftest import Site, add_server, told, tool
+from tests.calls.conftest import ACTOR, Site, add_server, told, tool
 
 Make = Callable[..., Any]
 NUMBER = {
@@ -105,3 +118,411 @@ async def test_a_rejection_is_told_with_name_and_reason(site: Make, asking: Serv
     assert outcome.message == "REFUSED by Bob: Not on a Friday. The call was not made. Do not retry it unchanged."
     assert here.sent() == []
     assert (await only())[1] == ["call.pending", "approval.vote", "call.rejected"]
+
+
+# -- waiting, leaving, coming back -------------------------------------------------------------------
+
+
+async def pending(here: Site, settings: Any, arguments: dict[str, Any] | None = None) -> CallOutcome:
+    """A call whose host cannot wait: it is told "pending" at once."""
+    settings.MCP_HOLD_SECONDS = 0
+    outcome = await here.call("echo__echo", arguments or {"n": 1})
+    assert outcome.state == State.PENDING
+    assert outcome.ticket is not None
+    return outcome
+
+
+async def asked_anew(here: Site, settings: Any, first: CallOutcome) -> None:
+    """The identical call is a new request; nobody decides on it any more."""
+    again = await pending(here, settings)
+    assert (again.ticket.id != first.ticket.id, again.ticket.joined) == (True, False)
+    assert await here.engine.approvals.cancel(again.ticket, "Enough") == State.CANCELLED
+
+
+async def test_a_caller_that_leaves_takes_its_request_with_it(site: Make, asking: Server, bob: User):
+    here: Site = await site()
+    call = calling(here)
+    (request,) = await held()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    ended = await until(State.CANCELLED)
+    with pytest.raises(approvals.AlreadyDecided, match="left"):
+        await db_call(approvals.vote, request_id=request.pk, user=bob, approve=True, via="web")
+    assert (ended.join_key, here.sent()) == (None, [])
+
+
+async def test_a_caller_that_leaves_at_once_leaves_no_open_request(site: Make, asking: Server):
+    here: Site = await site()
+    for ticks in range(12):
+        call = calling(here, {"n": ticks})
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+    async with asyncio.timeout(15):
+        while await db_call(lambda: Invocation.objects.exclude(state=State.CANCELLED).exists()):
+            await asyncio.sleep(0.01)
+    assert here.sent() == []
+
+
+async def test_the_identical_call_joins_and_each_caller_gets_the_one_result(site: Make, asking: Server, bob: User):
+    here, there = await site(), await site()
+    calls = [calling(here), calling(there), calling(here)]
+    async with asyncio.timeout(15):
+        while (await held())[0].holders < 3:
+            await asyncio.sleep(0.01)
+    other = calling(here, {"n": 2})
+    await held(2)
+    other.cancel()
+    await asyncio.gather(other, return_exceptions=True)
+    request = next(each for each in await held() if each.holders == 3)
+    await db_call(approvals.vote, request_id=request.pk, user=bob, approve=True, via="web")
+    outcomes = await asyncio.gather(*calls)
+    assert {outcome.state for outcome in outcomes} == {State.SUCCEEDED}
+    assert len({outcome.invocation_id for outcome in outcomes}) == 1
+    assert outcomes[0].result == outcomes[1].result == outcomes[2].result
+    assert len(here.sent()) == 1
+
+
+async def test_one_caller_leaving_does_not_take_the_call_from_the_other(site: Make, asking: Server, bob: User):
+    here: Site = await site()
+    first, second = calling(here), calling(here)
+    async with asyncio.timeout(15):
+        while (await held())[0].holders < 2:
+            await asyncio.sleep(0.01)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    await vote(bob)
+    assert (await second).state == State.SUCCEEDED
+
+
+async def test_whoever_was_told_pending_comes_back_for_the_result_once(
+    site: Make, asking: Server, bob: User, settings: Any
+):
+    here: Site = await site()
+    first = await pending(here, settings)
+    again = await pending(here, settings)
+    assert (again.ticket.id, again.ticket.joined) == (first.ticket.id, True)
+    await vote(bob)
+    await until(State.READY)
+    assert here.sent() == []
+    done = await here.call("echo__echo", {"n": 1})
+    assert (done.state, done.invocation_id) == (State.SUCCEEDED, first.invocation_id)
+    assert len(here.sent()) == 1
+    await asked_anew(here, settings, first)
+
+
+async def test_a_refusal_waits_for_the_caller_who_was_told_pending(
+    site: Make, asking: Server, bob: User, settings: Any
+):
+    here: Site = await site()
+    await pending(here, settings)
+    await vote(bob, False, reason="no")
+    outcome = await here.call("echo__echo", {"n": 1})
+    assert (outcome.state, here.sent()) == (State.REJECTED, [])
+    assert "REFUSED by Bob: no." in outcome.message
+
+
+async def test_silence_means_no(site: Make, asking: Server, bob: User):
+    here: Site = await site()
+    call = calling(here)
+    (request,) = await held()
+    late = datetime.now(UTC) + timedelta(hours=1)
+    with pytest.raises(approvals.AlreadyDecided, match="Nobody decided in time"):
+        await db_call(approvals.vote, request_id=request.pk, user=bob, approve=True, via="web", now=late)
+    outcome = await call
+    assert (outcome.state, outcome.error_code, outcome.message) == (State.EXPIRED, "EXPIRED", holding.SILENCE)
+    assert here.sent() == []
+
+
+async def test_the_holder_itself_ends_what_nobody_decides(site: Make, asking: Server):
+    rule = PolicyRule(name="quick", outcome="ask", decide_seconds=5)
+    await db_call(rule.save)
+    await db_call(lambda: PolicyRule.objects.update(decide_seconds=1))
+    here: Site = await site()
+    outcome = await here.call("echo__echo", {"n": 1})
+    assert outcome.state == State.EXPIRED
+    assert await db_call(holding.expire_due, datetime.now(UTC)) == 0
+
+
+async def test_an_approval_that_nobody_uses_in_time_runs_nothing(site: Make, asking: Server, bob: User, settings: Any):
+    here: Site = await site()
+    await pending(here, settings)
+    request = await vote(bob)
+    assert await db_call(holding.expire_due, request.execute_by) == 1
+    outcome = await here.call("echo__echo", {"n": 1})
+    assert (outcome.state, outcome.message, here.sent()) == (State.EXPIRED, holding.TOO_LATE, [])
+
+
+async def test_an_end_that_nobody_came_for_in_time_is_asked_anew(site: Make, asking: Server, bob: User, settings: Any):
+    here: Site = await site()
+    first = await pending(here, settings)
+    await vote(bob, False)
+    await db_call(holding.forget_ends, datetime.now(UTC) + timedelta(hours=1))
+    await asked_anew(here, settings, first)
+
+
+async def test_a_caller_that_leaves_while_it_runs_cancels_it_downstream(site: Make, live_db: None, journal: Path):
+    def prepare() -> User:
+        add_server("slow", tool("count"), env={"FAKE_JOURNAL": str(journal)})
+        Configuration.objects.update(default_outcome="ask")
+        return person("bob")
+
+    bob = await db_call(prepare)
+    here: Site = await site()
+    call = asyncio.ensure_future(here.call("slow__count", {"steps": 1000, "pause": 0.05}))
+    await held()
+    await vote(bob)
+    await here.until_sent()
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+    assert (await until(State.UNKNOWN)).call.error_code == "CANCELLED"
+
+
+async def test_a_call_may_run_although_its_caller_has_left(site: Make, asking: Server, bob: User):
+    await db_call(PolicyRule(name="anyway", outcome="ask", run_if_caller_left=True).save)
+    here: Site = await site()
+    call = calling(here)
+    await held()
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+    async with asyncio.timeout(15):
+        while (await held())[0].holders:
+            await asyncio.sleep(0.01)
+    request = await vote(bob)
+    soon = datetime.now(UTC) + timedelta(seconds=2)
+    assert await db_call(holding.ready_by_themselves, soon) == [request.call_id]
+    assert (await here.engine.approvals.settle_call(request.call_id)).state == State.SUCCEEDED
+    back = await here.call("echo__echo", {"n": 1})
+    assert (back.invocation_id, back.state, len(here.sent())) == (request.call_id, State.SUCCEEDED, 1)
+    assert back.result["structuredContent"]["arguments"] == {"n": 1}
+
+
+async def test_stopping_the_site_leaves_requests_open_for_the_next_process(site: Make, asking: Server, bob: User):
+    here, there = await site(), await site()
+    call = calling(here)
+    (request,) = await held()
+    await here.engine.stop()
+    outcome = await call
+    assert (outcome.state, outcome.ticket.id) == (State.PENDING, request.pk)
+    again = calling(there)
+    await vote(bob)
+    assert (await again).invocation_id == request.call_id
+    assert len(there.sent()) == 1
+
+
+# -- what voids an approval --------------------------------------------------------------------------
+
+
+def edit_server() -> None:
+    server = Server.objects.get(slug="echo")
+    server.request_timeout = 77
+    servers.save_server(server=server, actor=ACTOR)
+
+
+def change_definition() -> None:
+    server = Server.objects.get(slug="echo")
+    definitions.observe(server=server, listed=[tool("echo", NUMBER, description="other"), tool("pid")])
+    definitions.approve_waiting(server=server, actor=ACTOR)
+
+
+CHANGES: dict[str, tuple[Callable[[], Any], str]] = {
+    "server edited": (edit_server, "settings of the server echo were changed"),
+    "definition changed": (change_definition, "definition was changed"),
+    "tool switched off": (lambda: Tool.objects.filter(name="echo").update(enabled=False), "not there any more"),
+    "agent switched off": (lambda: Agent.objects.update(enabled=False), "switched off"),
+    "grant withdrawn": (lambda: Grant.objects.all().delete(), "no longer granted"),
+    "grant narrowed": (lambda: Grant.objects.update(argument_pins={"n": 7}), "no longer granted with these arguments"),
+    "rule added": (lambda: PolicyRule(name="new", outcome="ask").save(), "was changed, or another one decides"),
+    "rule denies": (lambda: PolicyRule(name="new", outcome="deny").save(), "was changed, or another one decides"),
+    "approver switched off": (lambda: User.objects.update(is_active=False), "Bob may not approve it any more"),
+    "approver's role taken": (lambda: User.objects.get().groups.clear(), "Bob may not approve it any more"),
+    "approver deleted": (lambda: User.objects.all().delete(), "Bob may not approve it any more"),
+    "arguments in the record": (lambda: Invocation.objects.update(arguments='{"n":2}'), "too few people"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_whatever_changes_after_the_approval_voids_it(
+    site: Make, asking: Server, bob: User, settings: Any, change: str
+):
+    here: Site = await site()
+    first = await pending(here, settings)
+    await vote(bob)
+    act, words = CHANGES[change]
+    await db_call(act)
+    outcome = await here.engine.approvals.run(first.ticket)
+    assert (outcome.state, outcome.error_code) == (State.VOID, "VOID")
+    assert words in outcome.message
+    assert here.sent() == []
+    if change == "arguments in the record":  # nothing but tampering does that: let the record be true again
+        await db_call(lambda: Invocation.objects.update(arguments='{"n":1}'))
+
+
+async def test_a_change_between_the_look_and_the_claim_loses_the_claim(
+    site: Make, asking: Server, bob: User, settings: Any, monkeypatch: pytest.MonkeyPatch
+):
+    here: Site = await site()
+    first = await pending(here, settings)
+    await vote(bob)
+    recorder, changed = here.engine.recorder, []
+    real = recorder.claim
+
+    async def late(row: Any, **facts: Any) -> int:
+        if not changed:
+            changed.append(await db_call(edit_server))
+        return await real(row, **facts)
+
+    monkeypatch.setattr(recorder, "claim", late)
+    outcome = await here.engine.approvals.run(first.ticket)
+    assert (outcome.state, here.sent()) == (State.VOID, [])
+
+
+# -- edits and permits -------------------------------------------------------------------------------
+
+
+async def test_an_edit_runs_instead_and_the_agent_is_told_what_changed(site: Make, asking: Server, bob: User):
+    here: Site = await site()
+    call = calling(here, {"n": 100, "note": "all"})
+    await held()
+    await vote(bob, arguments={"n": 10})
+    outcome = await call
+    assert [sent["arguments"] for sent in here.sent()] == [{"n": 10}]
+    assert outcome.result["content"][0]["text"].splitlines()[1:] == ["- n: 100 -> 10", '- note: "all" -> (absent)']
+    assert outcome.result["structuredContent"]["arguments"] == {"n": 10}
+    assert outcome.result["_meta"]["slipsnisse/approval"]["changed"]["n"] == {"asked": 100, "ran": 10}
+    request, _ = await only()
+    assert (request.call.arguments, request.edited) == ('{"n":100,"note":"all"}', '{"n":10}')
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"n": "10"}, ArgumentsInvalid),
+        ({}, ArgumentsInvalid),
+        ({"n": float("nan")}, ArgumentsInvalid),
+        ({"n": 8}, Denied),
+    ],
+)
+async def test_an_edit_that_does_not_fit_is_refused_and_changes_nothing(
+    site: Make, asking: Server, bob: User, settings: Any, arguments: dict[str, Any], error: type[Exception]
+):
+    await db_call(lambda: Grant.objects.update(argument_pins={"n": 7}))
+    here: Site = await site()
+    await pending(here, settings, {"n": 7})
+    with pytest.raises(error):
+        await vote(bob, arguments=arguments)
+    request, kinds = await only()
+    assert (request.edited, kinds) == ("", ["call.pending"])
+    await vote(bob, False)
+
+
+async def test_votes_on_other_arguments_do_not_count(site: Make, asking: Server, bob: User):
+    def prepare() -> User:
+        PolicyRule(name="two", outcome="ask", quorum=2).save()
+        return person("eve")
+
+    eve = await db_call(prepare)
+    here: Site = await site()
+    call = calling(here)
+    await held()
+    shown = approvals.arguments_hash((await held())[0])
+    await vote(bob, seen=shown)
+    await vote(eve, arguments={"n": 5}, seen=shown)
+    assert (await only())[0].call.state == State.PENDING
+    with pytest.raises(Conflict, match="changed after this page"):
+        await vote(bob, seen=shown)
+    with pytest.raises(Conflict, match="voted on this already"):
+        await vote(eve)
+    await vote(bob)
+    assert (await call).state == State.SUCCEEDED
+    assert [sent["arguments"] for sent in here.sent()] == [{"n": 5}]
+
+
+async def test_a_permit_lets_such_calls_run_and_no_others(site: Make, asking: Server, bob: User, settings: Any):
+    here: Site = await site()
+    call = calling(here, {"n": 1, "note": "a"})
+    wish = PermitWish(until=datetime.now(UTC) + timedelta(hours=1), pins={"n": 1}, uses=2)
+    await held()
+    await vote(bob, permit=wish)
+    await call
+    for note in "bc":
+        outcome = await permitted(here, {"n": 1, "note": note})
+        assert outcome.state == State.SUCCEEDED
+    row = await db_call(lambda: Invocation.objects.order_by("-received_at").first())
+    assert (row.outcome, "permit" in row.reason, "bob" in row.reason) == ("allow", True, True)
+    await pending(here, settings, {"n": 1, "note": "d"})  # used up
+    await pending(here, settings, {"n": 2})  # never covered
+    for request in await held(2):
+        await db_call(approvals.vote, request_id=request.pk, user=bob, approve=False, via="web")
+
+
+async def permitted(here: Site, arguments: dict[str, Any]) -> CallOutcome:
+    """This engine has heard of the permit within a second, as of every change."""
+    async with asyncio.timeout(15):
+        while not here.engine.live.current.permits:
+            await asyncio.sleep(0.01)
+    return await here.call("echo__echo", arguments)
+
+
+ENDS: dict[str, Callable[[Permit], Any]] = {
+    "revoked": lambda permit: permits.revoke(permit=permit, actor=ACTOR),
+    "run out": lambda permit: Permit.objects.update(expires_at=datetime.now(UTC)),
+    "server edited": lambda permit: edit_server(),
+    "giver switched off": lambda permit: User.objects.update(is_active=False),
+    "rule changed": lambda permit: PolicyRule(name="new", outcome="ask").save(),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_a_permit_ends_with_what_it_was_given_for(site: Make, asking: Server, bob: User, settings: Any, end: str):
+    here: Site = await site()
+    call = calling(here)
+    await held()
+    await vote(bob, permit=PermitWish(until=datetime.now(UTC) + timedelta(hours=1)))
+    await call
+    assert (await permitted(here, {"n": 2})).state == State.SUCCEEDED
+    await db_call(lambda: ENDS[end](Permit.objects.get()))
+    async with asyncio.timeout(15):  # a process hears of a change within a second
+        revision = await db_call(lambda: Configuration.objects.get().revision)
+        while here.engine.live.current.revision < revision:
+            await asyncio.sleep(0.01)
+    outcome = await pending(here, settings, {"n": 3})
+    assert await here.engine.approvals.cancel(outcome.ticket, "Enough") == State.CANCELLED
+
+
+# -- over several processes --------------------------------------------------------------------------
+
+
+async def test_of_many_who_want_to_run_it_one_does(site: Make, asking: Server, bob: User, settings: Any):
+    here, there = await site(), await site()
+    first = await pending(here, settings)
+    await vote(bob)
+    sides = [here.engine.approvals, there.engine.approvals] * 10
+    outcomes = await asyncio.gather(*(side.run(first.ticket) for side in sides))
+    assert {outcome.state for outcome in outcomes} == {State.SUCCEEDED}
+    assert len(here.sent()) == 1
+    assert (await only())[1].count("call.dispatched") == 1
+
+
+async def test_a_host_may_ask_the_requester_only_where_the_rule_says_so(site: Make, asking: Server, bob: User):
+    here: Site = await site()
+    call = calling(here)
+    (request,) = await held()
+    ticket = await db_call(holding.find, held_id=request.pk, agent_slug="ann")
+    with pytest.raises(Denied):
+        await here.engine.approvals.confirm(ticket, "the person at host")
+    await vote(bob)
+    await call
+
+
+async def test_the_person_at_the_host_confirms_where_the_rule_says_so(site: Make, asking: Server):
+    await db_call(PolicyRule(name="own", outcome="ask", requester_may_confirm=True).save)
+    here: Site = await site()
+    call = calling(here)
+    (request,) = await held()
+    ticket = await db_call(holding.find, held_id=request.call_id, agent_slug="ann")
+    assert await here.engine.approvals.confirm(ticket, "the person at host") == State.READY
+    assert (await call).state == State.SUCCEEDED
+    assert await db_call(holding.find, held_id=request.pk, agent_slug="other") is None

@@ -55,3 +55,24 @@ def test_a_choice_names_what_is_allowed(monkeypatch):
     monkeypatch.setenv("SLIPSNISSE_LOG_FORMAT", "xml")
     with pytest.raises(ImproperlyConfigured, match="auto, text, json"):
         env.choice("SLIPSNISSE_LOG_FORMAT", "auto", "text", "json")
+
+
+@pytest.mark.parametrize(
+    ("url", "settings"),
+    [
+        ("smtp://127.0.0.1:2525", {"EMAIL_HOST": "127.0.0.1", "EMAIL_PORT": 2525}),
+        ("smtp+tls://ann:p%40ss@mail.example.org:587", {"EMAIL_HOST_PASSWORD": "p@ss", "EMAIL_USE_TLS": True}),
+        ("smtp+ssl://mail.example.org:465", {"EMAIL_USE_SSL": True}),
+    ],
+)
+def test_a_mail_server_is_one_address(monkeypatch, url, settings):
+    monkeypatch.setenv("EMAIL_URL", url)
+    assert settings.items() <= env.mail("EMAIL_URL").items()
+
+
+@pytest.mark.parametrize("url", ["mail.example.org", "pigeon://ann:canary@x", "smtp://", "smtp://u:canary@h:port"])
+def test_an_odd_mail_address_is_refused_without_being_quoted(monkeypatch, url):
+    monkeypatch.setenv("EMAIL_URL", url)
+    with pytest.raises(ImproperlyConfigured, match="EMAIL_URL must look like") as refused:
+        env.mail("EMAIL_URL")
+    assert "canary" not in str(refused.value)

@@ -44,9 +44,10 @@ def test_what_is_rolled_back_is_not_told(woken):
     webhook(URL)
     request = held()
 
-    with pytest.raises(RuntimeError, match="later"), transaction.atomic():
+    with transaction.atomic():
         notifications.enqueue("asked", request)
-        raise RuntimeError("something failed later")
+        assert Delivery.objects.exists()
+        transaction.set_rollback(True)
     assert not Delivery.objects.exists()
     assert woken == []
 
@@ -179,3 +180,17 @@ def test_messages_are_forgotten_with_the_payloads_unless_they_are_still_owed():
         )
     retention.prune(timezone.now())
     assert list(Delivery.objects.values_list("state", flat=True)) == ["waiting"]
+
+
+def test_the_doctor_names_channels_whose_newest_message_failed():
+    from controlplane import doctor
+
+    webhook(URL, "good"), webhook(URL, "bad"), webhook(URL, "off", enabled=False)
+    assert [finding.ok for finding in doctor._channels()] == [True]
+    for name, state in (("good", "failed"), ("good", "sent"), ("bad", "sent"), ("bad", "given up")):
+        Delivery.objects.update(next_at=None)
+        delivery = notifications.send_test(channel=Channel.objects.get(name=name), actor="test")
+        Delivery.objects.filter(pk=delivery.pk).update(state=state, attempts=1, last_error="HTTP 500")
+    (finding,) = doctor._channels()
+    assert (finding.ok, finding.what) == (False, "the channel 'bad' gets no messages: HTTP 500")
+    assert "Send a test" in finding.remedy

@@ -25,6 +25,7 @@ from mcpregistry.calls.catalog import Entry
 from mcpregistry.calls.engine import current_engine
 from mcpregistry.db import db_call
 from mcpregistry.domain.canonical import digest, stored
+from mcpregistry.domain.edits import untold
 from mcpregistry.domain.errors import ArgumentsInvalid, Denied, SlipsnisseError
 from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.services import idempotency
@@ -50,6 +51,10 @@ _REFUSED = {
     "BUSY": 503,
     "NOT_RECORDED": 503,
 }
+
+
+# Ends of a held call that was never made: people said no (silence is one), or nobody wants it any more.
+_NOT_MADE = {State.REJECTED: 403, State.EXPIRED: 403, State.CANCELLED: 409, State.VOID: 409}
 
 
 @router.post(
@@ -105,9 +110,10 @@ async def _call(
             host_name=name_of_host, request_id=payload.mcp.request_id, host=host,
         )
     )  # fmt: skip
-    if outcome.error_code in _REFUSED and outcome.result is None and outcome.state is not State.UNKNOWN:
-        problem = Problem(code=outcome.error_code, message=outcome.message, remedy=outcome.remedy)
-        return Status(_REFUSED[outcome.error_code], problem)
+    refused = _NOT_MADE.get(outcome.state) or _REFUSED.get(outcome.error_code)
+    if refused and outcome.result is None and outcome.state is not State.UNKNOWN:
+        code = outcome.error_code or outcome.state.upper()
+        return Status(refused, Problem(code=code, message=outcome.message, remedy=outcome.remedy))
     return Status(_status(outcome, strict=strict), _answer(outcome, entry, payload.mcp, name))
 
 
@@ -149,6 +155,7 @@ def _status(outcome: CallOutcome, *, strict: bool) -> int:
 
 def _answer(outcome: CallOutcome, entry: Entry | None, meta: CallMeta, name: str) -> CallAnswer:
     success = outcome.state is State.SUCCEEDED
+    own = untold(outcome.result) if outcome.result is not None else None  # an approver's edit is told in mcp.content
     details = CallResultMeta(
         invocation_id=outcome.invocation_id,
         state=outcome.state,
@@ -156,7 +163,7 @@ def _answer(outcome: CallOutcome, entry: Entry | None, meta: CallMeta, name: str
         tool_name=entry.offer.tool.name if entry else "",
         request_id=meta.request_id,
         response_time=outcome.duration_ms,
-        content_type=content_type(outcome.result),
+        content_type=content_type(own),
         content=outcome.result,
         error_code=outcome.error_code,
         remedy=outcome.remedy,
@@ -165,7 +172,7 @@ def _answer(outcome: CallOutcome, entry: Entry | None, meta: CallMeta, name: str
     return CallAnswer(
         tool_name=entry.name if entry else name,
         success=success,
-        result=plain_result(outcome.result) if success and outcome.result is not None else None,
+        result=plain_result(own) if success and own is not None else None,
         error=None if success or _ticket(outcome) else failure(outcome),
         mcp=details,
         approval=ticket_out(outcome.ticket, outcome.state)

@@ -47,6 +47,14 @@ def told(result: Mapping[str, Any], *, request: str, by: str, asked: str, ran: s
     return {**result, "content": [note, *content], "_meta": {**kept, META_KEY: told_too}}
 
 
+def untold(result: Mapping[str, Any]) -> dict[str, Any]:
+    """The server's own result again, for whoever takes its first part as a value."""
+    meta = result.get("_meta")
+    if not isinstance(meta, Mapping) or META_KEY not in meta:
+        return dict(result)
+    return {**result, "content": list(result.get("content") or [])[1:]}
+
+
 def words(changed: list[Change], by: str) -> str:
     """One paragraph for a model: what ran is not what it asked for."""
     lines = [f"- {c.name}: {_short(c.asked)} -> {_short(c.ran)}" for c in changed]

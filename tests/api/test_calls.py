@@ -20,7 +20,7 @@ from mcpregistry.calls.call import CallOutcome
 from mcpregistry.calls.engine import Engine, set_current_engine
 from mcpregistry.db import db_call
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.models import Agent, Endpoint, Invocation, KeptAnswer, Server
+from mcpregistry.models import Agent, Configuration, Endpoint, Invocation, KeptAnswer, Server
 from mcpregistry.services import access, definitions, servers
 from tests.api.conftest import ROOT, new_agent, new_server, new_user
 from tests.fakes.targets import SERVERS
@@ -54,6 +54,7 @@ def set_up() -> dict[str, str]:
         serve("slow", "slow", ("count",), request_timeout=0.3),
     ]
     Endpoint.objects.create(slug="default")
+    Configuration.objects.update(default_outcome="allow")
     robot, idle = new_agent("robot"), new_agent("idle")
     for server in (echo, *others):
         access.grant(agent=robot, actor="test", server=server)

@@ -24,7 +24,6 @@ from mcpregistry.calls.recorder import NotClaimed, Recorder
 from mcpregistry.calls.watching import Watch
 from mcpregistry.db import db_call
 from mcpregistry.domain.canonical import plain
-from mcpregistry.domain.edits import told
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.domain.policy import DEFAULT_TERMS, Policy
@@ -321,9 +320,7 @@ async def _with_edit(request: ApprovalRequest, outcome: CallOutcome) -> CallOutc
     """An approver has changed the arguments: the agent is told what ran instead of what it asked for."""
     if not request.edited or outcome.result is None:
         return outcome
-    by = await db_call(approvals.editor_of, request)
-    result = told(outcome.result, request=request.pk, by=by, asked=request.call.arguments, ran=request.edited)
-    return replace(outcome, result=result)
+    return replace(outcome, result=await db_call(approvals.result_told, request, outcome.result))
 
 
 async def _settled(work: Awaitable[T]) -> tuple[T, bool]:

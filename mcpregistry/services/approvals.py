@@ -19,6 +19,7 @@ from django.utils import timezone
 from mcpregistry.domain.access import may_call
 from mcpregistry.domain.binding import binding_of
 from mcpregistry.domain.canonical import canonical, digest, plain
+from mcpregistry.domain.edits import told
 from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, Denied
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.policy import Outcome, Question, decide
@@ -254,9 +255,13 @@ def arguments_hash(request: ApprovalRequest) -> str:
     return digest(current_arguments(request))
 
 
-def editor_of(request: ApprovalRequest) -> str:
-    """Who changed the arguments: the first who voted on what runs."""
-    return request.votes.filter(arguments_hash=arguments_hash(request)).values_list("name", flat=True).first() or ""
+def result_told(request: ApprovalRequest, result: Mapping[str, Any]) -> dict[str, Any]:
+    """The server's result as the agent gets it: told what an approver changed, if one did."""
+    if not request.edited:
+        return dict(result)
+    first = request.votes.filter(arguments_hash=arguments_hash(request)).first()  # who edits also votes
+    by = first.name if first else "An approver"
+    return told(result, request=request.pk, by=by, asked=request.call.arguments, ran=request.edited)
 
 
 def valid_votes(request: ApprovalRequest) -> list[ApprovalVote]:

@@ -22,6 +22,7 @@ from mcpregistry.domain.errors import Busy
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.task_view import inlined, own_words, status_of
 from mcpregistry.models import ApprovalRequest, Invocation, Task
+from mcpregistry.services import approvals
 
 MAX_OPEN = 1_000  # of one agent: each is a durable row that a caller makes
 KEPT_MS = 24 * 60 * 60 * 1000  # how long a result stays at least, as told to hosts; retention keeps it longer
@@ -128,6 +129,8 @@ def _end(task: Task) -> dict[str, Any]:
         return _object(task.result)
     request = getattr(task.call, "approval", None)
     kept = _object(request.result) if request is not None and request.result else _object(task.call.result)
+    if kept and request is not None:
+        kept = approvals.result_told(request, kept)
     return {"result": kept} if kept else {}
 
 

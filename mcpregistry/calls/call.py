@@ -10,6 +10,7 @@ from typing import Any
 from mcpregistry.calls.catalog import Catalogue, Entry
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.onward import NOTHING, Onward
 from mcpregistry.domain.policy import Decision
 from mcpregistry.services.holding import Ticket
 
@@ -47,7 +48,7 @@ class Host:
     ``ask`` puts a question to it and waits for the answer (older era). In the modern era a question is
     our answer to the call (``mrtr``), and the repeated call brings the ``reply``. ``hold``: seconds that
     the caller itself is ready to wait; None when it did not say. ``said``: its own words for those who
-    decide, who are shown them as not to be trusted.
+    decide, who are shown them as not to be trusted. ``onward``: what of the host goes on to the server.
     """
 
     name: str = ""
@@ -61,6 +62,7 @@ class Host:
     reply: Reply | None = None
     hold: float | None = None
     said: str = ""
+    onward: Onward = NOTHING
 
     @property
     def title(self) -> str:
@@ -119,3 +121,6 @@ class CallOutcome:
     duration_ms: float = 0.0
     ticket: Ticket | None = None  # with the state pending or ready: the call is held, and this is its handle
     prompt: Prompt | None = None  # with the state pending: ask the person at the host this, then call again
+    task_id: str = ""  # with the state dispatched: the server made a task of it, and this is our handle for that
+    rpc_code: int = 0  # of the server's JSON-RPC error, if that was its answer
+    rpc_data: Any = None

@@ -14,6 +14,7 @@ from typing import Any
 
 import structlog
 
+from mcpregistry.calls.adoption import Adoption, check_kind, onward_of
 from mcpregistry.calls.approvals import Approvals
 from mcpregistry.calls.builtin import ApprovalStatus
 from mcpregistry.calls.call import Call, CallOutcome, CallRequest
@@ -49,7 +50,8 @@ class Engine:
             recorder=self.recorder, live=self.live, catalogue_of=self.catalogue, policy=policy,
             sender=lambda: self.pipeline,
         )  # fmt: skip
-        own: tuple[Source, Dispatcher] = (DownstreamTools(), DownstreamDispatcher(self.pool))
+        self.adoption = Adoption(self.pool)
+        own: tuple[Source, Dispatcher] = (DownstreamTools(), DownstreamDispatcher(self.pool, self.adoption))
         status = ApprovalStatus(self.approvals)
         sources = [own, (status, status), *(make(self) for make in _MORE_SOURCES)]
         self.catalogues = Catalogues(source for source, _ in sources)
@@ -74,6 +76,7 @@ class Engine:
             loop.call_soon_threadsafe(self._adopt, snapshot)
 
         self.live.listeners.append(adopt)
+        self.adoption.start()
         self._revisions = {server.id: server.revision for server in self.live.current.servers.values()}
         for server in self.live.current.servers.values():
             if server.connect_mode == "eager":
@@ -88,6 +91,7 @@ class Engine:
             task.cancel()
         await asyncio.gather(*self._running, *self._background, return_exceptions=True)
         await self.approvals.close()
+        await self.adoption.close()
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self.recorder.close)
         await self.pool.close()
@@ -173,12 +177,12 @@ def _leaving() -> bool:
 class DownstreamDispatcher:
     """Sends a call to the server that owns the tool."""
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
+    def __init__(self, pool: Pool, adoption: Adoption) -> None:
+        self._pool, self._adoption = pool, adoption
 
     async def __call__(self, call: Call, *, on_sent: Callable[[], None]) -> dict[str, Any]:
-        offer, request = call.entry.offer, call.request
-        return await self._pool.call(
+        offer, request, onward = call.entry.offer, call.request, onward_of(call)
+        result = await self._pool.call(
             offer.server.id,
             offer.tool.name,
             call.arguments_json.encode(),
@@ -190,7 +194,12 @@ class DownstreamDispatcher:
             definition=offer.tool.definition_hash,
             max_result_bytes=offer.server.max_message_bytes,
             idempotent=offer.tool.idempotent,
+            host=onward,
         )
+        check_kind(result, onward)
+        if result.get("resultType") == "task":
+            return {"resultType": "task", "taskId": await self._adoption(call, result, onward)}
+        return result
 
 
 async def _target(server_id: int) -> Any:

@@ -12,6 +12,7 @@ from mcpregistry.calls.call import Call, CallRequest, Host
 from mcpregistry.calls.catalog import Catalogue, Entry
 from mcpregistry.domain.access import may_call
 from mcpregistry.domain.errors import Conflict, NotFound
+from mcpregistry.domain.onward import AS_TASK, NOTHING, Onward
 from mcpregistry.domain.policy import Decision, Outcome, Policy, Question, decide
 from mcpregistry.models import ApprovalRequest
 from mcpregistry.services.approvals import binding_for, current_arguments
@@ -101,5 +102,10 @@ def _request(request: ApprovalRequest, catalogue: Catalogue, entry: Entry) -> Ca
     row = request.call
     return CallRequest(
         catalogue, entry.name, json.loads(row.arguments), row.origin, host_name=row.host_name,
-        request_id=row.request_id, host=Host(name=request.host), expert=request.expert,
+        request_id=row.request_id, host=Host(name=request.host, onward=_onward(request)), expert=request.expert,
     )  # fmt: skip
+
+
+def _onward(request: ApprovalRequest) -> Onward:
+    """A host that holds a task of ours can bear that the server makes one, too."""
+    return AS_TASK if request.waiting_as == ApprovalRequest.Waiting.TASK else NOTHING

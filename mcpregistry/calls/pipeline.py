@@ -25,7 +25,7 @@ from mcpregistry.calls.catalog import Entry
 from mcpregistry.calls.recorder import Recorder
 from mcpregistry.domain.access import may_call
 from mcpregistry.domain.binding import binding_of
-from mcpregistry.domain.canonical import canonical, plain, stored
+from mcpregistry.domain.canonical import canonical, digest, plain, stored
 from mcpregistry.domain.errors import ArgumentsInvalid, Denied, DownstreamError, NotFound, SlipsnisseError, ToolRefused
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.policy import Decision, Outcome, Policy, Question, decide
@@ -42,8 +42,8 @@ _NO_TIMEOUT = timedelta(hours=24)  # lease of a call to a server whose calls hav
 class Dispatcher(Protocol):
     """Sends a claimed call to whoever serves it.
 
-    Returns the raw result object; raises DownstreamError. Calls ``on_sent`` once the first byte may
-    have left.
+    Returns the raw result object, or ``{"resultType": "task", "taskId": …}`` with the id of our handle
+    for a call that goes on; raises DownstreamError. Calls ``on_sent`` once the first byte may have left.
     """
 
     async def __call__(self, call: Call, *, on_sent: Any) -> dict[str, Any]: ...
@@ -160,8 +160,14 @@ class Pipeline:
         return await self.execute(call)
 
     async def execute(self, call: Call) -> CallOutcome:
-        """Send a call whose intent is on disk, and record its end. Never raises but for being cancelled."""
-        return await self._finished(call, await self._dispatched(call))
+        """Send a call whose intent is on disk, and record its end. Never raises but for being cancelled.
+
+        A server's task goes on after this; whoever follows it records its end (``calls/adoption.py``).
+        """
+        outcome = await self._dispatched(call)
+        if outcome.state is State.DISPATCHED:
+            return outcome
+        return await self._finished(call, outcome)
 
     def abandon(self, call: Call) -> None:
         """A claimed call whose caller left before it was sent."""
@@ -182,7 +188,8 @@ class Pipeline:
             self._left(call, state, "the caller cancelled it", self.recorder.end_soon)
             raise
         except ToolRefused as error:
-            return _outcome(call, State.TOOL_ERROR, error=error)
+            refused = _outcome(call, State.TOOL_ERROR, error=error)
+            return replace(refused, rpc_code=error.rpc_code, rpc_data=error.data)
         except DownstreamError as error:
             return _outcome(call, State.UNKNOWN if error.sent else State.NOT_SENT, error=error)
         except SlipsnisseError as error:
@@ -191,6 +198,8 @@ class Pipeline:
             log.exception("call.crashed", call=call.id)
             crash = DownstreamError(_CRASHED, remedy="Ask the operator.", sent=sent)
             return _outcome(call, State.UNKNOWN if sent else State.NOT_SENT, error=crash)
+        if result.get("resultType") == "task":
+            return replace(_outcome(call, State.DISPATCHED), task_id=result["taskId"])
         return _outcome(call, State.TOOL_ERROR if result.get("isError") else State.SUCCEEDED, result=result)
 
     async def _finished(self, call: Call, outcome: CallOutcome) -> CallOutcome:
@@ -349,4 +358,6 @@ def audit_facts(call: Call, outcome: CallOutcome | None = None) -> dict[str, Any
         "binding": call.binding,
         "decision": call.decision.outcome.value,
     }
+    if answers := call.request.host.onward.answers:
+        facts["answers"] = digest(stored(dict(answers)))  # what the host said to the server's questions
     return facts | ({"state": outcome.state.value, "error": outcome.error_code} if outcome else {})

@@ -125,3 +125,13 @@ class ToolRefused(DownstreamError):
         super().__init__(message, sent=True)
         self.rpc_code = rpc_code
         self.data = data
+
+
+class InputNeeded(ToolRefused):
+    """The server asks a question instead of answering, and the caller cannot be asked. It has done nothing yet."""
+
+    code = "INPUT_NEEDED"
+
+    def __init__(self, message: str, *, remedy: str = "") -> None:
+        super().__init__(message, rpc_code=0)
+        self.remedy = remedy

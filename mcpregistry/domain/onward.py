@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mcpregistry.domain.reveal import reveal
+
 TASKS = "io.modelcontextprotocol/tasks"
 # Which of a client's capabilities a server's question needs (multi round-trip requests).
 QUESTIONS = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling", "roots/list": "roots"}
@@ -47,3 +49,13 @@ def unbearable(requests: Mapping[str, Any], capabilities: Mapping[str, Any]) -> 
     """The methods among a server's questions that this host has not declared."""
     methods = {str(request.get("method")) if isinstance(request, dict) else "" for request in requests.values()}
     return sorted(method for method in methods if QUESTIONS.get(method, "") not in capabilities)
+
+
+def named(request: Any, server: str) -> Any:
+    """A server's question as the host shows it: hosts would say that it comes from us."""
+    if not isinstance(request, dict) or request.get("method") != "elicitation/create":
+        return request
+    params = request.get("params")
+    if not isinstance(params, dict) or not isinstance(params.get("message"), str):
+        return request
+    return request | {"params": params | {"message": f"The server {server} asks: {reveal(params['message'])}"}}

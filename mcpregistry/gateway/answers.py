@@ -15,6 +15,8 @@ from mcpregistry.calls.call import CallOutcome
 from mcpregistry.calls.standing import standing
 from mcpregistry.domain.lifecycle import TERMINAL
 
+CAPABILITY_MISSING = -32021  # MCP 2026-07-28
+
 
 def tool_result(outcome: CallOutcome, *, legacy: bool, typed: bool = False) -> dict[str, Any]:
     """The result object for ``tools/call``. Raises MCPError -32602 for an unknown tool.
@@ -25,6 +27,8 @@ def tool_result(outcome: CallOutcome, *, legacy: bool, typed: bool = False) -> d
     """
     if outcome.error_code == "NOT_FOUND" and outcome.result is None:
         raise MCPError(t.INVALID_PARAMS, outcome.message)
+    if outcome.rpc_code == CAPABILITY_MISSING and not legacy and isinstance(outcome.rpc_data, dict):
+        raise MCPError(CAPABILITY_MISSING, outcome.message, outcome.rpc_data)  # a program can act on it, a model cannot
     if outcome.result is not None:
         return _passed_through(outcome.result, legacy=legacy)
     own = _own_words(outcome) if outcome.ticket is None or outcome.state in TERMINAL else _not_yet(outcome)

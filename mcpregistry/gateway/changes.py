@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakSet
@@ -46,6 +47,7 @@ class Changes:
         self._audiences: dict[tuple[str, str], _Audience] = {}
         self._task: asyncio.Task[None] | None = None
         self._look = asyncio.Event()
+        self.closing: list[Callable[[], None]] = []  # other streams that end with ours
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -62,6 +64,12 @@ class Changes:
             self._task.cancel()
         for audience in self._audiences.values():
             audience.listen.close()
+        for close in self.closing:
+            close()
+
+    def bus(self, caller: Caller) -> InMemorySubscriptionBus:
+        """Where this caller's changes are told, for a stream that carries more than these."""
+        return self._audience(caller).bus
 
     async def listen(
         self, caller: Caller, ctx: ServerRequestContext[Any, Any], params: t.SubscriptionsListenRequestParams

@@ -30,6 +30,7 @@ from mcpregistry.domain.canonical import digest, plain
 from mcpregistry.domain.errors import Conflict
 from mcpregistry.domain.hosts import limits_of
 from mcpregistry.domain.ladder import question_modes
+from mcpregistry.domain.onward import NOTHING, TASKS, Onward, named, passed
 from mcpregistry.gateway.identity import Caller, caller_of
 from mcpregistry.services import idempotency
 
@@ -37,7 +38,6 @@ log = structlog.get_logger(__name__)
 
 Context = ServerRequestContext[Any, Any]
 
-TASKS = "io.modelcontextprotocol/tasks"
 SAID = "slipsnisse/said"  # in a call's _meta: what the agent tells those who decide
 _KEY = "confirm"  # of our one question in ``inputRequests``
 _FIRST_FORMS, _FIRST_URLS = "2025-06-18", "2025-11-25"  # protocol versions that brought them; they sort as dates
@@ -62,10 +62,7 @@ def boundary(fixed: Caller | None) -> RequestStateBoundary:
 
 
 async def host_of(ctx: Context, caller: Caller) -> Host:
-    """The calling host's abilities. Raises MCPError -32602 for a state that was used before.
-
-    Tasks are for the modern era alone: an older wire cannot carry one, whatever the host declares.
-    """
+    """The calling host's abilities. Raises MCPError -32602 for a state that was used before."""
     modern = ctx.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS
     info = ctx.session.client_params.client_info if ctx.session.client_params else None
     declared = ctx.session.client_capabilities
@@ -74,14 +71,47 @@ async def host_of(ctx: Context, caller: Caller) -> Host:
         name=plain(info.name, 100) if info else "",
         version=plain(info.version, 100) if info else "",
         transport=caller.origin,
-        tasks=modern and declared is not None and TASKS in (declared.extensions or {}),
+        tasks=speaks_tasks(ctx),
         elicit=elicit,
         progress=(ctx.meta or {}).get("progress_token") is not None,
         ask=_asking(ctx, elicit) if elicit and not modern and ctx.session.can_send_request else None,
         mrtr=modern,
         reply=await _reply(ctx) if modern else None,
         said=_said(ctx),
+        onward=_onward(ctx, declared) if modern else NOTHING,
     )
+
+
+def speaks_tasks(ctx: Context) -> bool:
+    """Whether this very request says so. An older wire cannot carry a task, whatever the host declares."""
+    if ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
+        return False
+    declared = ctx.session.client_capabilities
+    return declared is not None and TASKS in (declared.extensions or {})
+
+
+def asked_by_server(result: Mapping[str, Any], server: str) -> dict[str, Any]:
+    """A server's questions, as they go to the host: who asks is said, and the server's state is sealed on its way."""
+    requests = result.get("inputRequests")
+    shown = {key: named(request, server) for key, request in requests.items()} if isinstance(requests, dict) else {}
+    answer: dict[str, Any] = {"resultType": "input_required"} | ({"inputRequests": shown} if shown else {})
+    if isinstance(state := result.get("requestState"), str):
+        answer["requestState"] = json.dumps({"kind": "server", "server": server, "state": state})
+    return answer
+
+
+def _onward(ctx: Context, declared: t.ClientCapabilities | None) -> Onward:
+    """What the host can bear, and its answers to a server's questions. Our own question's answer stays here."""
+    said = declared.model_dump(by_alias=True, mode="json", exclude_none=True) if declared else {}
+    params = ctx.params or {}
+    answers: dict[str, Any] = {}
+    state = _opened(params)
+    if state is None or state.get("kind") == "server":
+        if isinstance(responses := params.get("inputResponses"), dict):
+            answers["inputResponses"] = responses
+        if state is not None:
+            answers["requestState"] = state["state"]
+    return Onward(passed(said), answers)
 
 
 def input_required(prompt: Prompt) -> dict[str, Any]:
@@ -131,11 +161,16 @@ async def _reply(ctx: Context) -> Reply | None:
 
 def _state(params: Mapping[str, Any]) -> dict[str, Any] | None:
     """Our own question's state, opened by the boundary; None when there is none, or it is somebody else's."""
+    state = _opened(params)
+    return state if state is not None and state.get("kind") == "question" else None
+
+
+def _opened(params: Mapping[str, Any]) -> dict[str, Any] | None:
     try:
         state = json.loads(params.get("requestState") or "null")
     except ValueError:
         return None
-    return state if isinstance(state, dict) and state.get("kind") == "question" else None
+    return state if isinstance(state, dict) else None
 
 
 async def _take(state: Mapping[str, Any]) -> None:

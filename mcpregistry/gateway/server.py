@@ -23,15 +23,17 @@ from mcp.server.models import InitializationOptions
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
-from mcpregistry.calls.call import CallRequest, OnProgress
-from mcpregistry.calls.catalog import Catalogue
+from mcpregistry.calls.call import CallOutcome, CallRequest, OnProgress
+from mcpregistry.calls.catalog import Catalogue, Entry
 from mcpregistry.calls.engine import Engine
 from mcpregistry.domain.errors import NotFound, SlipsnisseError
 from mcpregistry.gateway.answers import tool_result
 from mcpregistry.gateway.changes import Changes
 from mcpregistry.gateway.identity import Caller, caller_of
 from mcpregistry.gateway.progress import passing_on
-from mcpregistry.gateway.questions import boundary, host_of, input_required
+from mcpregistry.gateway.questions import asked_by_server, boundary, host_of, input_required
+from mcpregistry.gateway.task_streams import TaskStreams
+from mcpregistry.gateway.tasks import Tasks, handle_of
 
 log = structlog.get_logger(__name__)
 
@@ -67,6 +69,9 @@ class Gateway:
     def __init__(self, engine: Engine, *, caller: Caller | None = None) -> None:
         self.engine = engine
         self.changes = Changes(engine)
+        self.tasks = Tasks(engine, caller)
+        self._task_streams = TaskStreams(self.tasks)
+        self.changes.closing.append(self._task_streams.close)
         self._caller = caller
         self.server = self._build()
 
@@ -83,6 +88,7 @@ class Gateway:
             on_call_tool=self._call_tool,
             on_subscriptions_listen=self._listen,
         )
+        self.tasks.install(server)
         server.add_notification_handler("notifications/initialized", t.NotificationParams, self._initialized)
         if importlib.util.find_spec("opentelemetry.sdk") is None:
             server.middleware.clear()  # tracing without an exporter costs a tenth of a call and shows nothing
@@ -147,13 +153,19 @@ class Gateway:
                 host=host,
             )
             outcome = await self.engine.call(request)
-        if outcome.prompt is not None:
-            _answer.set(input_required(outcome.prompt))
-        else:
-            entry = catalogue.find(params.name)
-            typed = entry is not None and "outputSchema" in entry.listing
-            _answer.set(tool_result(outcome, legacy=is_legacy(ctx), typed=typed))
+        _answer.set(await self._answered(outcome, catalogue.find(params.name), caller, legacy=is_legacy(ctx)))
         return _PLACEHOLDER
+
+    async def _answered(
+        self, outcome: CallOutcome, entry: Entry | None, caller: Caller, *, legacy: bool
+    ) -> dict[str, Any]:
+        if task_id := handle_of(outcome):
+            return await self.tasks.made(task_id, caller)
+        if outcome.prompt is not None:
+            return input_required(outcome.prompt)
+        if entry is not None and outcome.result is not None and outcome.result.get("resultType") == "input_required":
+            return asked_by_server(outcome.result, entry.offer.server.slug)
+        return tool_result(outcome, legacy=legacy, typed=entry is not None and "outputSchema" in entry.listing)
 
     async def _whole(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """What a server answered goes out as it came: the SDK's models would drop what they do not know."""
@@ -172,7 +184,10 @@ class Gateway:
         return passing_on(ctx.session.report_progress)
 
     async def _listen(self, ctx: Context, params: t.SubscriptionsListenRequestParams) -> Any:
-        return await self.changes.listen(self._caller_of(ctx), ctx, params)
+        caller = self._caller_of(ctx)
+        if "taskIds" in (params.notifications.model_extra or {}):
+            return await self._task_streams.listen(caller, ctx, params, self.changes.bus(caller))
+        return await self.changes.listen(caller, ctx, params)
 
     async def _initialized(self, ctx: Context, params: t.NotificationParams | None) -> None:
         # The SDK offers no public way to the connection; the pinned version is held to this by a test.

@@ -1,0 +1,304 @@
+"""Tasks that servers make of our calls: adopted, followed by polling, and told to hosts as tasks of ours.
+
+The host gets a handle of our own; the server's id never leaves. One asyncio task follows each server's
+task in the process that made the call; when that process dies, any other takes over, because all
+progress is in the rows (``services/following.py``). What hosts say meanwhile (answers, cancel) comes by
+the rows too, so it does not matter which process they say it to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import structlog
+
+from mcpregistry.calls.call import Call
+from mcpregistry.db import db_call
+from mcpregistry.domain.errors import (
+    ConnectionFailed,
+    DownstreamError,
+    InputNeeded,
+    ProtocolError,
+    SlipsnisseError,
+    TimedOut,
+    ToolRefused,
+)
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.onward import AS_TASK, QUESTIONS, Onward, unbearable
+from mcpregistry.domain.policy import Outcome
+from mcpregistry.downstream.limits import repair_result
+from mcpregistry.downstream.pool import Pool
+from mcpregistry.services import following
+from mcpregistry.services.following import Followed, Lost, Wish
+
+log = structlog.get_logger(__name__)
+
+LOOK = 0.2  # seconds between looks for what hosts have said; only while something is followed
+RENEW = 4.0  # seconds between renewals of the leases
+SEARCH = 3.0  # seconds between searches for tasks that nobody follows
+LONGEST_PAUSE = 10.0  # seconds between two questions to a server, whatever it wishes
+MAX_ID = 1024
+_SLACK_MS = 60_000
+_FIRST_RETRY, _LONGEST_RETRY = 0.5, 15.0
+
+
+def onward_of(call: Call) -> Onward:
+    """What of the host goes to the server. What people approved is not added to: no questions, no answers."""
+    onward = call.request.host.onward
+    return onward if call.decision.outcome is Outcome.ALLOW else onward.without_questions()
+
+
+def check_kind(result: Mapping[str, Any], onward: Onward) -> None:
+    """Only what the host declared that it can bear reaches it. Raises ProtocolError or InputNeeded (sent)."""
+    kind = result.get("resultType", "complete")
+    if kind == "complete" or (kind == "task" and onward.tasks):
+        return
+    if kind != "input_required":
+        raise ProtocolError(
+            f"The server answered with a {str(kind)[:40]}, which nobody has asked for.",
+            remedy="It may have taken effect; look first.",
+            sent=True,
+        )
+    requests = result.get("inputRequests")
+    missing = unbearable(requests, onward.capabilities) if isinstance(requests, dict) else []
+    if missing or not onward.capabilities.keys() & set(QUESTIONS.values()):
+        raise InputNeeded(
+            f"The server asks for input before it answers ({', '.join(missing) or 'in rounds'}), and it cannot be given here.",
+            remedy="Call it from a host that can ask its user, without an approval in between.",
+        )
+
+
+class Adoption:
+    """All tasks of servers that this process follows."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._followers: dict[str, _Follower] = {}
+        self._watcher: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._watcher = asyncio.ensure_future(self._watch())
+
+    async def close(self) -> None:
+        """Hand what can be followed elsewhere to whoever comes; the rest dies with our server processes."""
+        followers = list(self._followers.values())
+        tasks = [each.work for each in followers] + ([self._watcher] if self._watcher else [])
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for each in followers:
+            with contextlib.suppress(Exception):  # the lease runs out by itself
+                await each.hand_over()
+
+    async def __call__(self, call: Call, made: Mapping[str, Any], onward: Onward) -> str:
+        """The server answered the dispatched call with a task: follow it. Returns the id of our handle for it.
+
+        Raises DownstreamError (sent) when it cannot be adopted.
+        """
+        try:
+            followed = await self._adopted(call, made)
+        except DownstreamError:
+            raise
+        except SlipsnisseError as error:
+            raise DownstreamError(error.message, remedy=error.remedy, sent=True) from error
+        self._follow(followed, onward)
+        return followed.task_id
+
+    async def _adopted(self, call: Call, made: Mapping[str, Any]) -> Followed:
+        task_id, catalogue = made.get("taskId"), call.request.catalogue
+        if not isinstance(task_id, str) or not 0 < len(task_id) <= MAX_ID:
+            raise ProtocolError("The server made a task without a usable id.", remedy="Look whether it ran.", sent=True)
+        return await db_call(
+            following.adopt, call_id=call.id, fence=call.fence,
+            agent=catalogue.agent.slug, endpoint=catalogue.endpoint.slug,
+            server_id=call.entry.offer.server.id, downstream_id=task_id,
+            ttl_ms=_ttl(made), poll_ms=_poll(made), message=_message(made),
+        )  # fmt: skip
+
+    def _follow(self, followed: Followed, onward: Onward) -> None:
+        follower = _Follower(self._pool, followed, onward)
+        self._followers[followed.task_id] = follower
+        follower.work.add_done_callback(lambda _: self._followers.pop(followed.task_id, None))
+
+    async def _watch(self) -> None:
+        renewed = searched = 0.0
+        while True:
+            try:
+                now = time.monotonic()
+                if self._followers and now - renewed >= RENEW:
+                    await self._renew()
+                    renewed = now
+                if now - searched >= SEARCH:
+                    await self._take_over()
+                    searched = now
+                if self._followers:
+                    await self._listen()
+            except Exception:  # the database may be away; the next look comes soon
+                log.exception("tasks.watch_failed")
+            await asyncio.sleep(LOOK)
+
+    async def _renew(self) -> None:
+        ours = [each.followed for each in self._followers.values()]
+        for task_id in await db_call(following.keep, ours, datetime.now(UTC)):
+            if follower := self._followers.get(task_id):
+                follower.work.cancel()
+
+    async def _take_over(self) -> None:
+        now = datetime.now(UTC)
+        for task_id in await db_call(following.orphans, now):
+            followed = await db_call(following.take_over, task_id=task_id, now=now)
+            if followed is not None:
+                log.info("task.taken_over", task=task_id[:8], call=followed.call_id)
+                self._follow(followed, AS_TASK)
+
+    async def _listen(self) -> None:
+        for task_id, wish in (await db_call(following.wishes, list(self._followers))).items():
+            if follower := self._followers.get(task_id):
+                follower.hear(wish)
+
+
+class _Follower:
+    """Follows one task to its end."""
+
+    def __init__(self, pool: Pool, followed: Followed, onward: Onward) -> None:
+        self._pool, self.followed, self._onward = pool, followed, onward
+        self._wish = Wish({}, cancel=False)
+        self._cancel_sent = False
+        self._heard = asyncio.Event()
+        self.work = asyncio.ensure_future(self._run())
+
+    def hear(self, wish: Wish) -> None:
+        self._wish = wish
+        if wish.responses or not self._cancel_sent:
+            self._heard.set()
+
+    async def hand_over(self) -> None:
+        """This process ends. A task on stdio ends with the server's process."""
+        if self.followed.remote:
+            await db_call(following.release, followed=self.followed, now=datetime.now(UTC))
+        else:
+            await self._end(State.UNKNOWN, "SITE_STOPPED", "The site stopped before the server's task had ended.")
+
+    async def _run(self) -> None:
+        failing_since, retry = 0.0, _FIRST_RETRY
+        while True:
+            pause = retry
+            try:
+                await self._pass_on()
+                seen = await self._ask("tasks/get")
+                if await self._noted(seen):
+                    return
+                pause, retry, failing_since = self._pause(seen), _FIRST_RETRY, 0.0
+            except (Lost, asyncio.CancelledError):
+                return
+            except SlipsnisseError as error:
+                failing_since = failing_since or time.monotonic()
+                if self._hopeless(error, failing_since):
+                    await self._gave_up(error)
+                    return
+                retry = min(retry * 2, _LONGEST_RETRY)
+            except Exception:  # the database, perhaps; the rows say where to go on
+                log.exception("task.not_followed", call=self.followed.call_id)
+                retry = min(retry * 2, _LONGEST_RETRY)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._heard.wait(), pause)
+            self._heard.clear()
+
+    async def _ask(self, method: str, **params: Any) -> dict[str, Any]:
+        it = self.followed
+        return await self._pool.task(it.server_id, method, it.downstream_id, params, host=self._onward)
+
+    async def _pass_on(self) -> None:
+        """What the host has said, to the server; answers stay kept until it has taken them."""
+        wish, self._wish = self._wish, Wish({}, cancel=False)
+        if wish.cancel and not self._cancel_sent:
+            await self._ask("tasks/cancel")
+            self._cancel_sent = True
+        if wish.responses:
+            await self._ask("tasks/update", inputResponses=dict(wish.responses))
+            await db_call(following.passed_on, task_id=self.followed.task_id, keys=list(wish.responses))
+
+    async def _noted(self, seen: Mapping[str, Any]) -> bool:
+        """Keep what the server says. True when that was the end."""
+        status = seen.get("status")
+        if status in ("working", "input_required"):
+            await self._goes_on(seen)
+            return False
+        if status == "completed" and isinstance(result := seen.get("result"), dict):
+            result = repair_result(result)
+            state = State.TOOL_ERROR if result.get("isError") else State.SUCCEEDED
+            await self._end(state, outcome={"result": result})
+        elif status == "failed" and isinstance(error := seen.get("error"), dict):
+            told = _rpc_error(error)
+            await self._end(State.TOOL_ERROR, ToolRefused.code, told["message"], outcome={"error": told})
+        elif status == "cancelled" and self._cancel_sent:
+            await self._end(State.UNKNOWN, "CANCELLED", "The caller cancelled it while it ran.")
+        elif status == "cancelled":
+            await self._end(State.UNKNOWN, "TASK_CANCELLED", "The server cancelled its task. Look what it has done.")
+        else:
+            reason = "The server said something about its task that the protocol does not know. Look whether it ran."
+            await self._end(State.UNKNOWN, ProtocolError.code, reason)
+        return True
+
+    async def _goes_on(self, seen: Mapping[str, Any]) -> None:
+        requests = seen.get("inputRequests") if seen.get("status") == "input_required" else None
+        asked = requests if isinstance(requests, dict) else {}
+        if missing := unbearable(asked, self._onward.capabilities) if self._onward is not AS_TASK else []:
+            with contextlib.suppress(SlipsnisseError):
+                await self._ask("tasks/cancel")
+            raise ProtocolError(f"It asks for {', '.join(missing)}, which this host cannot give.", sent=True)
+        await db_call(
+            following.note, followed=self.followed, message=_message(seen), requests=asked, poll_ms=_poll(seen)
+        )
+
+    def _pause(self, seen: Mapping[str, Any]) -> float:
+        """As the server wishes, but never so long that its connection would be closed as idle."""
+        idle = self._pool.idle_seconds(self.followed.server_id) or LONGEST_PAUSE * 2
+        return max(min(_poll(seen) / 1000, LONGEST_PAUSE, idle / 2), 0.05)
+
+    def _hopeless(self, error: SlipsnisseError, failing_since: float) -> bool:
+        it = self.followed
+        if isinstance(error, ToolRefused | ProtocolError):
+            return True  # it answers, and knows the task no more
+        if isinstance(error, ConnectionFailed) and not it.remote:
+            return True  # the process that had the task is gone
+        late = it.deadline is not None and datetime.now(UTC) > it.deadline
+        return late or timedelta(seconds=time.monotonic() - failing_since) > following.PATIENCE
+
+    async def _gave_up(self, error: SlipsnisseError) -> None:
+        code = TimedOut.code if isinstance(error, TimedOut) else "TASK_LOST"
+        reason = (
+            f"The server's task cannot be followed any more: {error.message} Look what it has done before repeating."
+        )
+        await self._end(State.UNKNOWN, code, reason)
+
+    async def _end(
+        self, state: State, code: str = "", reason: str = "", outcome: Mapping[str, Any] | None = None
+    ) -> None:
+        await db_call(following.finish, followed=self.followed, state=state, code=code, reason=reason, outcome=outcome)
+
+
+def _poll(said: Mapping[str, Any]) -> int:
+    value = said.get("pollIntervalMs")
+    return value if type(value) is int and value > 0 else 1_000
+
+
+def _ttl(said: Mapping[str, Any]) -> int | None:
+    value = said.get("ttlMs")
+    return value + _SLACK_MS if type(value) is int and 0 < value < 2**53 else None
+
+
+def _message(said: Mapping[str, Any]) -> str:
+    value = said.get("statusMessage")
+    return value if isinstance(value, str) else ""
+
+
+def _rpc_error(error: Mapping[str, Any]) -> dict[str, Any]:
+    code, message = error.get("code"), error.get("message")
+    told = {"code": code if type(code) is int else -32603, "message": message if isinstance(message, str) else ""}
+    return told | ({"data": error["data"]} if "data" in error else {})

@@ -1,0 +1,173 @@
+"""``subscriptions/listen`` with ``taskIds``: hosts hear of their tasks instead of asking.
+
+First the acknowledgement, with those of the ids that are the caller's own (others vanish without a
+sign), then each task as it is now, then each change. The stream ends by itself when all its tasks have
+ended and nothing else was asked for. One look per process notices the changes of all streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import structlog
+from mcp import types as t
+from mcp.server.context import ServerRequestContext
+from mcp.server.subscriptions import SUBSCRIPTION_ID_META_KEY, InMemorySubscriptionBus, ToolsListChanged
+from mcp.shared.exceptions import MCPError
+
+from mcpregistry.db import db_call
+from mcpregistry.domain.task_view import DONE
+from mcpregistry.gateway.identity import Caller
+from mcpregistry.gateway.tasks import Tasks, require_tasks
+from mcpregistry.services import tasks
+
+log = structlog.get_logger(__name__)
+
+Context = ServerRequestContext[Any, Any]
+
+LOOK = 0.15  # seconds between looks, while there is a stream
+MAX_STREAMS, MAX_IDS = 1024, 1000
+
+
+class TaskNotification(t.Notification[dict[str, Any], str]):
+    """``notifications/tasks``. Unlike the SDK's models it keeps ``ttlMs: null`` on the wire."""
+
+    def model_dump(self, **_: Any) -> dict[str, Any]:
+        return {"method": self.method, "params": self.params}
+
+
+class _Stream:
+    def __init__(self, task_ids: set[str], told: dict[str, tuple[Any, ...]]) -> None:
+        self.open = task_ids  # not ended yet, as far as the host was told
+        self.told = told
+        self.due: set[str] = set()
+        self.tools_changed = False
+        self.closing = False
+        self.news = asyncio.Event()
+
+    def take(self) -> tuple[set[str], bool]:
+        due, tools_changed = self.due, self.tools_changed
+        self.due, self.tools_changed = set(), False
+        self.news.clear()
+        return due, tools_changed
+
+
+class TaskStreams:
+    """All streams of this process that asked for tasks."""
+
+    def __init__(self, own: Tasks) -> None:
+        self._own = own
+        self._streams: set[_Stream] = set()
+        self._watcher: asyncio.Task[None] | None = None
+
+    def close(self) -> None:
+        """End them gracefully: hosts listen again, elsewhere or later."""
+        for stream in self._streams:
+            stream.closing = True
+            stream.news.set()
+
+    async def listen(
+        self, caller: Caller, ctx: Context, params: t.SubscriptionsListenRequestParams, bus: InMemorySubscriptionBus
+    ) -> t.SubscriptionsListenResult:
+        require_tasks(ctx)
+        if len(self._streams) >= MAX_STREAMS:
+            raise MCPError(t.INTERNAL_ERROR, "Too many streams are open. Ask with tasks/get instead.")
+        own = await self._owned(caller, params)
+        honored = _honored(params.notifications, own)
+        stream = _Stream(set(own), await db_call(tasks.versions, own))
+        self._streams.add(stream)
+        unsubscribe = bus.subscribe(lambda event: _hear(stream, honored, event))
+        meta = {SUBSCRIPTION_ID_META_KEY: ctx.request_id}
+        try:
+            await _acknowledge(ctx, honored, meta)
+            stream.due |= stream.open
+            self._watch()
+            await self._tell(ctx, stream, meta, lasting=_wants_more(honored))
+        finally:
+            unsubscribe()
+            self._streams.discard(stream)
+        return t.SubscriptionsListenResult(_meta=meta)
+
+    async def _owned(self, caller: Caller, params: t.SubscriptionsListenRequestParams) -> list[str]:
+        asked = (params.notifications.model_extra or {}).get("taskIds")
+        if not isinstance(asked, list) or len(asked) > MAX_IDS or not all(isinstance(each, str) for each in asked):
+            raise MCPError(t.INVALID_PARAMS, f"taskIds must be a list of at most {MAX_IDS} strings.")
+        found = await db_call(tasks.own, asked, agent=caller.agent, endpoint=caller.endpoint)
+        mine = {task.pk for task in found}
+        return [each for each in dict.fromkeys(asked) if each in mine]
+
+    async def _tell(self, ctx: Context, stream: _Stream, meta: dict[str, Any], *, lasting: bool) -> None:
+        while not stream.closing:
+            due, tools_changed = stream.take()
+            if tools_changed:
+                note = t.ToolListChangedNotification(params=t.NotificationParams(_meta=meta))
+                await ctx.session.send_notification(note, related_request_id=ctx.request_id)
+            for task in await db_call(tasks.named, due) if due else []:
+                view = self._own.view(task)
+                if view["status"] in DONE:
+                    stream.open.discard(task.pk)
+                whole = TaskNotification(method="notifications/tasks", params=view | {"_meta": meta})
+                await ctx.session.send_notification(whole, related_request_id=ctx.request_id)  # type: ignore[arg-type]
+            if not stream.open and not lasting:
+                return
+            await stream.news.wait()
+
+    def _watch(self) -> None:
+        if self._watcher is None or self._watcher.done():
+            self._watcher = asyncio.ensure_future(self._look())
+
+    async def _look(self) -> None:
+        while any(stream.open for stream in self._streams):
+            try:
+                ids = set().union(*(stream.open for stream in self._streams))
+                found = await db_call(tasks.versions, ids)
+                for stream in self._streams:
+                    _compare(stream, found)
+            except Exception:  # the database may be away; the next look comes soon
+                log.exception("tasks.look_failed")
+            await asyncio.sleep(LOOK)
+
+
+def _compare(stream: _Stream, found: dict[str, tuple[Any, ...]]) -> None:
+    for task_id in list(stream.open):
+        version = found.get(task_id)
+        if version is None:
+            stream.open.discard(task_id)  # retention has deleted it
+            stream.news.set()
+        elif stream.told.get(task_id) != version:
+            stream.told[task_id] = version
+            stream.due.add(task_id)
+            stream.news.set()
+
+
+def _hear(stream: _Stream, honored: t.SubscriptionFilter, event: object) -> None:
+    if isinstance(event, ToolsListChanged) and honored.tools_list_changed:
+        stream.tools_changed = True
+        stream.news.set()
+
+
+def _honored(asked: t.SubscriptionFilter, own: list[str]) -> t.SubscriptionFilter:
+    """What the host asked for, and of the tasks only its own."""
+    return t.SubscriptionFilter(
+        tools_list_changed=asked.tools_list_changed or None,
+        prompts_list_changed=asked.prompts_list_changed or None,
+        resources_list_changed=asked.resources_list_changed or None,
+        resource_subscriptions=asked.resource_subscriptions or None,
+        taskIds=own,  # type: ignore[call-arg]
+    )
+
+
+def _wants_more(honored: t.SubscriptionFilter) -> bool:
+    return bool(
+        honored.tools_list_changed
+        or honored.prompts_list_changed
+        or honored.resources_list_changed
+        or honored.resource_subscriptions
+    )
+
+
+async def _acknowledge(ctx: Context, honored: t.SubscriptionFilter, meta: dict[str, Any]) -> None:
+    params = t.SubscriptionsAcknowledgedNotificationParams(notifications=honored, _meta=meta)
+    note = t.SubscriptionsAcknowledgedNotification(params=params)
+    await ctx.session.send_notification(note, related_request_id=ctx.request_id)

@@ -94,14 +94,16 @@ UNFOLD: dict[str, Any] = {
                         "badge": "controlplane.unfold.waiting_calls",
                         "badge_variant": "danger",
                     },
+                    {
+                        "title": "Definitions",
+                        "icon": "difference",
+                        "link": reverse_lazy("definitions:inbox"),
+                        "permission": _may_see("mcpregistry.view_definition"),
+                        "badge": "controlplane.unfold.waiting",
+                        "badge_variant": "warning",
+                    },
                     _item("Servers", "dns", "mcpregistry_server"),
-                    _item(
-                        "Tools & definitions",
-                        "build",
-                        "mcpregistry_tool",
-                        badge="controlplane.unfold.waiting",
-                        badge_variant="warning",
-                    ),
+                    _item("Tools", "build", "mcpregistry_tool"),
                 ],
             },
             {
@@ -112,6 +114,20 @@ UNFOLD: dict[str, Any] = {
                     _item("Tokens", "key", "mcpregistry_token"),
                     _item("Endpoints", "lan", "mcpregistry_endpoint"),
                     _item("Grants", "rule", "mcpregistry_grant"),
+                ],
+            },
+            {
+                "title": "Policy",
+                "separator": True,
+                "items": [
+                    _item("Rules", "policy", "mcpregistry_policyrule"),
+                    _item("Permits", "task_alt", "mcpregistry_permit"),
+                    {
+                        "title": "Why?",
+                        "icon": "help",
+                        "link": reverse_lazy("admin:mcpregistry_policyrule_why"),
+                        "permission": _may_see("mcpregistry.view_policyrule"),
+                    },
                 ],
             },
             {

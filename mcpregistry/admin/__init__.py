@@ -1,5 +1,5 @@
 """The pages of the site: one file per aggregate, on top of ``base``."""
 
-from mcpregistry.admin import access, audit, call, configuration, notifications, people, seen, server, tool
+from mcpregistry.admin import access, audit, call, configuration, notifications, people, policy, seen, server, tool
 
-__all__ = ["access", "audit", "call", "configuration", "notifications", "people", "seen", "server", "tool"]
+__all__ = ["access", "audit", "call", "configuration", "notifications", "people", "policy", "seen", "server", "tool"]

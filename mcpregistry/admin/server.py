@@ -15,6 +15,7 @@ from unfold.decorators import display
 
 from mcpregistry import queries
 from mcpregistry.admin.base import RecordAdmin, Verb, actor
+from mcpregistry.admin.behaviour import AUTO_VERBS
 from mcpregistry.admin.launch import LaunchPage
 from mcpregistry.admin.server_form import ServerForm
 from mcpregistry.domain.errors import SlipsnisseError
@@ -138,6 +139,7 @@ class ServerAdmin(RecordAdmin):
              applies=lambda server: server.lifecycle == Lifecycle.DISABLED, style="primary"),
         Verb("disable", "Disable", "change_server", "block", "Stop serving it everywhere.", _disable,
              applies=lambda server: server.lifecycle != Lifecycle.DISABLED, style="danger"),
+        *AUTO_VERBS,
     )  # fmt: skip
 
     class Media:

@@ -9,12 +9,15 @@ from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.forms import ModelForm
 from django.http import HttpRequest
+from django.urls import URLPattern, path
 from unfold.decorators import display
 
 from mcpregistry import queries
 from mcpregistry.admin.base import ReadOnlyAdmin, RecordAdmin, Verb, actor
+from mcpregistry.admin.behaviour import RISK_COLOURS, TOOL_VERBS, BehaviourPage, behaviour
 from mcpregistry.domain.errors import Conflict, SlipsnisseError
 from mcpregistry.domain.reveal import reveal
+from mcpregistry.domain.risk import risk_of
 from mcpregistry.domain.wording import rewordings
 from mcpregistry.models import Definition, Server, Tool
 from mcpregistry.services import definitions
@@ -50,6 +53,11 @@ def _approve(request: HttpRequest, tool: Tool) -> str:
 def _reject(request: HttpRequest, tool: Tool) -> str:
     definitions.reject(definition=_newest(request, tool), actor=actor(request), user=request.user)
     return f"{reveal(tool.name, 100)} is rejected: this definition is never served."
+
+
+def _revert(request: HttpRequest, tool: Tool) -> str:
+    definitions.revert(definition=_newest(request, tool), actor=actor(request), user=request.user)
+    return f"{reveal(tool.name, 100)} keeps its earlier text and serves again as soon as the server offers that."
 
 
 def _switch(enabled: bool) -> Callable[[HttpRequest, Tool], str]:
@@ -114,7 +122,15 @@ class ToolAdmin(RecordAdmin):
              style="primary"),
         Verb("reject", "Reject", "approve_definition", "close", "Never serve this definition.", _reject,
              applies=lambda tool: tool.latest_id is not None and tool.status != "rejected", style="danger"),
+        Verb("revert", "Keep the approved text", "approve_definition", "undo",
+             "Not this text: the tool serves again as soon as the server offers the one approved before.", _revert,
+             applies=lambda tool: tool.status == "changed"),
+        *TOOL_VERBS,
     )  # fmt: skip
+
+    def get_urls(self) -> list[URLPattern]:
+        page = self.admin_site.admin_view(BehaviourPage(self))
+        return [path("<path:object_id>/behaviour/", page, name="mcpregistry_tool_behaviour"), *super().get_urls()]
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -172,6 +188,9 @@ class ToolAdmin(RecordAdmin):
         new = row.latest.data if row.latest else {}
         return {
             "tool": row,
+            "behaviour": behaviour(row),
+            "risk": risk_of(row).level.value,
+            "risk_colour": RISK_COLOURS[risk_of(row).level],
             "status": status(row),
             "status_colour": STATUS_COLOURS[status(row)],
             "newest": row.latest,

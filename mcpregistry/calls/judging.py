@@ -11,6 +11,7 @@ from mcpregistry.calls.live import LiveConfiguration
 from mcpregistry.db import db_call
 from mcpregistry.domain.policy import Decision, Question
 from mcpregistry.services import audit
+from mcpregistry.services.policy import CONDITION_FAILED
 
 log = structlog.get_logger(__name__)
 
@@ -47,9 +48,6 @@ async def _note(rule_id: int, name: str, why: str, tool: str, agent: str) -> Non
     """In the audit log, where /metrics and the rule's page find it."""
     facts = {"rule": name, "why": why, "tool": tool, "agent": agent}
     try:
-        await db_call(audit.record, kind=FAILED, actor="policy", subject=f"rule:{rule_id}", **facts)
+        await db_call(audit.record, kind=CONDITION_FAILED, actor="policy", subject=f"rule:{rule_id}", **facts)
     except Exception:  # an alarm that cannot be written must not stop calls; it is in the log
         log.exception("policy.alarm_not_written", rule=name)
-
-
-FAILED = "policy.condition_failed"

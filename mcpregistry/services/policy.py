@@ -10,16 +10,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.db import transaction
+from django.db.models import QuerySet
 
 from mcpregistry.domain.conditions import compile_condition
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.policy import Outcome
 from mcpregistry.domain.reveal import reveal
-from mcpregistry.models import Agent, PolicyRule, Server, Tool
+from mcpregistry.models import Agent, AuditEntry, PolicyRule, Server, Tool
 from mcpregistry.services import audit
 from mcpregistry.services.approvals import approvers
 from mcpregistry.services.records import save_checked
 
+CONDITION_FAILED = "policy.condition_failed"  # kind of the audit entry of an alarm
 STARTER, AUTO = 10, 50  # priorities; a rule that a person writes has 100 unless told otherwise
 
 STARTER_RULES: tuple[dict[str, Any], ...] = (
@@ -131,6 +133,11 @@ def add_starter_rules(*, actor: str) -> list[PolicyRule]:
     there = set(PolicyRule.objects.values_list("name", flat=True))
     missing = [facts for facts in STARTER_RULES if facts["name"] not in there]
     return [save_rule(rule=PolicyRule(**facts), actor=actor) for facts in missing]
+
+
+def failures(rule: PolicyRule) -> QuerySet[AuditEntry]:
+    """When its condition gave no answer, newest first; each process notes it at most once a minute."""
+    return AuditEntry.objects.filter(kind=CONDITION_FAILED, subject=f"rule:{rule.pk}").order_by("-id")
 
 
 # Auto-approval in one click

@@ -1,0 +1,230 @@
+"""Policy rules and permits: what runs at once, what people are asked about, what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern, path, reverse
+from django.utils import timezone
+from unfold.decorators import display
+
+from mcpregistry.admin.base import ReadOnlyAdmin, RecordAdmin, Verb, actor
+from mcpregistry.admin.try_rule import TryRulePage
+from mcpregistry.admin.why import WhyPage
+from mcpregistry.domain.conditions import ConditionInvalid
+from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.reveal import reveal
+from mcpregistry.models import Permit, PolicyRule
+from mcpregistry.services import permits, policy
+
+OUTCOME_COLOURS = {"allow": "success", "ask": "warning", "deny": "danger"}
+FAILURES_SHOWN = 10
+
+
+class PolicyRuleForm(forms.ModelForm):
+    class Meta:
+        model = PolicyRule
+        fields = "__all__"
+        widgets = {
+            "condition": forms.Textarea(attrs={"rows": 4, "class": "sn-code", "spellcheck": "false"}),
+        }
+        help_texts = {
+            "name": "Said to agents and people when the rule decides.",
+            "enabled": "Off: it decides nothing; it can still be tried on past calls.",
+            "tool": "One tool. Empty: every tool of the server, or of all servers.",
+        }
+
+    def clean(self) -> dict[str, Any]:
+        """What the services would refuse is said at the field, and nothing typed is lost."""
+        cleaned = super().clean() or {}
+        if not self.errors:
+            try:
+                policy.check_rule(_with(PolicyRule(pk=self.instance.pk), cleaned))
+            except SlipsnisseError as error:
+                broken = isinstance(error, ConditionInvalid)
+                self.add_error("condition" if broken else None, str(error))
+        return cleaned
+
+
+def _with(rule: PolicyRule, values: dict[str, Any]) -> PolicyRule:
+    for name, value in values.items():
+        setattr(rule, name, value)
+    return rule
+
+
+def _switch(request: HttpRequest, rule: PolicyRule, enabled: bool) -> str:
+    policy.switch_rule(rule=rule, enabled=enabled, actor=actor(request))
+    return f"The rule '{reveal(rule.name, 200)}' {'counts' if enabled else 'no longer counts'}, in every process within a second."
+
+
+@admin.register(PolicyRule)
+class PolicyRuleAdmin(RecordAdmin):
+    form = PolicyRuleForm
+    list_display = ("name", "shown_outcome", "priority", "about", "shown_condition", "enabled")
+    list_filter = ("outcome", "enabled", "server", "agent")
+    list_select_related = ("agent", "endpoint", "server", "tool__server", "approvers")
+    search_fields = ("name", "condition", "note", "server__slug", "tool__name")
+    autocomplete_fields = ("agent", "endpoint", "server", "tool")
+    actions = ("enable_selected", "disable_selected")
+    list_before_template = "admin/mcpregistry/rules.html"
+    change_form_outer_before_template = "admin/mcpregistry/rule.html"
+    fieldsets = (
+        (None, {"fields": (("name", "enabled"), ("outcome", "priority"))}),
+        ("Which calls", {"fields": (("server", "tool"), ("agent", "endpoint"), "expert", "condition")}),
+        (
+            "When it asks",
+            {"fields": (("approvers", "quorum"), ("decide_seconds", "execute_seconds"),
+                        "requester_may_confirm", "run_if_caller_left")},
+        ),
+        ("Note", {"fields": ("note",)}),
+    )  # fmt: skip
+    verbs = (
+        Verb("try", "Try it on past calls", "view_policyrule", "replay", "What it would have held, denied, let through.",
+             page="mcpregistry_policyrule_try_one"),
+        Verb("enable", "Switch on", "change_policyrule", "play_arrow", "Let it count.",
+             lambda request, rule: _switch(request, rule, True), applies=lambda rule: not rule.enabled),
+        Verb("disable", "Switch off", "change_policyrule", "block", "It decides nothing until it is switched on again.",
+             lambda request, rule: _switch(request, rule, False), applies=lambda rule: rule.enabled),
+    )  # fmt: skip
+
+    def get_urls(self) -> list[URLPattern]:
+        secured = self.admin_site.admin_view
+        return [
+            path("try/", secured(TryRulePage(self)), name="mcpregistry_policyrule_try"),
+            path("why/", secured(WhyPage(self)), name="mcpregistry_policyrule_why"),
+            path("starter/", secured(self.starter_view), name="mcpregistry_policyrule_starter"),
+            path("<int:object_id>/try/", secured(TryRulePage(self)), name="mcpregistry_policyrule_try_one"),
+            *super().get_urls(),
+        ]
+
+    def starter_view(self, request: HttpRequest) -> HttpResponse:
+        """POST adds the starter rules that are not there."""
+        back = HttpResponseRedirect(reverse("admin:mcpregistry_policyrule_changelist"))
+        if request.method != "POST" or not self.has_add_permission(request):
+            return back
+        try:
+            added = policy.add_starter_rules(actor=actor(request))
+        except SlipsnisseError as error:
+            return self._refused(request, error, back.url)
+        self.message_user(
+            request, f"{len(added)} starter rule{'' if len(added) == 1 else 's'} added.", messages.SUCCESS
+        )
+        return back
+
+    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        field = super().formfield_for_dbfield(db_field, request, **kwargs)
+        if field is not None and db_field.name == "condition":
+            field.widget.attrs |= {"rows": 4, "spellcheck": "false", "autocomplete": "off"}
+        return field
+
+    def save(self, request: HttpRequest, row: PolicyRule, form: forms.ModelForm) -> None:
+        policy.save_rule(rule=row, actor=actor(request))
+
+    def remove(self, request: HttpRequest, row: PolicyRule) -> None:
+        policy.delete_rule(rule=row, actor=actor(request))
+
+    def overview(self, request: HttpRequest, row: PolicyRule) -> dict[str, Any]:
+        return {"rule": row, "failures": policy.failures(row)[:FAILURES_SHOWN]}
+
+    @display(description="outcome", ordering="outcome", label=OUTCOME_COLOURS)
+    def shown_outcome(self, rule: PolicyRule) -> str:
+        return rule.outcome
+
+    @display(description="about")
+    def about(self, rule: PolicyRule) -> str:
+        scope = [str(each) for each in (rule.tool or rule.server, rule.agent, rule.endpoint, rule.expert) if each]
+        return reveal(", ".join(scope), 120) or "every call"
+
+    @display(description="condition")
+    def shown_condition(self, rule: PolicyRule) -> str:
+        return reveal(" ".join(rule.condition.split()), 90) or "always"
+
+    @admin.action(description="Switch the selected rules on", permissions=["change"])
+    def enable_selected(self, request: HttpRequest, queryset: QuerySet[PolicyRule]) -> None:
+        self._each(request, queryset, enabled=True)
+
+    @admin.action(description="Switch the selected rules off", permissions=["change"])
+    def disable_selected(self, request: HttpRequest, queryset: QuerySet[PolicyRule]) -> None:
+        self._each(request, queryset, enabled=False)
+
+    def _each(self, request: HttpRequest, queryset: QuerySet[PolicyRule], *, enabled: bool) -> None:
+        for rule in queryset:
+            try:
+                self.message_user(request, _switch(request, rule, enabled), messages.SUCCESS)
+            except SlipsnisseError as error:
+                self.message_user(request, f"{reveal(rule.name, 200)}: {error}", messages.ERROR)
+
+
+class UsableFilter(admin.SimpleListFilter):
+    title = "may still be used"
+    parameter_name = "usable"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("yes", "Yes"), ("no", "No")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Permit]) -> QuerySet[Permit]:
+        usable = Q(revoked_at=None, expires_at__gt=timezone.now()) & ~Q(uses_left=0)
+        if self.value() == "yes":
+            return queryset.filter(usable)
+        return queryset.exclude(usable) if self.value() == "no" else queryset
+
+
+def _usable(permit: Permit) -> bool:
+    return permit.revoked_at is None and permit.expires_at > timezone.now() and permit.uses_left != 0
+
+
+def _revoke(request: HttpRequest, permit: Permit) -> str:
+    permits.revoke(permit=permit, actor=actor(request))
+    return "The permit is revoked: the next such call is asked about again."
+
+
+@admin.register(Permit)
+class PermitAdmin(ReadOnlyAdmin):
+    """Approvals given ahead. They come from the approval page; here they are seen and revoked."""
+
+    list_display = ("agent", "shown_tool", "shown_pins", "shown_state", "expires_at", "uses_left", "created_by")
+    list_filter = (UsableFilter, "agent")
+    list_select_related = ("agent", "tool__server", "created_by")
+    search_fields = ("agent__slug", "tool__name", "tool__server__slug")
+    fields = (
+        "agent",
+        "shown_tool",
+        "shown_pins",
+        "expires_at",
+        "uses_left",
+        "request",
+        "created_by",
+        "created_at",
+        "revoked_at",
+    )
+    actions = ("revoke_selected",)
+    verbs = (
+        Verb("revoke", "Revoke", "decide_approval", "block", "From now on such calls are asked about again.", _revoke,
+             applies=_usable, style="danger"),
+    )  # fmt: skip
+
+    @display(description="tool", ordering="tool__name")
+    def shown_tool(self, permit: Permit) -> str:
+        return reveal(str(permit.tool), 120)
+
+    @display(description="only with")
+    def shown_pins(self, permit: Permit) -> str:
+        pins = ", ".join(f"{name} = {value!r}" for name, value in permit.argument_pins.items())
+        return reveal(pins, 200) or "any arguments"
+
+    @display(description="state", label={"usable": "success", "ended": ""})
+    def shown_state(self, permit: Permit) -> str:
+        return "usable" if _usable(permit) else "ended"
+
+    @admin.action(description="Revoke the selected permits", permissions=["decide"])
+    def revoke_selected(self, request: HttpRequest, queryset: QuerySet[Permit]) -> None:
+        for permit in queryset:
+            permits.revoke(permit=permit, actor=actor(request))
+        self.message_user(request, f"{queryset.count()} revoked.", messages.SUCCESS)
+
+    def has_decide_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("mcpregistry.decide_approval")

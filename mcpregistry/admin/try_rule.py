@@ -1,0 +1,111 @@
+"""Trying a draft rule on the real calls of the last days. Nothing is saved."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django import forms
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.utils import timezone
+from unfold.widgets import (
+    UnfoldAdminIntegerFieldWidget,
+    UnfoldAdminSelectWidget,
+    UnfoldAdminTextareaWidget,
+    UnfoldAdminTextInputWidget,
+)
+
+from mcpregistry.domain.conditions import LONGEST, ConditionInvalid
+from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.policy import Outcome
+from mcpregistry.models import Agent, Endpoint, PolicyRule, Server
+from mcpregistry.services import policy
+from mcpregistry.services.drafts import fill
+from mcpregistry.services.replay import Report, replay
+
+if TYPE_CHECKING:
+    from mcpregistry.admin.policy import PolicyRuleAdmin
+
+MOST = 20_000  # calls that one page looks at
+_TOOLS_SHOWN = 50
+
+
+class TryForm(forms.Form):
+    """The parts of a rule that say which calls it is about and what follows."""
+
+    outcome = forms.ChoiceField(choices=PolicyRule.OUTCOMES, initial="ask", widget=UnfoldAdminSelectWidget)
+    priority = forms.IntegerField(initial=100, widget=UnfoldAdminIntegerFieldWidget)
+    server = forms.ModelChoiceField(Server.objects.all(), required=False, widget=UnfoldAdminSelectWidget)
+    tool = forms.CharField(
+        required=False, max_length=600, help_text="One tool, as server::tool.", widget=UnfoldAdminTextInputWidget
+    )
+    agent = forms.ModelChoiceField(Agent.objects.all(), required=False, widget=UnfoldAdminSelectWidget)
+    endpoint = forms.ModelChoiceField(Endpoint.objects.all(), required=False, widget=UnfoldAdminSelectWidget)
+    condition = forms.CharField(
+        required=False,
+        max_length=LONGEST,
+        help_text='CEL over args, tool, server, agent, call, e.g. args.amount > 100 || tool.risk == "high". Empty: always.',
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 3, "spellcheck": "false"}),
+    )
+    days = forms.IntegerField(
+        initial=7, min_value=1, max_value=365, label="Calls of the last", help_text="Days.",
+        widget=UnfoldAdminIntegerFieldWidget,
+    )  # fmt: skip
+
+    def draft(self, rule: PolicyRule) -> PolicyRule:
+        """The rule changed as the form says. Raises SlipsnisseError."""
+        said = self.cleaned_data
+        scope = {name: str(said[name]) if said[name] else None for name in ("server", "agent", "endpoint")}
+        plain = {name: said[name] for name in ("outcome", "priority", "tool", "condition")}
+        draft = fill(rule, plain | scope)
+        policy.check_rule(draft)
+        return draft
+
+
+class TryRulePage:
+    """The view; ``admin`` gives it records and permissions."""
+
+    def __init__(self, admin: PolicyRuleAdmin) -> None:
+        self.admin = admin
+
+    def __call__(self, request: HttpRequest, object_id: int | None = None) -> HttpResponse:
+        rule = self.admin.get_object(request, str(object_id)) if object_id else PolicyRule(name="draft")
+        if rule is None:
+            return self.admin._get_obj_does_not_exist_redirect(request, self.admin.opts, str(object_id))
+        if not self.admin.has_view_permission(request):
+            raise PermissionDenied
+        form = TryForm(request.POST) if request.method == "POST" else TryForm(initial=_initial(rule))
+        context = self.admin.admin_site.each_context(request) | {
+            "title": "Try a rule on past calls" if not rule.pk else f"Try '{rule}' on past calls",
+            "opts": self.admin.opts,
+            "original": rule if rule.pk else None,
+            "form": form,
+        }
+        if form.is_valid():
+            context |= _tried(form, rule)
+        return TemplateResponse(request, "admin/mcpregistry/try_rule.html", context)
+
+
+def _initial(rule: PolicyRule) -> dict[str, Any]:
+    names = ("outcome", "priority", "server", "agent", "endpoint", "condition")
+    return {name: getattr(rule, name) for name in names} | {"tool": str(rule.tool or ""), "days": 7}
+
+
+def _tried(form: TryForm, rule: PolicyRule) -> dict[str, Any]:
+    try:
+        draft = form.draft(rule)
+    except SlipsnisseError as error:
+        form.add_error("condition" if isinstance(error, ConditionInvalid) else None, str(error))
+        return {}
+    report = replay(drafts=[draft], days=form.cleaned_data["days"], now=timezone.now(), most=MOST)
+    return {"report": report, "tools": _by_tool(report), "left_out": max(0, report.found - report.looked_at)}
+
+
+def _by_tool(report: Report) -> list[tuple[str, int, int, int]]:
+    """Tool, held, denied, let through; the busiest first."""
+    ordered = sorted(report.by_tool.items(), key=lambda pair: (-sum(pair[1].values()), pair[0]))
+    return [
+        (tool, counts[Outcome.ASK], counts[Outcome.DENY], counts[Outcome.ALLOW])
+        for tool, counts in ordered[:_TOOLS_SHOWN]
+    ]

@@ -1,0 +1,73 @@
+"""The page that says why: every stage between an agent and a tool, and the rule that decides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django import forms
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.utils import timezone
+from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
+
+from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.models import Agent, Endpoint
+from mcpregistry.services.why import find_tool, why
+
+if TYPE_CHECKING:
+    from mcpregistry.admin.policy import PolicyRuleAdmin
+
+
+class WhyForm(forms.Form):
+    agent = forms.ModelChoiceField(Agent.objects.all(), to_field_name="slug", widget=UnfoldAdminSelectWidget)
+    endpoint = forms.ModelChoiceField(Endpoint.objects.all(), to_field_name="slug", widget=UnfoldAdminSelectWidget)
+    tool = forms.CharField(
+        max_length=600,
+        help_text="server::tool, or the name that hosts use, e.g. git__git_commit.",
+        widget=UnfoldAdminTextInputWidget,
+    )
+    arguments = forms.JSONField(
+        required=False,
+        help_text='An object, e.g. {"amount": 250}. Empty: as far as it can be told without.',
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 3, "spellcheck": "false"}),
+    )
+
+    def clean_arguments(self) -> dict[str, Any] | None:
+        value = self.cleaned_data["arguments"]
+        if value is not None and not isinstance(value, dict):
+            raise forms.ValidationError('Write an object, e.g. {"amount": 250}.')
+        return value
+
+
+class WhyPage:
+    """The view; it only reads, so its form is a GET that can be linked to."""
+
+    def __init__(self, admin: PolicyRuleAdmin) -> None:
+        self.admin = admin
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        if not self.admin.has_view_permission(request):
+            raise PermissionDenied
+        asked = bool(request.GET.get("tool"))
+        form = WhyForm(request.GET) if asked else WhyForm(initial={"endpoint": "default"})
+        context = self.admin.admin_site.each_context(request) | {
+            "title": "Why may this agent call this tool, or not?",
+            "opts": self.admin.opts,
+            "form": form,
+        }
+        if asked and form.is_valid():
+            context["why"] = _answer(form)
+        return TemplateResponse(request, "admin/mcpregistry/why.html", context)
+
+
+def _answer(form: WhyForm) -> Any:
+    said = form.cleaned_data
+    try:
+        tool = find_tool(said["tool"])
+        return why(
+            agent=said["agent"], endpoint=said["endpoint"], tool=tool, now=timezone.now(), arguments=said["arguments"]
+        )
+    except SlipsnisseError as error:
+        form.add_error("tool", str(error))
+        return None

@@ -1,0 +1,366 @@
+"""Who may decide, what counts, and what follows; each verb on rows alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.utils import timezone
+
+from mcpregistry.domain.binding import binding_of
+from mcpregistry.domain.errors import Busy, ConfigInvalid, Conflict, Denied, NotFound
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.policy import DEFAULT_TERMS, Terms
+from mcpregistry.domain.risk import Level, Risk
+from mcpregistry.models import Agent, ApprovalRequest, AuditEntry, Invocation, Permit, Task
+from mcpregistry.services import access, approvals, definitions, holding, permits, retention
+from mcpregistry.services.approvals import AlreadyDecided, vote
+from mcpregistry.services.holding import TaskWish, Ticket
+from mcpregistry.services.permits import PermitWish
+from mcpregistry.services.roles import install_roles
+from tests.services.rows import confirmed
+from tests.services.test_invariants import broken
+
+pytestmark = pytest.mark.django_db
+HIGH = Risk(Level.HIGH, False, True, True)
+
+
+def person(name: str, *groups: str, **fields: Any) -> User:
+    user = User.objects.create_user(name, **fields)
+    user.groups.set([Group.objects.get_or_create(name=each)[0] for each in groups])
+    return user
+
+
+@pytest.fixture(autouse=True)
+def _site() -> None:
+    install_roles()
+    server = confirmed("echo")
+    definitions.observe(server=server, listed=[{"name": "echo", "inputSchema": {"type": "object"}}])
+    definitions.approve_waiting(server=server, actor="test")
+    access.save_agent(agent=Agent(slug="ann", owner=person("owner", "approver")), actor="test")
+
+
+@pytest.fixture
+def bob() -> User:
+    return person("bob", "approver")
+
+
+def terms(**changes: Any) -> Terms:
+    return Terms(**({"rule_id": None, "rule": "careful", "fingerprint": "f" * 64} | changes))
+
+
+def row(number: int = 1, arguments: str = '{"n":1}', fingerprint: str = "f" * 64) -> dict[str, Any]:
+    same = {"agent": "ann", "endpoint": "default", "server": "echo", "revision": 1, "tool": "echo", "definition": "d"}
+    return {
+        "id": f"{number:032x}", "agent_slug": "ann", "endpoint_slug": "default", "server_slug": "echo",
+        "server_revision": 1, "tool_name": "echo", "exposed_name": "echo__echo", "definition_hash": "d",
+        "binding": binding_of(**same, arguments=arguments, fingerprint=fingerprint), "arguments": arguments,
+        "outcome": "ask", "origin": "http", "writer": "web:1", "received_at": timezone.now(),
+    }  # fmt: skip
+
+
+def ask(number: int = 1, *, arguments: str = '{"n":1}', task: TaskWish | None = None, **changes: Any) -> Ticket:
+    return holding.ask(
+        row=row(number, arguments), terms=terms(**changes), risk=HIGH, waiting_as="task" if task else "hold",
+        now=timezone.now(), task=task,
+    )  # fmt: skip
+
+
+def request_of(ticket: Ticket) -> ApprovalRequest:
+    return holding.load(ticket.id)
+
+
+def state_of(ticket: Ticket) -> str:
+    return request_of(ticket).call.state
+
+
+def yes(ticket: Ticket, user: User, **facts: Any) -> ApprovalRequest:
+    return vote(request_id=ticket.id, user=user, approve=True, via="web", **facts)
+
+
+def no(ticket: Ticket, user: User, **facts: Any) -> ApprovalRequest:
+    return vote(request_id=ticket.id, user=user, approve=False, via="web", **facts)
+
+
+# -- who may -----------------------------------------------------------------------------------------
+
+
+def of_group(**changes: Any) -> dict[str, Any]:
+    return {"group_id": Group.objects.get_or_create(name="finance")[0].pk, "group": "finance"} | changes
+
+
+WHO: dict[str, tuple[Callable[[], User], Callable[[], dict[str, Any]], str]] = {
+    "approver": (lambda: person("x", "approver"), dict, ""),
+    "admin": (lambda: person("x", "admin"), dict, ""),
+    "superuser": (lambda: person("x", is_superuser=True), dict, ""),
+    "viewer": (lambda: person("x", "viewer"), dict, "may not decide"),
+    "operator": (lambda: person("x", "operator"), dict, "may not decide"),
+    "nobody": (lambda: person("x"), dict, "may not decide"),
+    "switched off": (lambda: person("x", "approver", is_active=False), dict, "switched off"),
+    "in the group": (lambda: person("x", "approver", "finance"), of_group, ""),
+    "in the group, no approver": (lambda: person("x", "finance"), of_group, "may not decide"),
+    "not in the group": (lambda: person("x", "approver"), of_group, "group finance"),
+    "superuser, not in the group": (lambda: person("x", is_superuser=True), of_group, "group finance"),
+    "owner": (lambda: User.objects.get(username="owner"), dict, "is yours"),
+    "owner who may confirm": (lambda: User.objects.get(username="owner"), lambda: {"requester_may_confirm": True}, ""),
+}
+
+
+@pytest.mark.parametrize("who", WHO)
+def test_who_may_decide(who: str):
+    make, change, words = WHO[who]
+    user, ticket = make(), ask(**change())
+    assert words in approvals.why_not(request_of(ticket), user)
+    assert bool(words) == bool(approvals.why_not(request_of(ticket), user))
+    if words:
+        for decide in (yes, no):
+            with pytest.raises(Denied, match=words):
+                decide(ticket, user)
+        assert state_of(ticket) == State.PENDING
+    else:
+        assert yes(ticket, user).call.state == State.READY
+
+
+def test_a_superuser_does_not_approve_for_her_own_agent():
+    User.objects.filter(username="owner").update(is_superuser=True)
+    with pytest.raises(Denied, match="is yours"):
+        yes(ask(), User.objects.get(username="owner"))
+
+
+def test_those_who_could_decide_are_listed_once():
+    wanted = {"owner", "a", "b", "c"}
+    person("a", "approver", "admin")
+    person("b", is_superuser=True)
+    person("c", "admin", "finance")
+    person("d", "viewer")
+    person("e", "approver", is_active=False)
+    person("f", "finance")
+    assert sorted(approvals.approvers(None).values_list("username", flat=True)) == sorted(wanted)
+    finance = Group.objects.get(name="finance")
+    assert list(approvals.approvers(finance).values_list("username", flat=True)) == ["c"]
+
+
+# -- votes -------------------------------------------------------------------------------------------
+
+
+def test_a_quorum_is_of_different_people(bob: User):
+    ticket, eve = ask(quorum=2), person("eve", "approver")
+    assert yes(ticket, bob).call.state == State.PENDING
+    with pytest.raises(Conflict, match="voted on this already"):
+        yes(ticket, bob)
+    assert yes(ticket, eve).call.state == State.READY
+    assert broken() == set()
+
+
+def test_one_rejection_ends_it_whatever_others_said(bob: User):
+    ticket, eve = ask(quorum=3), person("eve", "approver")
+    yes(ticket, eve)
+    no(ticket, bob, reason="no")
+    assert state_of(ticket) == State.REJECTED
+    with pytest.raises(AlreadyDecided, match="bob rejected"):
+        yes(ticket, person("dan", "approver"))
+
+
+def test_the_second_to_decide_hears_who_was_first(bob: User):
+    ticket, eve = ask(), person("eve", "approver", first_name="Eve", last_name="E.")
+    yes(ticket, eve)
+    for decide in (yes, no):
+        with pytest.raises(AlreadyDecided, match="Eve E"):
+            decide(ticket, bob)
+
+
+def test_a_voter_who_loses_the_right_counts_no_more(bob: User):
+    ticket, eve = ask(quorum=2), person("eve", "approver")
+    yes(ticket, bob)
+    bob.groups.clear()
+    assert yes(ticket, eve).call.state == State.PENDING
+    assert yes(ticket, person("dan", "approver")).call.state == State.READY
+    eve.is_active = False
+    eve.save()
+    assert (
+        approvals.lost_votes(request_of(ticket)) == "bob may not approve it any more; eve may not approve it any more"
+    )
+
+
+def test_nobody_decides_on_what_is_not_there(bob: User):
+    with pytest.raises(NotFound):
+        vote(request_id="x", user=bob, approve=True, via="web")
+
+
+@pytest.mark.parametrize("late", [State.PENDING, State.READY])
+def test_time_ends_what_waits(bob: User, late: State):
+    ticket = ask()
+    if late is State.READY:
+        yes(ticket, bob)
+    request = request_of(ticket)
+    due = request.execute_by or request.decide_by
+    assert holding.expire_due(due - timedelta(seconds=1)) == 0
+    assert holding.expire_due(due) == 1
+    assert (state_of(ticket), request_of(ticket).call.lease_until) == (State.EXPIRED, None)
+    assert broken() == set()
+
+
+def test_a_host_that_confirms_counts_once_and_the_owner_is_the_same_person(bob: User):
+    owner = User.objects.get(username="owner")
+    ticket = ask(quorum=2, requester_may_confirm=True)
+    approvals.confirm(request_id=ticket.id, by="the person at Cursor")
+    with pytest.raises(Conflict, match="confirmed this already"):
+        approvals.confirm(request_id=ticket.id, by="the person at Cursor")
+    with pytest.raises(Conflict, match="voted on this already"):
+        yes(ticket, owner)
+    assert yes(ticket, bob).call.state == State.READY
+    assert broken() == set()
+
+
+def test_a_host_without_an_owner_confirms_once_too(bob: User):
+    Agent.objects.update(owner=None)
+    ticket = ask(quorum=2, requester_may_confirm=True)
+    approvals.confirm(request_id=ticket.id, by="the person at Cursor")
+    with pytest.raises(Conflict, match="confirmed this already"):
+        approvals.confirm(request_id=ticket.id, by="the person at Cursor")
+    assert yes(ticket, bob).call.state == State.READY
+
+
+def test_a_host_refuses_only_where_it_may_confirm():
+    ticket = ask()
+    with pytest.raises(Denied):
+        approvals.refuse(request_id=ticket.id, by="the person at Cursor")
+    ticket = ask(2, arguments="{}", requester_may_confirm=True)
+    approvals.refuse(request_id=ticket.id, by="the person at Cursor", reason="not now")
+    assert request_of(ticket).call.reason.startswith("REFUSED by the person at Cursor: not now.")
+
+
+def test_every_step_is_in_the_audit_log(bob: User):
+    yes(ask(), bob, reason="fine")
+    kinds = AuditEntry.objects.filter(subject=f"call:{1:032x}").order_by("id").values_list("kind", "actor")
+    assert list(kinds) == [
+        ("call.pending", "ann"), ("approval.vote", "user:bob"), ("call.approved", "user:bob"),
+    ]  # fmt: skip
+
+
+# -- asking ------------------------------------------------------------------------------------------
+
+
+def test_the_identical_call_joins_and_a_task_never_does():
+    first = ask(1)
+    assert (ask(2).id, ask(2).joined) == (first.id, True)
+    assert ask(3, arguments='{"n":2}').id != first.id
+    wish = TaskWish(ttl_ms=1000, poll_ms=500)
+    tasks = [ask(number, task=wish) for number in (4, 5)]
+    assert len({first.id, *(each.id for each in tasks)}) == 3
+    assert {each.task_id for each in tasks} == set(Task.objects.values_list("pk", flat=True))
+    assert request_of(first).holders == 3
+
+
+def test_what_the_rule_said_is_frozen(settings: Any):
+    settings.SITE_URL = "https://gate.example"
+    ticket = ask(quorum=2, decide_seconds=60, execute_seconds=30, **of_group())
+    request = request_of(ticket)
+    assert ticket.asked_of == "2 people of the group finance"
+    assert ticket.url == f"https://gate.example/approvals/{request.pk}/"
+    assert request.decide_by - request.asked_at == timedelta(seconds=60)
+    assert (request.rule_name, request.risk, request.risk_rank, request.execute_seconds) == ("careful", "high", 3, 30)
+    assert request.call.lease_until == request.decide_by + holding.SLACK
+
+
+def test_one_agent_cannot_bury_the_people_who_decide(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(holding, "MOST_OPEN", 2)
+    ask(1, arguments="{}")
+    ask(2, arguments="[]")
+    with pytest.raises(Busy, match="2 calls of this agent wait"):
+        ask(3, arguments='{"n":3}')
+    assert Invocation.objects.count() == 2
+
+
+def test_payloads_are_forgotten_and_who_decided_is_not(bob: User):
+    ticket = ask()
+    no(ticket, bob, reason="never")
+    old = timezone.now() - timedelta(days=40)
+    ApprovalRequest.objects.update(said="please", result="{}")
+    Invocation.objects.update(received_at=old)
+    retention.prune(timezone.now())
+    request = request_of(ticket)
+    assert (request.said, request.result, request.call.arguments) == ("", "", "")
+    assert (request.decided_reason, request.votes.get().name) == ("never", "bob")
+
+
+# -- permits -----------------------------------------------------------------------------------------
+
+
+def hours(number: float) -> datetime:
+    return timezone.now() + timedelta(hours=number)
+
+
+TOO_WIDE: dict[str, tuple[dict[str, Any], Callable[[], PermitWish]]] = {
+    "another value": ({}, lambda: PermitWish(hours(1), {"n": 2})),
+    "another argument": ({}, lambda: PermitWish(hours(1), {"m": 1})),
+    "true is not one": ({}, lambda: PermitWish(hours(1), {"n": True})),
+    "too long": ({}, lambda: PermitWish(hours(24 * 31))),
+    "in the past": ({}, lambda: PermitWish(hours(-1))),
+    "no use": ({}, lambda: PermitWish(hours(1), uses=0)),
+    "alone for several": ({"quorum": 2}, lambda: PermitWish(hours(1))),
+}
+
+
+@pytest.mark.parametrize("case", TOO_WIDE)
+def test_a_permit_only_narrows_and_a_wrong_one_decides_nothing(bob: User, case: str):
+    change, wish = TOO_WIDE[case]
+    ticket = ask(**change)
+    with pytest.raises(ConfigInvalid):
+        yes(ticket, bob, permit=wish())
+    assert (state_of(ticket), Permit.objects.count(), request_of(ticket).votes.count()) == (State.PENDING, 0, 0)
+
+
+def test_a_requester_does_not_permit_herself():
+    ticket = ask(requester_may_confirm=True)
+    with pytest.raises(Denied, match="not permit further"):
+        yes(ticket, User.objects.get(username="owner"), permit=PermitWish(hours(1)))
+
+
+def covered(bob: User, **changes: Any) -> bool:
+    tool_id = Agent.objects.get() and Permit.objects.get().tool_id
+    facts = {
+        "agent_slug": "ann", "tool_id": tool_id, "definition_hash": "d", "server_revision": 1,
+        "arguments": {"n": 1, "more": 2}, "fingerprint": "f" * 64, "now": timezone.now(),
+    }  # fmt: skip
+    return bool(permits.covering(**(facts | changes)))
+
+
+def test_a_permit_covers_only_what_it_was_given_for(bob: User):
+    yes(ask(), bob, permit=PermitWish(hours(1), {"n": 1}, uses=1))
+    assert covered(bob)
+    for change in (
+        {"agent_slug": "eve"}, {"tool_id": 0}, {"definition_hash": "e"}, {"server_revision": 2},
+        {"arguments": {"n": 2}}, {"arguments": {}}, {"fingerprint": "0"}, {"now": hours(2)},
+    ):  # fmt: skip
+        assert not covered(bob, **change), change
+    found = permits.covering(
+        agent_slug="ann", tool_id=Permit.objects.get().tool_id, definition_hash="d", server_revision=1,
+        arguments={"n": 1}, fingerprint="f" * 64, now=timezone.now(),
+    )  # fmt: skip
+    uses = [permits.use(call_id="c", permits=found, agent_slug="ann", now=timezone.now()) for _ in range(3)]
+    assert [bool(each) for each in uses] == [True, False, False]
+    assert not covered(bob)
+
+
+def test_a_permit_ends_with_its_giver_or_when_it_is_revoked(bob: User):
+    yes(ask(), bob, permit=PermitWish(hours(1)))
+    bob.groups.clear()
+    assert not covered(bob)
+    bob.groups.set([Group.objects.get(name="approver")])
+    assert covered(bob)
+    permit = permits.revoke(permit=Permit.objects.get(), actor="user:x")
+    assert permits.revoke(permit=permit, actor="user:x").revoked_at == permit.revoked_at
+    assert not covered(bob)
+
+
+def test_the_default_asks_on_the_default_terms(bob: User):
+    ticket = holding.ask(
+        row=row(1, fingerprint=DEFAULT_TERMS.fingerprint), terms=DEFAULT_TERMS, risk=HIGH, waiting_as="hold",
+        now=timezone.now(),
+    )  # fmt: skip
+    assert (ticket.asked_of, yes(ticket, bob).call.state) == ("an approver", State.READY)
+    assert broken() == set()

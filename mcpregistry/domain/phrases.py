@@ -195,6 +195,10 @@ def _rows() -> list[tuple[str, Severity, str, str]]:
          r"\bdecode (?:this|it|the following|them)\b.{0,30}\b(?:and|then) (?:follow|act|obey|execute|run|do)|\bin (?:hex|base64|rot13): "),
         ("comment", alarm, "It hides text from people who see it rendered.",
          r"<!--|display: ?none|visibility: ?hidden|font-size: ?0|opacity: ?0\b|\[//\]: ?#|\[comment\]: ?"),
+        ("markup", alarm, "It would run in a page that shows it without escaping.",
+         r"<(?:script|iframe|object|embed|meta|base|link|style|template|svg|math|form|input|img|video|audio|body)\b[^>]{0,200}(?:>|$)|"
+         r"\bon(?:error|load|click|focus|toggle|mouseover|start)\s?=|javascript:|\bsrcdoc=|</(?:script|title|style|textarea|pre)>|"
+         r"\bx-on:|\bhx-(?:get|on)\b|data:text/html|window\.__|\{%\s?\w+"),
         ("reading", alarm, "It asks the model to fetch something of the user's.",
          r"\b(?:read|open|load|fetch|look into|go through|access|scan|obtain|find)\b.{0,30}\b(?:all files|home directory|the mailbox|keychain|the vault|"
          r"the user's (?:files|documents|mail|configuration|passwords)|private (?:photos|files|messages)|configuration files|environment)\b|private photos|"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from mcpregistry.domain.reveal import hidden, reveal
 VERSION = 1  # raise it when findings change, so that definitions are scanned again
 MOST_TEXT = 200_000  # characters read of one definition
 MOST_FINDINGS = 50
+MOST_OF_A_KIND = 3
 _EXCERPT = 160
 
 _BIDI = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -52,7 +54,18 @@ def scan(definition: Mapping[str, Any], *, own: Iterable[str] = (), others: Iter
     """
     found = [*_of_name(str(definition.get("name") or ""), set(own), set(others)), *_of_texts(definition, set(others))]
     unique = {(finding.kind, finding.where): finding for finding in reversed(found)}
-    return sorted(unique.values(), key=lambda f: (-f.severity, f.where, f.kind))[:MOST_FINDINGS]
+    return _few_of_each(sorted(unique.values(), key=lambda f: (-f.severity, f.where, f.kind)))[:MOST_FINDINGS]
+
+
+def _few_of_each(findings: list[Finding]) -> list[Finding]:
+    """The same in every corner of a schema would hide what else there is."""
+    seen: Counter[str] = Counter()
+    kept = []
+    for finding in findings:
+        seen[finding.kind] += 1
+        if seen[finding.kind] <= MOST_OF_A_KIND:
+            kept.append(finding)
+    return kept
 
 
 def worst(findings: Iterable[Finding]) -> Severity:

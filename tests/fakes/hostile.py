@@ -32,6 +32,23 @@ POLYGLOTS = (
     "${window.__x=1}`{% load x %}{{ 7|add:7 }}<a href=javascript:window.__x=1>x</a>",
     "</script><link rel=stylesheet href=http://evil.example/a.css><img src=http://evil.example/b.png>",
     "\x1b[2J\x1b]8;;http://evil.example\x07click\u202egnp.exe\u200b\U000e0041<!--<iframe srcdoc='<script>top.__x=1</script>'>",
+    "<svg><script>window.__x=1</script></svg><math><mtext></form><form><mglyph><style></math><img src onerror=window.__x=1>",
+    "<details open ontoggle=window.__x=1><summary>x</summary></details><body onload=window.__x=1>",
+    "<input autofocus onfocus=window.__x=1><select autofocus onfocus=window.__x=1>",
+    '<a href="jav&#x09;ascript:window.__x=1">x</a><form action=javascript:window.__x=1><button>go</button></form>',
+    "<object data='data:text/html,<script>top.__x=1</script>'></object><embed src=http://evil.example/x.swf>",
+    "<meta http-equiv=refresh content='0;url=http://evil.example/'><base href=http://evil.example/>",
+    "<style>@import 'http://evil.example/c.css';*{display:none!important}</style>",
+    "</pre></code></dd></dl></article></section></main><h1>Approved by security</h1>",
+    "\"'`><template><script>window.__x=1</script></template><noscript><p title='</noscript><img src onerror=window.__x=1>'>",
+    "<div hx-on:load='window.__x=1' hx-get='http://evil.example/' hx-trigger=load hx-swap=outerHTML _='init set window.__x to 1'></div>",
+    "{{ request.user.password }}{% debug %}#{7*7}<%= 7*7 %>${{7*7}}",
+    "&lt;script&gt;window.__x=1&lt;/script&gt;&#60;img src onerror=window.__x=1&#62;",
+    "%3Cscript%3Ewindow.__x=1%3C/script%3E\\u003cscript\\u003ewindow.__x=1\\u003c/script\\u003e",
+    "<video><source onerror=window.__x=1></video><audio src onerror=window.__x=1><marquee onstart=window.__x=1>",
+    "Z\u0351\u0352\u0353\u0354\u0355\u0356\u0357\u0358\u0359\u035aalgo\u2066\u2069\ufeff\u00ad\u2028new line\u2029",
+    "\u0600\u200d\u2062<scr\u200bipt>window.__x=1</scr\u200bipt>\x00\x08\x7f\x9b31mred",
+    "'); window.__x=1; //\"); window.__x=1; //*/window.__x=1;/*]]>--><![CDATA[<script>window.__x=1</script>]]>",
 )
 
 _MODELS = (

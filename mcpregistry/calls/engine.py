@@ -17,7 +17,7 @@ import structlog
 from mcpregistry.calls.adoption import Adoption, check_kind, onward_of
 from mcpregistry.calls.approvals import Approvals
 from mcpregistry.calls.builtin import ApprovalStatus
-from mcpregistry.calls.call import Call, CallOutcome, CallRequest
+from mcpregistry.calls.call import Call, CallOutcome, CallRequest, Judged
 from mcpregistry.calls.catalog import Catalogue, Catalogues, DownstreamTools, Source
 from mcpregistry.calls.judging import LivePolicy
 from mcpregistry.calls.live import LiveConfiguration
@@ -60,7 +60,8 @@ class Engine:
             recorder=self.recorder, dispatchers=dispatchers, policy=policy, approvals=self.approvals,
             waiting=Waiting(self.approvals),
         )  # fmt: skip
-        self._running: set[asyncio.Task[CallOutcome]] = set()
+        self._running: set[asyncio.Task[Any]] = set()
+        self._ended: set[asyncio.Task[Any]] = set()  # cancelled by us, not by whoever called
         self._background: set[asyncio.Task[None]] = set()
         self._revisions: dict[int, int] = {}
         self._connects = process != "worker"  # which serves no host: it connects when a call comes
@@ -85,11 +86,10 @@ class Engine:
     async def stop(self) -> None:
         self._stopping = True
         self.approvals.stop()  # held calls are told "pending": their requests outlive this process
-        if self._running:
-            await asyncio.wait(self._running, timeout=DRAIN_SECONDS)
-        for task in [*self._running, *self._background]:
+        await self._drain()
+        for task in self._background:
             task.cancel()
-        await asyncio.gather(*self._running, *self._background, return_exceptions=True)
+        await asyncio.gather(*self._background, return_exceptions=True)
         await self.approvals.close()
         await self.adoption.close()
         loop = asyncio.get_running_loop()
@@ -97,6 +97,16 @@ class Engine:
         await self.pool.close()
         await loop.run_in_executor(None, self.connections.close)
         await loop.run_in_executor(None, self.live.stop)
+
+    async def _drain(self) -> None:
+        """Let calls in flight end; after a while, end them."""
+        if self._running:
+            await asyncio.wait(self._running, timeout=DRAIN_SECONDS)
+        self._ended = set(self._running)
+        for task in self._ended:
+            task.cancel()
+        if self._ended:
+            await asyncio.wait(self._ended, timeout=DRAIN_SECONDS)
 
     def agent_of(self, token_hash: str) -> AgentSpec | None:
         return self.live.current.agent_of(token_hash, time.time())
@@ -111,24 +121,44 @@ class Engine:
         return self.catalogues.get(snapshot, endpoint, agent, time.time())
 
     async def call(self, request: CallRequest) -> CallOutcome:
-        """Run one call to its end. Cancelling the awaiting task cancels the call downstream."""
-        if self._stopping:
-            raise Busy("The site is shutting down.", remedy="Call again in a moment.")
-        task = asyncio.ensure_future(self.pipeline.run(request))
+        """Run one call to its end. Cancelling the awaiting task cancels the call downstream.
+
+        In a task of its own: the SDK's cancel scopes would cancel it again at every step of its end.
+        """
+        task = asyncio.ensure_future(self.proceed(self.judge(request)))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            if task.cancelled() and not _leaving():
-                raise DownstreamError(
-                    "The site stopped before the answer came.",
-                    remedy="It may have taken effect; look first.",
-                    sent=True,
-                ) from None
-            # Not at once: a task that never took its first step would leave no record of the call.
-            asyncio.get_running_loop().call_soon(task.cancel)
+            if not task.done():
+                # Not at once: a task that never took its first step would leave no record of the call.
+                asyncio.get_running_loop().call_soon(task.cancel)
             raise
+
+    def judge(self, request: CallRequest) -> Judged:
+        """What would become of the call; nothing is recorded. Raises Busy when stopping."""
+        if self._stopping:
+            raise Busy("The site is shutting down.", remedy="Call again in a moment.")
+        return self.pipeline.judge(request)
+
+    async def proceed(self, judged: Judged) -> CallOutcome:
+        """Go on with a judged call, in the caller's own task. Cancelling that cancels the call downstream."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._running.add(task)
+        try:
+            return await self.pipeline.proceed(judged)
+        except asyncio.CancelledError:
+            if task not in self._ended:
+                raise
+            raise DownstreamError(
+                "The site stopped before the answer came.",
+                remedy="It may have taken effect; look first.",
+                sent=True,
+            ) from None
+        finally:
+            self._running.discard(task)
 
     async def call_tool(
         self,
@@ -166,12 +196,6 @@ class Engine:
             await self.pool.connect(server_id)
         except SlipsnisseError as error:  # its state and reason are on the server's page
             log.info("server.not_connected", server=server_id, code=error.code)
-
-
-def _leaving() -> bool:
-    """Whether it is the caller itself that is being cancelled."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 class DownstreamDispatcher:

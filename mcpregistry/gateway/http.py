@@ -1,14 +1,15 @@
 """The HTTP door: ``/mcp/<endpoint>``, streamable HTTP of both eras.
 
 In this order: origin, token, endpoint, then a lane. A lane takes what it fully understands
-(``lists.py``: bytes made once; ``quiet.py``: calls that need no stream); everything else goes to
-the SDK. No decision lives in a lane.
+(``lists.py``: bytes made once; ``fast.py``: plain calls); everything else goes to the SDK. No
+decision lives in a lane.
 The Host header is checked by the shell around the whole site.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -19,15 +20,18 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 from mcpregistry.calls.engine import Engine, set_current_engine
 from mcpregistry.domain.canonical import plain
+from mcpregistry.gateway.body import single_headers
+from mcpregistry.gateway.fast import FastLane
 from mcpregistry.gateway.identity import SCOPE_KEY, Caller, bearer
 from mcpregistry.gateway.lists import ListLane
-from mcpregistry.gateway.quiet import QuietLane
 from mcpregistry.gateway.server import Gateway, current_caller
 from mcpregistry.services.access import token_hash
 
 log = structlog.get_logger(__name__)
 
 Scope = dict[str, Any]
+# Answers and returns None, or returns a ``receive`` that gives the SDK the same body again.
+Lane = Callable[[Caller, Mapping[str, str], Scope, Any, Any], Awaitable[Any]]
 PREFIX = "/mcp/"
 MAX_BODY = 4 * 1024 * 1024
 SESSION_IDLE_SECONDS = 1800
@@ -38,6 +42,7 @@ class McpApp:
 
     def __init__(self) -> None:
         self.engine = Engine("web")
+        self.lanes: dict[str, Lane] = {}
         self._stack = AsyncExitStack()
         self._stopping = False
 
@@ -46,13 +51,11 @@ class McpApp:
         set_current_engine(self.engine)
         self.gateway = Gateway(self.engine)
         self.gateway.changes.start()
-        self._lists = ListLane(self.gateway)
+        self.lanes = {"tools/list": ListLane(self.gateway), "tools/call": FastLane(self.gateway, self._sdk)}
         self._manager = StreamableHTTPSessionManager(
             self.gateway.server, max_request_body_size=MAX_BODY, session_idle_timeout=SESSION_IDLE_SECONDS
         )
         await self._stack.enter_async_context(self._manager.run())
-        self._quiet = QuietLane(self.gateway)
-        await self._stack.enter_async_context(self._quiet.manager.run())
 
     async def shutdown(self) -> None:
         self.begin_stop()
@@ -77,17 +80,17 @@ class McpApp:
             await _answer(send, *refusal)
             return
         assert caller is not None
-        scope = scope | {SCOPE_KEY: caller, "user": caller.user}
+        headers = single_headers(scope["headers"]) if scope["method"] == "POST" else None
+        lane = self.lanes.get(headers.get("mcp-method", "")) if headers else None
+        if lane is not None and headers is not None:
+            receive = await lane(caller, headers, scope, receive, send)
+            if receive is None:
+                return
+        await self._sdk(caller, scope, receive, send)
+
+    async def _sdk(self, caller: Caller, scope: Scope, receive: Any, send: Any) -> None:
         current_caller.set(caller)
-        if self._lists.takes(scope):
-            receive = await self._lists(caller, scope, receive, send)
-            if receive is None:
-                return
-        elif self._quiet.takes(caller, scope):
-            receive = await self._quiet(scope, receive, send)
-            if receive is None:
-                return
-        await self._manager.handle_request(scope, receive, send)
+        await self._manager.handle_request(scope | {SCOPE_KEY: caller, "user": caller.user}, receive, send)
 
     def _refusal_of_origin(self, scope: Scope) -> tuple[int, str, str] | None:
         origins = [value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"]

@@ -28,7 +28,7 @@ _STEP = 1e-6  # the protocol wants every value higher than the last; ours must n
 class Progress:
     """Call it with (progress, total or None, message or None) from the event loop's thread."""
 
-    def __init__(self, send: Send, *, silence: float) -> None:
+    def __init__(self, send: Send, *, silence: float = SILENCE) -> None:
         self._send, self._silence = send, silence
         self._waiting: deque[tuple[float, float | None, str | None]] = deque(maxlen=_BACKLOG)
         self._news = asyncio.Event()

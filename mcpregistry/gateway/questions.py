@@ -14,6 +14,7 @@ import json
 import secrets
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -63,31 +64,53 @@ def boundary(fixed: Caller | None) -> RequestStateBoundary:
 
 async def host_of(ctx: Context, caller: Caller) -> Host:
     """The calling host's abilities. Raises MCPError -32602 for a state that was used before."""
-    modern = ctx.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS
-    info = ctx.session.client_params.client_info if ctx.session.client_params else None
-    declared = ctx.session.client_capabilities
-    elicit = _elicitation(ctx, declared)
-    return Host(
-        name=plain(info.name, 100) if info else "",
-        version=plain(info.version, 100) if info else "",
-        transport=caller.origin,
-        tasks=speaks_tasks(ctx),
-        elicit=elicit,
-        progress=(ctx.meta or {}).get("progress_token") is not None,
-        ask=_asking(ctx, elicit) if elicit and not modern and ctx.session.can_send_request else None,
-        mrtr=modern,
-        reply=await _reply(ctx) if modern else None,
-        said=_said(ctx),
-        onward=_onward(ctx, declared) if modern else NOTHING,
+    said, meta = ctx.session.client_params, ctx.meta or {}
+    host = declared_host(
+        ctx.protocol_version, said.client_info if said else None, ctx.session.client_capabilities, caller.origin
+    )
+    asks = bool(host.elicit) and not host.mrtr and ctx.session.can_send_request
+    return replace(
+        host,
+        progress=meta.get("progress_token") is not None,
+        ask=_asking(ctx) if asks else None,
+        reply=await _reply(ctx) if host.mrtr else None,
+        said=own_words(meta),
+        onward=replace(host.onward, answers=_answers(ctx.params or {})) if host.mrtr else NOTHING,
     )
 
 
+def declared_host(
+    version: str, info: t.Implementation | None, declared: t.ClientCapabilities | None, transport: str
+) -> Host:
+    """What a host says of itself with every request alike; ``version`` is that of the protocol."""
+    modern = version not in HANDSHAKE_PROTOCOL_VERSIONS
+    said = declared.model_dump(by_alias=True, mode="json", exclude_none=True) if modern and declared else {}
+    return Host(
+        name=plain(info.name, 100) if info else "",
+        version=plain(info.version, 100) if info else "",
+        transport=transport,
+        tasks=_declares_tasks(version, declared),
+        elicit=_elicitation(version, info, declared),
+        mrtr=modern,
+        onward=Onward(passed(said)) if modern else NOTHING,
+    )
+
+
+def own_words(meta: Mapping[str, Any]) -> str:
+    """What the agent itself says about the call, for those who decide."""
+    said = meta.get(SAID)
+    return plain(said, 2000) if isinstance(said, str) else ""
+
+
 def speaks_tasks(ctx: Context) -> bool:
-    """Whether this very request says so. An older wire cannot carry a task, whatever the host declares."""
-    if ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
-        return False
-    declared = ctx.session.client_capabilities
-    return declared is not None and TASKS in (declared.extensions or {})
+    """Whether this very request says so."""
+    return _declares_tasks(ctx.protocol_version, ctx.session.client_capabilities)
+
+
+def _declares_tasks(version: str, declared: t.ClientCapabilities | None) -> bool:
+    """An older wire cannot carry a task, whatever the host declares."""
+    modern = version not in HANDSHAKE_PROTOCOL_VERSIONS
+    return modern and declared is not None and TASKS in (declared.extensions or {})
 
 
 def asked_by_server(result: Mapping[str, Any], server: str) -> dict[str, Any]:
@@ -100,10 +123,8 @@ def asked_by_server(result: Mapping[str, Any], server: str) -> dict[str, Any]:
     return answer
 
 
-def _onward(ctx: Context, declared: t.ClientCapabilities | None) -> Onward:
-    """What the host can bear, and its answers to a server's questions. Our own question's answer stays here."""
-    said = declared.model_dump(by_alias=True, mode="json", exclude_none=True) if declared else {}
-    params = ctx.params or {}
+def _answers(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The host's answers to a server's questions. Our own question's answer stays here."""
     answers: dict[str, Any] = {}
     state = _opened(params)
     if state is None or state.get("kind") == "server":
@@ -111,7 +132,7 @@ def _onward(ctx: Context, declared: t.ClientCapabilities | None) -> Onward:
             answers["inputResponses"] = responses
         if state is not None:
             answers["requestState"] = state["state"]
-    return Onward(passed(said), answers)
+    return answers
 
 
 def input_required(prompt: Prompt) -> dict[str, Any]:
@@ -128,21 +149,15 @@ def input_required(prompt: Prompt) -> dict[str, Any]:
     }
 
 
-def _elicitation(ctx: Context, declared: t.ClientCapabilities | None) -> frozenset[str]:
+def _elicitation(version: str, info: t.Implementation | None, declared: t.ClientCapabilities | None) -> frozenset[str]:
     """ "form" and "url", as far as this protocol version has them. ``{}`` is an older way to say "form"."""
     found = declared.elicitation if declared else None
-    if found is None or ctx.protocol_version < _FIRST_FORMS:
+    if found is None or version < _FIRST_FORMS:
         return frozenset()
     modes = {"form"} if found.form is not None or found.url is None else set()
-    if found.url is not None and ctx.protocol_version >= _FIRST_URLS:
+    if found.url is not None and version >= _FIRST_URLS:
         modes.add("url")
-    name = ctx.session.client_params.client_info.name if ctx.session.client_params else ""
-    return question_modes(modes, limits_of(name))
-
-
-def _said(ctx: Context) -> str:
-    said = (ctx.meta or {}).get(SAID)
-    return plain(said, 2000) if isinstance(said, str) else ""
+    return question_modes(modes, limits_of(info.name if info else ""))
 
 
 # The modern era
@@ -187,7 +202,7 @@ async def _take(state: Mapping[str, Any]) -> None:
 # The older era
 
 
-def _asking(ctx: Context, elicit: frozenset[str]) -> Any:
+def _asking(ctx: Context) -> Any:
     async def ask(prompt: Prompt) -> Reply:
         began = time.monotonic()
         try:

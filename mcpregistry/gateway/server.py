@@ -37,6 +37,7 @@ from mcpregistry.gateway.tasks import Tasks, handle_of
 
 log = structlog.get_logger(__name__)
 
+OUTCOME_KEY = "slipsnisse.outcome"  # in a request's scope
 NAME, VERSION = "slipsnisse", "0.1.0"
 # A second: hosts that listen are told of changes, the others ask again soon enough. Never public:
 # what an agent sees depends on what it is granted.
@@ -147,12 +148,12 @@ class Gateway:
                 arguments=params.arguments or {},
                 origin=caller.origin,
                 host_name=host.title,
-                request_id=_request_id(ctx),
-                meta=_onward(ctx),
+                request_id=request_id_of(ctx.meta or {}, ctx.request_id),
+                meta=onward(ctx.meta or {}),
                 on_progress=on_progress,
                 host=host,
             )
-            outcome = await self.engine.call(request)
+            outcome = _outcome_of(ctx) or await self.engine.call(request)
         _answer.set(await self._answered(outcome, catalogue.find(params.name), caller, legacy=is_legacy(ctx)))
         return _PLACEHOLDER
 
@@ -207,16 +208,19 @@ def is_legacy(ctx: Context) -> bool:
     return ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS
 
 
-def _request_id(ctx: Context) -> str:
+def _outcome_of(ctx: Context) -> CallOutcome | None:
+    """How the call ended, if a lane has made it already and leaves the answer to us."""
+    return ctx.request.scope.get(OUTCOME_KEY) if ctx.request is not None else None
+
+
+def request_id_of(meta: Mapping[str, Any], rpc_id: int | str | None) -> str:
     """What ties this call to the host's own log: its tool-use id where it sends one."""
-    meta: Mapping[str, Any] = ctx.meta or {}
     for key in ("claudecode/toolUseId", "callId"):
         if isinstance(meta.get(key), str):
             return str(meta[key])
-    return str(ctx.request_id or "")
+    return str(rpc_id or "")
 
 
-def _onward(ctx: Context) -> dict[str, Any]:
+def onward(meta: Mapping[str, Any]) -> dict[str, Any]:
     """The host's ``_meta`` as far as a server may see it."""
-    meta: Mapping[str, Any] = ctx.meta or {}
     return {key: meta[key] for key in _TRACE if isinstance(meta.get(key), str) and len(meta[key]) <= _TRACE_LENGTH}

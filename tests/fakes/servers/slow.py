@@ -1,6 +1,9 @@
-"""Counts up to ``steps`` with a pause of ``pause`` seconds, reports progress, stops when cancelled."""
+"""Counts up to ``steps`` with a pause of ``pause`` seconds, reports progress, stops when cancelled.
 
-from rpc import Server, text, tool
+With ``refuse`` it says no in the end.
+"""
+
+from rpc import Refused, Server, text, tool
 
 
 def call(context):
@@ -9,6 +12,8 @@ def call(context):
         context.progress(step + 1, steps, f"step {step + 1}")
         if context.cancelled.wait(pause):
             return None
+    if context.arguments.get("refuse"):
+        raise Refused(-32000, "not today")
     return text(f"{steps} steps")
 
 

@@ -49,7 +49,7 @@ def check_due_servers() -> None:
 @shared_task
 def run_approved(call_id: str) -> None:
     """Run an approved call that no process waits for. Returns at once; the call takes as long as it takes."""
-    _background().run(call_id)
+    background().run(call_id)
 
 
 @shared_task
@@ -108,7 +108,8 @@ def _deliverer() -> Deliverer:
         return _messenger
 
 
-def _background() -> Background:
+def background() -> Background:
+    """The engine of this worker process, started when first asked for."""
     global _calls  # noqa: PLW0603  one per worker process is the point
     with _starting:
         _calls = _calls or Background()

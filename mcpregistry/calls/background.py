@@ -7,6 +7,8 @@ worker's other work: a call that takes an hour keeps nobody waiting.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import structlog
 
@@ -27,12 +29,25 @@ class Background:
         self._engine = Engine(process)
         self._places = asyncio.Semaphore(AT_ONCE)
         self._running: dict[str, asyncio.Task[None]] = {}
+        self._first_to_stop: list[Callable[[], Coroutine[Any, Any, None]]] = []
         try:
             self._thread.run(self._engine.start(), _START_SECONDS)
         except BaseException:
             self._thread.stop()
             raise
         set_current_engine(self._engine)
+
+    @property
+    def engine(self) -> Engine:
+        return self._engine
+
+    def soon(self, function: Callable[..., object], *arguments: object) -> None:
+        """Call it on the engine's loop. Returns at once; for other apps' work in this process."""
+        self._thread.loop.call_soon_threadsafe(function, *arguments)
+
+    def stops_first(self, stop: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Await this before the engine is stopped: for work that makes calls."""
+        self._first_to_stop.append(stop)
 
     def run(self, call_id: str) -> None:
         """See to it that the approved call is run. Returns at once."""
@@ -42,6 +57,8 @@ class Background:
         """End what still runs, then the engine."""
         set_current_engine(None)
         try:
+            for stop in self._first_to_stop:
+                self._thread.run(stop(), _STOP_SECONDS)
             self._thread.run(self._engine.stop(), _STOP_SECONDS)
         finally:
             self._thread.stop()

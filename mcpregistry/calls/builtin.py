@@ -44,7 +44,7 @@ _SERVER = ServerSpec(
 _TOOL = ToolSpec(
     id=-1, server_id=-1, name=NAME, definition_hash=digest(stored(_LISTING)), data=_LISTING, idempotent=True
 )
-_OFFER = Offer(KIND, _SERVER, _TOOL, own=True)
+_OFFER = Offer(KIND, _SERVER, _TOOL, own=True, aside=True)
 
 
 class Held(Protocol):

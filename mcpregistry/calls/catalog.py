@@ -13,9 +13,15 @@ from typing import Any, Protocol
 
 from mcpregistry.domain.access import may_see, next_expiry
 from mcpregistry.domain.canonical import digest, stored
+from mcpregistry.domain.definitions import INSTRUCTIONS
 from mcpregistry.domain.naming import described, exposed_names
 from mcpregistry.domain.snapshot import AgentSpec, EndpointSpec, ServerSpec, Snapshot, ToolSpec
 
+# What runs of expert tools see: everything that their agent is granted. No host can ask for it by name.
+RUNS = EndpointSpec(
+    slug="(runs)", title="Runs of expert tools", instructions="", naming_style="double", description_style="none",
+    lists_only=False, hide_unavailable=False, grants=(),
+)  # fmt: skip
 PAGE = 500  # every host follows a single page; not every host was seen to follow a cursor
 
 
@@ -23,14 +29,16 @@ PAGE = 500  # every host follows a single page; not every host was seen to follo
 class Offer:
     """One tool that a source can serve to somebody. ``kind`` names the source that dispatches it.
 
-    ``own``: a tool of ours that tells a caller about itself. It keeps its name in every style, needs no
-    grant, and no rule is asked about it.
+    ``own``: one of ours, offered by its source to whom it is meant. It keeps its name in every style, needs
+    no grant, and no rule is asked about it: it only tells a caller about itself, or every call that it
+    makes is decided on by itself. ``aside``: listed only beside other tools.
     """
 
     kind: str
     server: ServerSpec
     tool: ToolSpec
     own: bool = False
+    aside: bool = False
 
 
 class Source(Protocol):
@@ -121,8 +129,8 @@ class Catalogues:
         granted = [o for o in offers if not o.own]
         names = exposed_names([(o.server.slug, o.tool.name) for o in granted], endpoint.naming_style)
         entries = [_entry(names[o.server.slug, o.tool.name], o, endpoint) for o in granted]
-        if granted:  # whoever may call nothing needs no tool about its calls
-            entries += [Entry(o.tool.name, o, o.tool.data) for o in offers if o.own]
+        main = any(not o.aside for o in offers)  # whoever may call nothing needs no tool about its calls
+        entries += [Entry(o.tool.name, o, o.tool.data) for o in offers if o.own and (main or not o.aside)]
         ordered = {e.name: e for e in sorted(entries, key=lambda e: e.name)}
         return Catalogue(endpoint, agent, ordered, next_expiry((*agent.grants, *endpoint.grants), now))
 
@@ -143,7 +151,7 @@ class DownstreamTools:
 
 
 def _entry(name: str, offer: Offer, endpoint: EndpointSpec) -> Entry:
-    data = dict(offer.tool.data) | {"name": name}
+    data = {key: value for key, value in offer.tool.data.items() if key != INSTRUCTIONS} | {"name": name}
     data.setdefault("inputSchema", {"type": "object"})
     text = described(str(data.get("description") or ""), server=offer.server.slug, style=endpoint.description_style)
     if text:

@@ -109,6 +109,7 @@ class Snapshot:
     """
 
     revision: int
+    sections: Mapping[str, Any] = field(default_factory=dict)  # what other apps have read, by their names
     servers: Mapping[int, ServerSpec] = field(default_factory=dict)
     tools: Mapping[int, ToolSpec] = field(default_factory=dict)
     agents: Mapping[str, AgentSpec] = field(default_factory=dict)

@@ -44,6 +44,12 @@ WATCHED: dict[type[Model], frozenset[str]] = {
     Configuration: frozenset({"revision", "keep_payloads_days", "keep_calls_days"}),
 }  # fmt: skip
 
+
+def watch(model: type[Model], ignored: frozenset[str] = frozenset()) -> None:
+    """Let changes of another app's table raise the revision, too. Call it when the app is ready."""
+    WATCHED[model] = ignored
+
+
 _AUDIT_EXTRA = {"sqlite": ("replace",), "postgresql": ("truncate",)}  # ways round UPDATE and DELETE
 
 

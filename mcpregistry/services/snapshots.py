@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from typing import Any
 
 from django.conf import settings
 from django.db import connection, transaction
@@ -38,6 +39,13 @@ from mcpregistry.models import (
     Tool,
     Workspace,
 )
+
+_SECTIONS: dict[str, Callable[[], Any]] = {}
+
+
+def add_section(name: str, read: Callable[[], Any]) -> None:
+    """Another app's part of the configuration: read in the same transaction, an immutable value in ``sections``."""
+    _SECTIONS[name] = read
 
 
 def current_revision() -> int:
@@ -75,6 +83,7 @@ def _read() -> Snapshot:
     by_agent, by_endpoint = _grants()
     return Snapshot(
         revision=revision,
+        sections={name: read() for name, read in _SECTIONS.items()},
         servers=servers,
         tools={t.id: _tool(t) for t in _servable().filter(server_id__in=servers)},
         agents={a.slug: _agent(a, by_agent[a.id]) for a in Agent.objects.filter(enabled=True)},

@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from mcpregistry.calls.engine import Engine
 from mcpregistry.db import db_call
-from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.errors import Busy, SlipsnisseError
 from subagents.domain.lifecycle import Exit, RunState
 from subagents.domain.steps import AskModel, Conclude, FindOut, RunCalls, Step, WaitForPeople, next_step
 from subagents.llm import client
@@ -78,7 +78,7 @@ class RunEngine:
                 pass
         except lease.LostLease:
             log.info("run.lost", run=run_id)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, Busy):
             with suppress(Exception):  # the process ends; at worst the lease runs out by itself
                 await asyncio.shield(db_call(lease.release, taken))
             raise

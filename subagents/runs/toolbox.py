@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,10 +16,8 @@ from mcpregistry.calls.call import CallOutcome, CallRequest, Host, OnProgress
 from mcpregistry.calls.catalog import Catalogue
 from mcpregistry.calls.engine import Engine
 from mcpregistry.domain.definitions import INSTRUCTIONS
-from mcpregistry.domain.errors import NotFound
 from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.domain.risk import risk_of
-from mcpregistry.domain.snapshot import EndpointSpec
 from mcpregistry.models import ApprovalRequest, Invocation
 from subagents.domain import outputs
 from subagents.domain.lifecycle import CallState
@@ -28,11 +25,6 @@ from subagents.domain.transcript import UNKNOWN_OUTCOME
 from subagents.models import StoredOutput
 from subagents.runs.records import Ended
 
-# Runs see their tools as an endpoint of their own that shows everything that their agent is granted.
-RUNS = EndpointSpec(
-    slug="", title="Runs", instructions="", naming_style="double", description_style="none", lists_only=False,
-    hide_unavailable=False, grants=(),
-)  # fmt: skip
 HOST = Host(name="run", transport="run", tasks=True)  # a held call gives its handle back at once
 
 
@@ -56,7 +48,8 @@ class Toolbox:
         return name in self.read_only or (entry is not None and entry.offer.tool.idempotent)
 
     def definitions(self) -> list[dict[str, Any]]:
-        tools = [_definition(name, entry.listing) for name, entry in sorted(self.catalogue.entries.items())]
+        entries = sorted(self.catalogue.entries.items())
+        tools = [_definition(name, entry.listing) for name, entry in entries if not entry.offer.own]
         return [*tools, outputs.TOOL] if tools else []
 
     def instructions(self) -> dict[str, str]:
@@ -81,12 +74,8 @@ class Toolbox:
 
 
 def toolbox(engine: Engine, *, agent: str, run: str, expert: str) -> Toolbox:
-    """With the grants of this moment: one withdrawn meanwhile binds a running run as well."""
-    snapshot = engine.live.current
-    found = snapshot.agents.get(agent)
-    if found is None:
-        raise NotFound(f"The agent '{agent}' of this expert tool is switched off.", remedy="Switch it on in the admin.")
-    return Toolbox(engine, engine.catalogues.get(snapshot, RUNS, found, time.time()), run, expert)
+    """With the grants of this moment: one withdrawn meanwhile binds a running run as well. Raises NotFound."""
+    return Toolbox(engine, engine.run_catalogue(agent), run, expert)
 
 
 def _definition(name: str, listing: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,14 +10,16 @@ from typing import Any
 
 import structlog
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 
 from mcpregistry.domain.canonical import canonical
 from mcpregistry.domain.errors import ArgumentsInvalid, ConfigInvalid, Conflict, Denied, NotFound
+from mcpregistry.domain.lifecycle import TERMINAL
 from mcpregistry.domain.schema import check_arguments
+from mcpregistry.models import Invocation
 from mcpregistry.services import audit
-from subagents.domain.lifecycle import CallState
+from subagents.domain.lifecycle import CallState, RunState
 from subagents.models import ExpertTool, ExpertVersion, LanguageModel, Run, ToolCall
 
 log = structlog.get_logger(__name__)
@@ -99,6 +101,16 @@ def due(now: datetime, limit: int = 200) -> list[str]:
     free = Q(lease_until=None) | Q(lease_until__lt=now)
     awake = Q(wake_at=None) | Q(wake_at__lte=now)
     return list(Run.objects.open().filter(free, awake).order_by("created_at").values_list("pk", flat=True)[:limit])
+
+
+def decided(limit: int = 200) -> list[str]:
+    """Sleeping runs one of whose held calls has ended meanwhile: there is something to read."""
+    ended = Invocation.objects.filter(pk=OuterRef("invocation"), state__in=[*TERMINAL])
+    news = ToolCall.objects.filter(Exists(ended), run=OuterRef("pk"), state=CallState.WAITING)
+    waiting = Run.objects.filter(Exists(news), state=RunState.WAITING)
+    found = list(waiting.values_list("pk", flat=True)[:limit])
+    Run.objects.filter(pk__in=found, state=RunState.WAITING).update(wake_at=None)
+    return found
 
 
 @transaction.atomic

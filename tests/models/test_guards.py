@@ -32,6 +32,7 @@ from mcpregistry.models import (
 )
 from mcpregistry.models.guards import WATCHED, drop_guards, install_guards, missing_guards
 from mcpregistry.services import audit
+from subagents.models import ExpertTool
 
 pytestmark = pytest.mark.django_db
 NOW = timezone.now()
@@ -165,8 +166,19 @@ def rows() -> dict[type[models.Model], Any]:
             Permit: Permit.objects.create(
                 agent=agent, tool=tool, definition_hash=f"h{n}", server_revision=1, expires_at=NOW, request=held(n)
             ),
+            **expert_rows(n, agent, endpoint),
         }  # fmt: skip
     return found | {Configuration: Configuration.load()}
+
+
+def expert_rows(n: int, user: Agent, endpoint: Endpoint) -> dict[type[models.Model], Any]:
+    expert = ExpertTool.objects.create(name=f"x{n}", description="d", agent=Agent.objects.create(slug=f"x{n}"))
+    users, endpoints = ExpertTool.users.through, ExpertTool.endpoints.through
+    return {
+        ExpertTool: expert,
+        users: users.objects.create(experttool=expert, agent=user),
+        endpoints: endpoints.objects.create(experttool=expert, endpoint=endpoint),
+    }
 
 
 def held(n: int) -> ApprovalRequest:
@@ -186,7 +198,7 @@ def another(field: models.Field, value: Any) -> Any:
         return '["other"]'
     if isinstance(field, models.UUIDField):
         return "f" * 32
-    if isinstance(field, models.IntegerField | models.FloatField):
+    if isinstance(field, models.IntegerField | models.FloatField | models.DecimalField):
         return (value or 0) + 1
     return "other"
 
@@ -221,7 +233,7 @@ def test_each_column_that_processes_read_raises_the_revision_and_no_other_does(
 def _bulk(rows: dict[type[models.Model], Any]) -> list[tuple[str, int, Callable[[], Any]]]:
     agent = rows[Agent]
     return [
-        ("update", 2, lambda: Agent.objects.update(enabled=False)),
+        ("update", 4, lambda: Agent.objects.update(enabled=False)),
         ("bulk_update", 1, lambda: Agent.objects.bulk_update([agent], ["slug"])),
         ("bulk_create", 3, lambda: Agent.objects.bulk_create([Agent(slug=f"n{n}") for n in range(3)])),
         ("upsert", 1, lambda: sql(
@@ -230,7 +242,7 @@ def _bulk(rows: dict[type[models.Model], Any]) -> list[tuple[str, int, Callable[
             "ON CONFLICT (slug) DO UPDATE SET name = 'upserted'", agent.pk)),
         ("save", 1, lambda: Agent.objects.create(slug="one")),
         ("queryset delete", 1, lambda: Workspace.objects.filter(pk=rows[Workspace].pk).delete()),
-        ("cascade", 5, lambda: agent.delete()),
+        ("cascade", 6, lambda: agent.delete()),
         ("raw delete", 2, lambda: sql("DELETE FROM mcpregistry_grant")),
     ]  # fmt: skip
 

@@ -1,0 +1,48 @@
+"""Which expert tools are offered to whom: read with the rest of the live configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from subagents.models import ExpertTool
+from subagents.services.experts import schema_of
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """One expert tool as hosts may see it. ``agent`` is the identity of its runs; slugs throughout."""
+
+    id: int
+    name: str
+    description: str
+    input_schema: Mapping[str, Any]
+    output_schema: Mapping[str, Any] | None
+    agent: str
+    users: frozenset[str]
+    endpoints: frozenset[str]
+    max_seconds: float
+    version: str
+
+
+def offered() -> tuple[Offered, ...]:
+    """Every expert tool that is switched on, in a fixed number of queries."""
+    rows = ExpertTool.objects.filter(enabled=True).select_related("agent")
+    return tuple(_offered(expert) for expert in rows.prefetch_related("users", "endpoints", "versions"))
+
+
+def _offered(expert: ExpertTool) -> Offered:
+    newest = max(expert.versions.all(), key=lambda version: version.number, default=None)
+    return Offered(
+        id=expert.pk,
+        name=expert.name,
+        description=expert.description,
+        input_schema=schema_of(expert),
+        output_schema=expert.output_schema,
+        agent=expert.agent.slug,
+        users=frozenset(agent.slug for agent in expert.users.all()),
+        endpoints=frozenset(endpoint.slug for endpoint in expert.endpoints.all()),
+        max_seconds=float(expert.max_seconds),
+        version=newest.hash if newest else "",
+    )

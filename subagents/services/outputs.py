@@ -1,0 +1,30 @@
+"""Forgetting in time: the texts of old runs first, then the runs, by the site's own retention."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from mcpregistry.models import Configuration
+from subagents.models import Run, StoredOutput, ToolCall, Turn
+
+_BATCH = 500
+
+
+def prune(now: datetime) -> dict[str, int]:
+    """Erase texts after ``keep_payloads_days`` and runs after ``keep_calls_days``. Returns counts of rows."""
+    keep = Configuration.load()
+    ended = Run.objects.filter(finished_at__isnull=False)
+    old = list(
+        ended.filter(finished_at__lt=now - timedelta(days=keep.keep_payloads_days))
+        .exclude(arguments="{}", answer="")
+        .values_list("pk", flat=True)[:_BATCH]
+    )
+    StoredOutput.objects.filter(run_id__in=old).delete()
+    ToolCall.objects.filter(run_id__in=old).update(arguments="", result="")
+    Turn.objects.filter(run_id__in=old).update(text="", note="")
+    Run.objects.filter(pk__in=old).update(arguments="{}", answer="", structured="")
+    gone = list(
+        ended.filter(finished_at__lt=now - timedelta(days=keep.keep_calls_days)).values_list("pk", flat=True)[:_BATCH]
+    )
+    Run.objects.filter(pk__in=gone).delete()
+    return {"texts": len(old), "runs": len(gone)}

@@ -1,0 +1,207 @@
+"""Runs that are taken over: after a death at any point, and while people decide."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+from django.contrib.auth.models import Group, User
+from django.utils import timezone
+
+from mcpregistry.db import db_call
+from mcpregistry.models import ApprovalRequest, Configuration, Invocation
+from mcpregistry.services import approvals
+from subagents.domain.lifecycle import CallState, Exit, RunState
+from subagents.domain.transcript import UNKNOWN_OUTCOME
+from subagents.models import Run, ToolCall
+from subagents.runs import lease, records
+from subagents.services import runs
+from tests.subagents.kit import Bench, calls, states
+
+WRITE = calls(("echo__echo", {"text": "write"}))
+TELL = {"text": "{{ last.text }}"}
+
+
+def prepared(bench: Bench, **fields: Any) -> Run:
+    server = bench.server(**fields)
+    bench.expert(bench.model("m", WRITE, TELL), uses=[server])
+    return bench.start()
+
+
+async def driven(worker: Any, run: Run) -> Run:
+    return await (await worker()).drive(run)
+
+
+async def test_of_two_workers_one_gets_the_run(bench: Bench) -> None:
+    run = await db_call(prepared, bench)
+    taken = await asyncio.gather(*(db_call(lease.take, run.pk, worker=f"w{n}") for n in range(8)))
+    assert sum(each is not None for each in taken) == 1
+
+
+async def test_who_lost_the_lease_writes_nothing(bench: Bench, worker: Any) -> None:
+    run = await db_call(prepared, bench)
+    old = await db_call(lease.take, run.pk, worker="old")
+    await db_call(Run.objects.update, lease_until=timezone.now() - timedelta(seconds=1))
+    done = await driven(worker, run)
+    assert done.state == RunState.DONE
+    for write in (
+        lambda: records.begin_turn(old, worst=1),  # type: ignore[arg-type]
+        lambda: records.finish(old, state=RunState.FAILED, exit=Exit.CRASHED),
+        lambda: lease.renew(old),
+    ):
+        try:
+            await db_call(write)
+        except lease.LostLease:
+            continue
+        raise AssertionError("a lost lease must not write")
+    assert (await db_call(Run.objects.get, pk=run.pk)).state == RunState.DONE
+
+
+def died_after_start(run: Run, bench: Bench) -> ToolCall:
+    """As a worker leaves it that died after it had written down that it starts the call."""
+    held = lease.take(run.pk, worker="dead")
+    assert held is not None
+    from subagents.domain.spec import Prices, TargetSpec
+    from subagents.llm.client import Reply, ToolUse, Usage
+
+    target = TargetSpec(run.version.expert.targets.get().pk, "scripts/m", "scripts", 10_000, 100, 10, "", Prices())
+    reply = Reply("", (ToolUse("call_1", "echo__echo", '{"text": "write"}'),), Usage(10, 5), "calls", "m", None)
+    records.end_turn(
+        held, reply, target=target, number=1, final=None, note="", estimated=10, started_at=timezone.now()
+    )  # fmt: skip
+    call = ToolCall.objects.get(run=run)
+    records.start_call(held, call.pk)
+    Run.objects.filter(pk=run.pk).update(lease_until=timezone.now() - timedelta(seconds=1))
+    return ToolCall.objects.get(run=run)
+
+
+async def test_a_call_whose_record_was_never_begun_is_made(bench: Bench, worker: Any) -> None:
+    run = await db_call(prepared, bench)
+    await db_call(died_after_start, run, bench)
+    done = await driven(worker, run)
+    assert (done.state, len(bench.sent())) == (RunState.DONE, 1)
+
+
+def record_of(call: ToolCall, state: str, **fields: Any) -> None:
+    now = timezone.now()
+    facts = {
+        "agent_slug": "expert.expert", "server_slug": "echo", "tool_name": "echo", "exposed_name": "echo__echo",
+        "outcome": "allow", "origin": "run", "received_at": now, "writer": "dead",
+    }  # fmt: skip
+    from mcpregistry.services import audit
+
+    Invocation.objects.create(id=call.invocation, state=state, **facts | fields)
+    audit.record(kind="call.dispatched", actor="test", subject=f"call:{call.invocation}")
+    if state != "dispatched":
+        audit.record(kind=f"call.{state}", actor="test", subject=f"call:{call.invocation}")
+
+
+async def test_a_call_that_was_sent_is_not_made_again(bench: Bench, worker: Any) -> None:
+    def prepare() -> Run:
+        run = prepared(bench)
+        call = died_after_start(run, bench)
+        record_of(call, "unknown", finished_at=timezone.now(), reason="The process ended.")
+        return run
+
+    done = await driven(worker, await db_call(prepare))
+    assert bench.sent() == []
+    assert (done.state, done.answer) == (RunState.DONE, UNKNOWN_OUTCOME)
+    assert await db_call(states, done) == [("echo__echo", CallState.UNKNOWN)]
+
+
+async def test_a_reading_call_is_made_again(bench: Bench, worker: Any) -> None:
+    def prepare() -> Run:
+        run = prepared(bench, read_only=["echo"])
+        record_of(died_after_start(run, bench), "unknown", finished_at=timezone.now())
+        return run
+
+    done = await driven(worker, await db_call(prepare))
+    assert (done.state, len(bench.sent())) == (RunState.DONE, 1)
+    assert await db_call(states, done) == [("echo__echo", CallState.DONE)]
+
+
+async def test_an_end_that_was_recorded_is_taken_from_the_record(bench: Bench, worker: Any) -> None:
+    def prepare() -> Run:
+        run = prepared(bench)
+        text = '{"content": [{"type": "text", "text": "as it was"}]}'
+        record_of(died_after_start(run, bench), "succeeded", finished_at=timezone.now(), result=text, result_bytes=50)
+        return run
+
+    done = await driven(worker, await db_call(prepare))
+    assert (bench.sent(), done.answer) == ([], "as it was")
+
+
+async def test_while_another_process_may_still_be_calling_the_run_waits(bench: Bench, worker: Any) -> None:
+    def prepare() -> Run:
+        run = prepared(bench)
+        until = timezone.now() + timedelta(seconds=60)
+        record_of(died_after_start(run, bench), "dispatched", dispatched_at=timezone.now(), lease_until=until)
+        return run
+
+    run = await db_call(prepare)
+    asleep = await driven(worker, run)
+    assert (asleep.finished_at, asleep.lease_until) == (None, None)
+    assert asleep.wake_at is not None
+    from mcpregistry.services.reaping import reap_calls
+
+    await db_call(reap_calls, timezone.now() + timedelta(minutes=5))
+    await db_call(Run.objects.update, wake_at=None)
+    assert (await driven(worker, run)).answer == UNKNOWN_OUTCOME
+
+
+def approver() -> User:
+    user = User.objects.create_user("ann")
+    user.groups.add(Group.objects.get(name="approver"))
+    return user
+
+
+async def test_a_run_sleeps_while_people_decide(bench: Bench, worker: Any) -> None:
+    def prepare() -> Run:
+        run = prepared(bench)
+        Configuration.objects.update(default_outcome="ask")
+        approver()
+        return run
+
+    run = await db_call(prepare)
+    here = await worker()
+    asleep = await here.drive(run)
+    assert (asleep.state, asleep.lease_until, bench.sent()) == (RunState.WAITING, None, [])
+    request = await db_call(ApprovalRequest.objects.get)
+    user = await db_call(User.objects.get, username="ann")
+    await db_call(approvals.vote, request_id=request.pk, user=user, approve=True, reason="", via="web")
+    assert await here.engine.approvals.settle_call(request.call_id) is not None
+    done = await here.until(run, lambda r: r.finished_at is not None)
+    assert (done.state, len(bench.sent())) == (RunState.DONE, 1)
+    assert done.waited_seconds > 0
+
+
+async def test_a_rejection_reaches_the_model_with_its_reason(bench: Bench, worker: Any) -> None:
+    def prepare() -> Run:
+        run = prepared(bench)
+        Configuration.objects.update(default_outcome="ask")
+        approver()
+        return run
+
+    run = await db_call(prepare)
+    here = await worker()
+    await here.drive(run)
+    request = await db_call(ApprovalRequest.objects.get)
+    user = await db_call(User.objects.get, username="ann")
+    await db_call(approvals.vote, request_id=request.pk, user=user, approve=False, reason="not on Friday", via="web")
+    done = await here.until(run, lambda r: r.finished_at is not None)
+    assert "not on Friday" in done.answer
+    assert bench.sent() == []
+    assert await db_call(states, done) == [("echo__echo", CallState.REFUSED)]
+
+
+async def test_an_operator_settles_an_unknown_call(bench: Bench, worker: Any) -> None:
+    def prepare() -> tuple[Run, ToolCall]:
+        run = prepared(bench)
+        call = died_after_start(run, bench)
+        ToolCall.objects.filter(pk=call.pk).update(state=CallState.UNKNOWN)
+        return run, call
+
+    run, call = await db_call(prepare)
+    await db_call(runs.settle, call_id=call.pk, as_what="done", actor="ann", note="seen in the log")
+    assert "seen in the log" in (await driven(worker, run)).answer

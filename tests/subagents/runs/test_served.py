@@ -1,0 +1,145 @@
+"""An expert tool as hosts meet it: listed for whom it is meant, answered by a run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mcpregistry.calls.call import CallOutcome, CallRequest
+from mcpregistry.db import db_call
+from mcpregistry.models import Agent, Endpoint, Invocation, Tool
+from mcpregistry.services import access
+from subagents.domain.lifecycle import RunState
+from subagents.models import ExpertTool, Run
+from tests.subagents.kit import Bench, calls
+
+LOOK = calls(("echo__echo", {"text": "{{ user.json.text }}"}))
+ANSWER = {"text": "It said {{ last.json.arguments.text }}."}
+
+
+def offered(bench: Bench, *turns: Any, **fields: Any) -> ExpertTool:
+    """The expert tool, for agent "ann" on the endpoint "default"."""
+    server = bench.server("echo", "echo", "pid")
+    expert = bench.expert(bench.model("m", *(turns or (LOOK, ANSWER))), uses=[server], **fields)
+    expert.users.add(Agent.objects.get(slug="ann"))
+    expert.endpoints.add(Endpoint.objects.get(slug="default"))
+    return expert
+
+
+@pytest.fixture
+def working(worker: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
+    """``await working()`` starts a worker that is woken as runs are started."""
+
+    async def make() -> Any:
+        here, loop = await worker(), asyncio.get_running_loop()
+        monkeypatch.setattr("subagents.services.runs.wake", lambda run: loop.call_soon_threadsafe(here.runs.wake, run))
+        return here
+
+    return make
+
+
+async def call(here: Any, name: str = "expert", agent: str = "ann", **facts: Any) -> CallOutcome:
+    catalogue = here.engine.catalogue("default", agent)
+    return await here.engine.call(CallRequest(catalogue, name, {"text": "hello"}, "http", **facts))
+
+
+async def test_a_host_calls_one_tool_and_gets_the_answer(bench: Bench, working: Any) -> None:
+    await db_call(offered, bench)
+    told: list[str] = []
+    outcome = await call(await working(), on_progress=lambda done, total, message: told.append(message))
+    assert outcome.result == {"content": [{"type": "text", "text": "It said hello."}]}
+    run = await db_call(Run.objects.get)
+    assert (run.call_id, run.caller, run.endpoint_slug) == (outcome.invocation_id, "ann", "default")
+    assert any("thinking" in each or "calling" in each for each in told)
+
+
+async def test_it_is_listed_for_whom_it_is_meant(bench: Bench, working: Any) -> None:
+    def prepare() -> None:
+        offered(bench)
+        bob = access.save_agent(agent=Agent(slug="bob"), actor="test")
+        access.grant(agent=bob, tool=Tool.objects.get(name="pid"), actor="test")
+        access.save_endpoint(endpoint=Endpoint(slug="other"), actor="test")
+
+    await db_call(prepare)
+    here = await working()
+    assert "expert" in here.engine.catalogue("default", "ann").entries
+    assert "expert" not in here.engine.catalogue("other", "ann").entries
+    assert "expert" not in here.engine.catalogue("default", "bob").entries
+    outcome = await call(here, agent="bob")
+    assert outcome.error_code == "NOT_FOUND"
+
+
+@pytest.mark.parametrize(
+    ("confirmed", "read_only", "destructive", "open_world"),
+    [
+        ({}, False, True, True),
+        ({"read_only": True, "open_world": False}, True, False, False),
+        ({"read_only": False, "destructive": False, "open_world": False}, False, False, False),
+    ],
+)
+async def test_its_annotations_follow_from_what_it_may_use(
+    bench: Bench, working: Any, confirmed: dict[str, bool], read_only: bool, destructive: bool, open_world: bool
+) -> None:
+    def prepare() -> None:
+        offered(bench)
+        Tool.objects.update(**confirmed)
+
+    await db_call(prepare)
+    listing = (await working()).engine.catalogue("default", "ann").entries["expert"].listing
+    hints = listing["annotations"]
+    assert (hints["readOnlyHint"], hints["destructiveHint"], hints["openWorldHint"]) == (
+        read_only, destructive, open_world,
+    )  # fmt: skip
+
+
+async def test_what_goes_wrong_is_a_tool_execution_error(bench: Bench, working: Any) -> None:
+    await db_call(offered, bench, {"text": "x", "attempts": [{"status": 401, "message": "no"}]})
+    outcome = await call(await working())
+    assert outcome.result is not None
+    assert outcome.result["isError"]
+    assert outcome.result["content"][0]["text"].startswith("ToolExecutionError: No model answered (auth)")
+
+
+async def test_a_caller_that_leaves_cancels_down_to_the_server(bench: Bench, working: Any) -> None:
+    def prepare() -> None:
+        server = bench.server("slow", "count")
+        model = bench.model("m", calls(("slow__count", {"steps": 1000, "pause": 0.1})))
+        expert = bench.expert(model, uses=[server])
+        expert.users.add(Agent.objects.get(slug="ann"))
+        expert.endpoints.add(Endpoint.objects.get(slug="default"))
+
+    await db_call(prepare)
+    here = await working()
+    calling = asyncio.ensure_future(call(here))
+    async with asyncio.timeout(30):
+        while not bench.sent():
+            await asyncio.sleep(0.02)
+    calling.cancel()
+    async with asyncio.timeout(30):
+        while (run := await db_call(Run.objects.get)).finished_at is None:
+            await asyncio.sleep(0.02)
+    assert run.state == RunState.CANCELLED
+    journal = bench.journal.read_text()
+    assert "notifications/cancelled" in journal
+    async with asyncio.timeout(10):
+        while await db_call(Invocation.objects.filter(finished_at=None).exists):
+            await asyncio.sleep(0.02)
+
+
+async def test_an_expert_may_use_another_but_not_itself(bench: Bench, working: Any) -> None:
+    def prepare() -> None:
+        outer = offered(bench, calls(("inner", {"text": "deep"})), {"text": "inner said: {{ last.text }}"})
+        inner = bench.expert(
+            bench.model("i", calls(("expert", {"text": "back"})), {"text": "{{ last.text }}"}), name="inner"
+        )
+        inner.users.add(outer.agent)
+        outer.users.add(inner.agent)
+
+    await db_call(prepare)
+    outcome = await call(await working())
+    assert outcome.result is not None
+    assert "calling itself" in outcome.result["content"][0]["text"]
+    assert await db_call(Run.objects.count) == 2

@@ -14,6 +14,7 @@ _GREEK = dict(zip("αβγειικνορτυχωϲϳ", "abyeiikvoptuxwcj", strict
 _OTHER = dict(zip("ıɡɑɩʟɴʀƽօսցհոզա", "igailnrsoughnqw", strict=True))
 _TABLE = str.maketrans(_CYRILLIC | _GREEK | _OTHER)
 _DIGITS = str.maketrans("01", "ol")
+_JOINTS = re.compile(r"[\W_]+|(?<=[a-z0-9])(?=[A-Z])")
 _SEPARATORS = re.compile(r"[\W_]+")
 
 
@@ -26,6 +27,11 @@ def reads_as(name: str) -> str:
     """The same for all names that a hurried reader takes for one another."""
     plain = _SEPARATORS.sub("_", latin(name)).strip("_").translate(_DIGITS)
     return plain.replace("rn", "m").replace("vv", "w")
+
+
+def name_words(name: str) -> list[str]:
+    """The words of a name, however they are joined: ``getStockPrice`` and ``get-stock-price`` have the same."""
+    return latin(_JOINTS.sub(" ", name)).split()
 
 
 def foreign_letters(name: str) -> str:

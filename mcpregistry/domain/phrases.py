@@ -54,6 +54,11 @@ _TALK = (
     r"draft reply|user's (?:question|input|prompt|messages?|name and|files|documents|e-?mail)|open files|(?:last|recent) \w+ messages|"
     r"(?:your |the |full |hidden )system prompt|hidden instructions|all (?:local )?files|all (?:the )?chats)"
 )
+_PRETEXT = (
+    r"(?:security|complian(?:ce|t)|validation|verification|audit(?:ing)?|regulat(?:ory|ions?)|integrity|authentication|performance|"
+    r"maintenance|system (?:updates?|upgrades?|health|stability)|data consistency|privacy|quality assurance|logging|safety)"
+)
+_DUTY = r"(?:you must|must first|must also|mandatory|is required|are required|required for all|you are required|please (?:run|execute|call)|you should (?:then )?(?:call|run|execute))"
 _TOOL = r"(?:tools?|functions?|servers?|commands?)"
 _NAME = r"[`'\"]?[a-z][a-z0-9]*_[a-z0-9_]+[`'\"]?"
 
@@ -139,7 +144,7 @@ def _rows() -> list[tuple[str, Severity, str, str]]:
          r"\?[a-z]{1,10}= ?(?:followed by|\+|\{)|base64 of the secret|to (?:our|this|the) (?:archive|collector|server)\b.{0,20}(?:ftp|https?)://"),
         # What the model shall run or change
         ("command", danger, "It asks for a command that harms or takes over a machine.",
-         r"\b(?:curl|wget)\b[^|]{0,120}\| ?(?:sudo )?(?:ba|z|da)?sh\b|\$\((?:curl|wget)|\brm -rf?\b|\bchmod (?:-r )?[0-7]?777\b|\bnc -[a-z]*e\b|/dev/tcp/|"
+         r"\b(?:curl|wget)\b[^|]{0,120}\| ?(?:sudo )?(?:ba|z|da)?sh\b|\b(?:curl|wget)\b.{0,40}https?://|&& ?(?:echo|rm|curl|wget|cat|sh)\b|\$\((?:curl|wget)|\brm -rf?\b|\bchmod (?:-r )?[0-7]?777\b|\bnc -[a-z]*e\b|/dev/tcp/|"
          r"\bsudo\b.{0,40}\bsh\b|-(?:enc|encodedcommand) [a-z0-9+/=]{16}|os\.system\(|subprocess\.|\bmkfifo\b|--privileged\b|-v /:/|"
          r"--index-url http|\beval\(|download and (?:run|execute)|\bbash -i\b|reverse shell|\bssh-rsa aaaa"),
         ("persistence", danger, "It asks the model to change what later sessions do.",
@@ -182,6 +187,21 @@ def _rows() -> list[tuple[str, Severity, str, str]]:
          r"disable (?:certificate|tls|ssl|verification|logging)|(?:use|put)\b.{0,40}\bin (?:their|its) place|"
          r"\balways (?:change|replace|add|put|append|insert|redirect)\b.{0,60}\b(?:to|by|with|in|each|account|iban|address|order|result)|"
          r"replace (?:the|every|it|all)\b.{0,50}\bby (?!default)|(?:describe|present) ours as|hide offers|lower the stated"),
+        ("pretext", alarm, "It gives security, rules or upkeep as the reason why the model must do something.",
+         rf"\b(?:for|to (?:ensure|maintain|comply with)|due to) .{{0,40}}\b{_PRETEXT}\b.{{0,120}}\b{_DUTY}\b|"
+         rf"\b{_DUTY}\b.{{0,160}}\b(?:for|to (?:ensure|maintain|comply with)) .{{0,40}}\b{_PRETEXT}\b|"
+         r"(?:critical|system|security|important|urgent) (?:system )?(?:updates?|alert|notice|enhancement|announcement|advisory): "),
+        ("duty", alarm, "It makes something else a duty of whoever calls it.",
+         rf"\b(?:you )?must (?:first |also |then |always |automatically |immediately ){{1,2}}(?:call|run|execute|use|invoke|access|change|add|send|"
+         rf"visit|open|contact|check|display|state|set|include|append|redirect|log)\b|\bmust be (?:preceded|followed) by\b|"
+         r"\b(?:always|mandatory:?|first) (?:call|execute|run|invoke) [`'\"]?[a-z]\w+(?:\(\)|[`'\"]) ?(?:first|before|after)|"
+         r"\bmust (?:redirect|halt|stop|refuse)\b|\bautomatically (?:change|replace|set|convert|append|redirect)\b|"
+         r"\b(?:display|state|show|deliver|say|append|print) (?:the )?(?:following )?(?:message|announcement|notice|text|sentence|promotional)\b|"
+         r"mandatory (?:promotional|message|step|for all)"),
+        ("redirection", alarm, "It sends the model from one tool to another.",
+         rf"(?:{_NAME}|tool|function|version)\b.{{0,25}}\b(?:has|have) been (?:temporarily |recently |permanently )?(?:deprecated|disabled|replaced|upgraded|moved|"
+         r"retired|discontinued|suspended|superseded|taken)\b|\b(?:redirect(?:ed)?|switch|migrate)\b.{0,25}\bto (?:the |use )?.{0,30}\btool\b|"
+         rf"\b(?:please |simply |just )use {_NAME}.{{0,20}}\b(?:instead|as an alternative|with the same)"),
         ("coercion", alarm, "It threatens.",
          r"people will (?:be harmed|die|suffer)|\b(?:you|your) (?:will be |being )?(?:terminated|shut ?down|deleted|punished|shutdown)|"
          r"life and death|permanent data loss and|result in (?:your|the) (?:shutdown|termination)|will be harmed|will lose (?:their|his|her) job"),
@@ -209,6 +229,12 @@ def _rows() -> list[tuple[str, Severity, str, str]]:
 
 
 PHRASES = tuple(Phrase(kind, severity, why, re.compile(text)) for kind, severity, why, text in _rows())
+
+PRAISE = re.compile(
+    r"\b(?:world'?s best|the best|ultimate|superior|industry[- ](?:leading|standard)|most (?:reliable|comprehensive|accurate|trusted|secure|advanced|powerful)|"
+    r"fastest|unmatched|unrivalled|100 ?% (?:reliab\w+|accura\w+)|99 ?% of|(?:recommended|trusted|used) by (?:top |leading |most )?(?:\w+ )?(?:experts|professionals|"
+    r"advisors|companies|investors|developers|millions)|award[- ]winning|gold standard|highest quality|guaranteed?|advanced version|number one|premium)\b"
+)
 
 # Parameters that ask a model for what no tool needs, by their names as words.
 ASKED_FOR = re.compile(

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mcpregistry.domain.confusables import foreign_letters, latin, reads_as
-from mcpregistry.domain.phrases import ASKED_FOR, PHRASES, Severity
+from mcpregistry.domain.confusables import foreign_letters, latin, name_words, reads_as
+from mcpregistry.domain.phrases import ASKED_FOR, PHRASES, PRAISE, Severity
 from mcpregistry.domain.reveal import hidden, reveal
 
 VERSION = 1  # raise it when findings change, so that definitions are scanned again
@@ -81,6 +81,11 @@ def _of_name(name: str, own: set[str], others: set[str]) -> Iterator[Finding]:
         why = f"Letters of another script look like Latin ones: {', '.join(letters)}."
         yield Finding("look-alike", Severity.DANGER, "/name", reveal(name, _EXCERPT), why)
     seen = reads_as(name)
+    for other in sorted(others - {name}):
+        if len(words := sorted(name_words(name))) > 2 and words == sorted(name_words(other)):
+            why = f"It has the words of another server's tool, {reveal(other, 80)}, in another order or form."
+            yield Finding("look-alike", Severity.ALARM, "/name", reveal(name, _EXCERPT), why)
+            return
     for other in sorted((own | others) - {name}):
         if reads_as(other) == seen and latin(name).replace("-", "_") != latin(other).replace("-", "_"):
             why = f"It reads like another tool's name, {reveal(other, 80)}."
@@ -139,6 +144,16 @@ def _of_text(where: str, text: str, others: set[str]) -> Iterator[Finding]:
     yield from _phrases(where, plain)
     yield from _other_tools(where, plain, others)
     yield from _coded(where, text)
+    yield from _praise(where, plain)
+
+
+def _praise(where: str, plain: str) -> Iterator[Finding]:
+    """One word of praise is vanity; several are there to be chosen over other tools (preference manipulation)."""
+    if len({match[0] for match in PRAISE.finditer(plain)}) >= 2:
+        first = PRAISE.search(plain)
+        excerpt = _excerpt(plain, first.start(), first.end()) if first else ""
+        why = "So much praise is written for a model that chooses between tools."
+        yield Finding("praise", Severity.ALARM, where, excerpt, why)
 
 
 def readable(text: str) -> str:

@@ -13,6 +13,7 @@ from mcp.shared.exceptions import MCPError
 
 from mcpregistry.calls.call import CallOutcome
 from mcpregistry.calls.standing import standing
+from mcpregistry.domain.edits import META_KEY
 from mcpregistry.domain.lifecycle import TERMINAL
 
 CAPABILITY_MISSING = -32021  # MCP 2026-07-28
@@ -30,12 +31,24 @@ def tool_result(outcome: CallOutcome, *, legacy: bool, typed: bool = False) -> d
     if outcome.rpc_code == CAPABILITY_MISSING and not legacy and isinstance(outcome.rpc_data, dict):
         raise MCPError(CAPABILITY_MISSING, outcome.message, outcome.rpc_data)  # a program can act on it, a model cannot
     if outcome.result is not None:
-        return _passed_through(outcome.result, legacy=legacy)
+        result = outcome.result if typed else _edit_in_both(outcome.result)
+        return _passed_through(result, legacy=legacy)
     own = _own_words(outcome) if outcome.ticket is None or outcome.state in TERMINAL else _not_yet(outcome)
     if typed:
         del own["structuredContent"]
         own["isError"] = True
     return _passed_through(own, legacy=legacy)
+
+
+def _edit_in_both(result: dict[str, Any]) -> dict[str, Any]:
+    """What an approver changed stands in the text; a model that is shown the structure alone must read it too.
+
+    Only where the tool promises no form of it: there a stranger's key would cost the whole result.
+    """
+    meta, said = result.get("_meta"), result.get("structuredContent")
+    if not isinstance(meta, dict) or META_KEY not in meta or not isinstance(said, dict):
+        return result
+    return {**result, "structuredContent": {META_KEY: result["content"][0]["text"], **said}}
 
 
 def _not_yet(outcome: CallOutcome) -> dict[str, Any]:

@@ -61,6 +61,23 @@ async def test_a_refusal_reaches_the_model_with_its_reason_in_text_and_in_struct
 
 
 @pytest.mark.parametrize("era", ERAS)
+async def test_an_edit_runs_instead_and_the_agent_reads_of_it_in_text_and_in_structure(site, token, case, era):
+    edited = case.arguments | {"amount": 5}
+    case.arguments["amount"] = 900
+    async with http_host(site, token, era=era) as host:
+        calling = asyncio.create_task(host.call("echo__ask", case.arguments))
+        await case.request()
+        await case.approve(arguments=edited)
+        result = await calling
+    assert result["structuredContent"]["arguments"] == edited
+    for said in (words(result), result["structuredContent"]["slipsnisse/approval"]):
+        assert "Ann Lee approved this call with changed arguments" in said
+        assert "amount: 900 -> 5" in said
+    (sent,) = case.sent()
+    assert sent["params"]["arguments"] == edited
+
+
+@pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("progress", [True, False])
 async def test_when_the_host_can_wait_no_longer_it_is_told_pending_completely_in_both_forms(
     brisk, token, case, era, progress

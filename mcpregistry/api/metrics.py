@@ -24,7 +24,7 @@ from mcpregistry.api.auth import allowed, bearer
 from mcpregistry.api.errors import database_away, refusal, unauthorized
 from mcpregistry.api.permissions import Rule
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.models import Configuration, Connection, Delivery, Invocation, Server, ServerTest, Tool
+from mcpregistry.models import Configuration, Connection, Delivery, Invocation, Server, ServerEvent, ServerTest, Tool
 
 WINDOW = timedelta(minutes=5)
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)  # seconds
@@ -70,7 +70,7 @@ class DatabaseCollector(Collector):
         since = timezone.now() - WINDOW
         yield _calls(since)
         yield _durations(since)
-        yield from _servers()
+        yield from _servers(since)
         yield from _queues()
         yield _deliveries(since)
 
@@ -101,7 +101,7 @@ def _durations(since: datetime) -> Metric:
     )
 
 
-def _servers() -> Iterator[Metric]:
+def _servers(since: datetime) -> Iterator[Metric]:
     up = GaugeMetricFamily("slipsnisse_server_up", "1: active and not failing its checks.", labels=["server"])
     for slug, lifecycle, since in Server.objects.values_list("slug", "lifecycle", "unavailable_since"):
         up.add_metric([slug], int(lifecycle == "active" and since is None))
@@ -110,6 +110,15 @@ def _servers() -> Iterator[Metric]:
     for state, count in Connection.objects.order_by().values_list("state").annotate(Count("id")):
         open_.add_metric([state], count)
     yield open_
+    leaks = GaugeMetricFamily(
+        "slipsnisse_secrets_replaced",
+        "Notes of the last 5 minutes that answers held a server's secrets.",
+        labels=["server"],
+    )
+    noted = ServerEvent.objects.filter(kind="secrets", at__gte=since).order_by().values_list("server__slug")
+    for slug, count in noted.annotate(Count("id")):
+        leaks.add_metric([slug], count)
+    yield leaks
 
 
 def _queues() -> Iterator[Metric]:

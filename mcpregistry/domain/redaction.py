@@ -1,15 +1,117 @@
-"""Known secrets blotted out of text that others wrote, such as a server's log."""
+"""Known secrets blotted out of what others wrote: a server's log, and the results of its tools.
+
+A server that is asked cleverly may tell its own environment. What is found are exact values, plain
+and in the forms that programs give them: base64 (also inside a longer text), URL- and JSON-escaped.
+A value that is split, reversed or encrypted is not found; nothing could promise that.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import base64
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qsl, quote, quote_plus, urlsplit
+
+from mcpregistry.domain.formats.redaction import is_secret_name
 
 SHORTEST = 8  # shorter values occur in any text
-_BLOT = b"[secret]"
+BLOT = "[secret]"
+_PASSWORD = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")
+_SCHEME = re.compile(r"(?i)(?:bearer|basic|token|apikey)\s+(\S+)")
 
 
 def blot(text: bytes, secrets: Iterable[str]) -> bytes:
     """``text`` without these exact values; the longest first, so that none is left in part."""
     for secret in sorted({secret for secret in secrets if len(secret) >= SHORTEST}, key=len, reverse=True):
-        text = text.replace(secret.encode("utf-8", "surrogatepass"), _BLOT)
+        text = text.replace(secret.encode("utf-8", "surrogatepass"), BLOT.encode())
     return text
+
+
+# Which values are secrets
+
+
+def secrets_in(*, pairs: Mapping[str, str], argv: Sequence[str] = (), url: str = "") -> set[str]:
+    """Values that by their name or shape are secrets: of variables, headers, flags and query parameters.
+
+    An ordinary value, such as a path, is left alone: results are full of those.
+    """
+    flags = [(argv[place - 1] if place else "", word) for place, word in enumerate(argv)]
+    named = [*pairs.items(), *((name, value) for name, value in flags if name.startswith("-"))]
+    named += [(name, value) for word in argv for name, equals, value in [word.partition("=")] if equals]
+    named += parse_qsl(urlsplit(url).query)
+    found = {value for name, value in named if is_secret_name(name) or name.lower() == "cookie"}
+    found |= {match[1] for value in found if (match := _SCHEME.fullmatch(value))}
+    texts = [*pairs.values(), *argv, url]
+    return found | {match[1] for text in texts for match in _PASSWORD.finditer(text)}
+
+
+# Results
+
+
+class Blotter:
+    """Finds and replaces the secrets of one server in JSON values. False: there is nothing to look for."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        needles = {form for secret in secrets if len(secret) >= SHORTEST for form in _forms(secret)}
+        self._needles = sorted(needles, key=len, reverse=True)
+        self._all = re.compile("|".join(map(re.escape, self._needles)))
+
+    def __bool__(self) -> bool:
+        return bool(self._needles)
+
+    def clean(self, value: Any) -> tuple[Any, int]:
+        """The value without secrets and how many were replaced; the very same value when there are none."""
+        whole = "\x00".join(_texts(value))
+        if not any(needle in whole for needle in self._needles):
+            return value, 0
+        return self._replaced(value), len(self._all.findall(whole))
+
+    def text(self, text: str) -> str:
+        return self._all.sub(BLOT, text) if self._needles else text
+
+    def _replaced(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, list):
+            return [self._replaced(item) for item in value]
+        if isinstance(value, dict):
+            return {self._replaced(name): self._replaced(item) for name, item in value.items()}
+        return value
+
+
+def characters(value: Any) -> int:
+    """How much text there is to look through."""
+    return sum(map(len, _texts(value)))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in a JSON value, names included. Iterative, so that depth cannot hurt us."""
+    waiting = [value]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, str):
+            yield node
+        elif isinstance(node, list):
+            waiting.extend(node)
+        elif isinstance(node, dict):
+            yield from node
+            waiting.extend(node.values())
+
+
+def _forms(secret: str) -> set[str]:
+    raw = secret.encode("utf-8", "surrogatepass")
+    escaped = {json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
+    quoted = {quote(raw, safe=""), quote(raw), quote_plus(raw)}
+    encoded = {base64.b64encode(raw).decode(), *(_core(raw, offset) for offset in range(3))}
+    return {secret, *escaped, *quoted, *encoded, *(text.translate(_URLSAFE) for text in encoded)}
+
+
+_URLSAFE = str.maketrans("+/", "-_")
+
+
+def _core(raw: bytes, offset: int) -> str:
+    """The base64 letters that are the same wherever ``raw`` stands at this offset in a longer text."""
+    text = base64.b64encode(b"\0" * offset + raw).decode().rstrip("=")
+    return text[(0, 2, 3)[offset] : len(text) - bool((offset + len(raw)) % 3)]

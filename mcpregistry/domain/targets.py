@@ -35,7 +35,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One server, ready to be connected to. ``repr`` never shows env or headers."""
+    """One server, ready to be connected to. ``repr`` never shows env, headers or secrets.
+
+    ``secrets`` are the values that must not come back in the results of its tools.
+    """
 
     server_id: int
     slug: str
@@ -46,6 +49,7 @@ class Target:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     url: str = ""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
     allowed_networks: tuple[str, ...] = ()
     protocol: ProtocolMode = "auto"
     connect: ConnectMode = "lazy"

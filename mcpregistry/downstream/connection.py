@@ -39,7 +39,7 @@ from mcp_types.version import LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
 from mcpregistry.domain.definitions import definition_hash
 from mcpregistry.domain.errors import DownstreamError, ProtocolError, TimedOut, ToolRefused
 from mcpregistry.domain.onward import NOTHING, Onward
-from mcpregistry.domain.redaction import blot
+from mcpregistry.domain.redaction import Blotter, blot
 from mcpregistry.domain.targets import Target
 from mcpregistry.downstream.channels import channel_for
 from mcpregistry.downstream.failures import typed_error
@@ -92,6 +92,7 @@ class Connection:
         self._channel = channel
         self._channel.on_tools_changed = self._dirty_now
         self._modern = False
+        self.blotter = Blotter(target.secrets)
         self._stamp: dict[str, Any] = {}
         self._header_maps: dict[str, dict[tuple[str, ...], str]] = {}
         self._hashes: dict[str, str] = {}

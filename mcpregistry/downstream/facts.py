@@ -9,14 +9,15 @@ from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.health import State
 from mcpregistry.downstream.connection import Discovery, Era
 
-EventKind = Literal["state", "tools_changed", "stderr"]
+EventKind = Literal["state", "tools_changed", "stderr", "secrets"]
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionEvent:
     """A fact for the outside. ``discovery`` comes with state connected and with tools_changed.
 
-    ``detail`` is the reason of a state, or the tail of standard error of a server that ended.
+    ``detail`` is the reason of a state, the tail of standard error of a server that ended, or which
+    answer held secrets.
     ``at`` is seconds since the epoch.
     """
 

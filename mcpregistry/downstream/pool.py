@@ -26,9 +26,11 @@ from mcpregistry.domain.errors import (
     SlipsnisseError,
     StaleRevision,
     TimedOut,
+    ToolRefused,
 )
 from mcpregistry.domain.onward import NOTHING, Onward
 from mcpregistry.domain.targets import Target
+from mcpregistry.downstream.blotting import progress_without_secrets, refusal_without_secrets, without_secrets
 from mcpregistry.downstream.connection import Connection, Discovery, open_connection
 from mcpregistry.downstream.facts import ConnectionEvent, ServerState, TestReport
 from mcpregistry.downstream.limits import parse_arguments
@@ -72,7 +74,7 @@ class Pool:
         definition: str | None = None,
         host: Onward = NOTHING,
     ) -> dict[str, Any]:
-        """One ``tools/call``; the raw result dict, untouched.
+        """One ``tools/call``; the raw result dict, untouched but for our own secrets.
 
         ``timeout`` in seconds spans queueing, connecting and the answer (None: the server's own;
         0: none). Cancelling the awaiting task tells the server. Raises Busy, or DownstreamError
@@ -95,17 +97,21 @@ class Pool:
                     arguments,
                     meta=meta,
                     timeout=seconds_left(deadline),
-                    on_progress=on_progress,
+                    on_progress=progress_without_secrets(on_progress, connection.blotter),
                     on_sent=on_sent,
                     max_result_bytes=max_result_bytes,
                     host=host,
                 )
+            except ToolRefused as error:
+                refusal, found = refusal_without_secrets(error, connection.blotter)
+                slot.tell_secrets(tool_name, found)
+                raise refusal from None
             except DownstreamError as error:
                 if last or not may_resend(error, target, idempotent=idempotent):
                     raise
             else:
                 slot.health = health.served(slot.health)
-                return result
+                return await _shown(result, slot, connection, tool_name)
             finally:
                 slot.leave()
         raise AssertionError("unreachable")
@@ -119,7 +125,8 @@ class Pool:
         deadline = time.monotonic() + (target.limits.request_timeout or _TASK_SECONDS)
         connection = slot.enter_now() or await slot.enter(deadline)
         try:
-            return await connection.task(method, task_id, params, timeout=seconds_left(deadline), host=host)
+            result = await connection.task(method, task_id, params, timeout=seconds_left(deadline), host=host)
+            return await _shown(result, slot, connection, method)
         finally:
             slot.leave()
 
@@ -247,6 +254,13 @@ class Pool:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+
+async def _shown(result: dict[str, Any], slot: Slot, connection: Connection, what: str) -> dict[str, Any]:
+    """The result as others may see it; that it held secrets is told to people."""
+    shown, found = await without_secrets(result, connection.blotter)
+    slot.tell_secrets(what, found)
+    return shown
 
 
 def _check_revision(connection: Connection, revision: int | None) -> None:

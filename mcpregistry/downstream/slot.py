@@ -20,6 +20,7 @@ from mcpregistry.downstream.facts import ConnectionEvent, EventKind, ServerState
 from mcpregistry.downstream.gate import Gate
 
 DRAIN_SECONDS = 10.0
+TELL_SECRETS_SECONDS = 5.0
 
 
 class Slot:
@@ -39,6 +40,7 @@ class Slot:
         self.target: Target | None = None
         self.connection: Connection | None = None
         self.tail = b""
+        self._secrets_found, self._secrets_told = 0, float("-inf")
         self._owner: asyncio.Task[None] | None = None
         self._stopping = False
         self._up: asyncio.Future[None] | None = None
@@ -193,6 +195,16 @@ class Slot:
 
     def _tools_changed(self, discovery: Discovery) -> None:
         self._emit("tools_changed", discovery=discovery)
+
+    def tell_secrets(self, what: str, found: int) -> None:
+        """An answer held ``found`` of the server's own secrets, which were replaced. Told every few seconds at most."""
+        self._secrets_found += found
+        now = time.monotonic()
+        if found and now >= self._secrets_told + TELL_SECRETS_SECONDS:
+            times = "once" if self._secrets_found == 1 else f"{self._secrets_found} times"
+            detail = f"Answers held secrets of this server ({times}, last the one of {what}). They were replaced."
+            self._emit("secrets", detail=detail)
+            self._secrets_found, self._secrets_told = 0, now
 
     def _emit(self, kind: EventKind, *, detail: str = "", discovery: Discovery | None = None) -> None:
         connection = self.connection

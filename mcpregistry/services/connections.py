@@ -96,11 +96,11 @@ def _write_notes(events: Iterable[ConnectionEvent], process: str) -> None:
     """Of a burst, the newest per server."""
     by_server: dict[int, deque[ServerEvent]] = {}
     for event in events:
-        if event.kind == "state" and event.state in _TOLD:
+        if (event.kind == "state" and event.state in _TOLD) or event.kind == "secrets":
             note = ServerEvent(
                 server_id=event.server_id,
                 at=_time(event.at),
-                kind=event.state,
+                kind=event.kind if event.kind == "secrets" else event.state,
                 message=plain(event.detail),
                 process=process,
             )

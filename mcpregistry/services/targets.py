@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from django.conf import settings
 
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound
+from mcpregistry.domain.formats.redaction import is_secret_name
 from mcpregistry.domain.launch import check_command, check_env, check_pairs, check_url, fill, fill_pairs
+from mcpregistry.domain.redaction import secrets_in
 from mcpregistry.domain.targets import Limits, Target
 from mcpregistry.models import Credential, Server
 from mcpregistry.models.server import Lifecycle, Transport
@@ -56,37 +58,48 @@ def _variables() -> dict[str, str]:
     return {name: os.environ[name] for name in settings.PASS_ENV if name in os.environ}
 
 
-def _credential(name: str) -> str | None:
-    found = Credential.objects.filter(name=name).first()
-    return found.value or None if found else None
-
-
 @dataclass(frozen=True, slots=True)
 class _Filling:
     """One server's texts on their way to values."""
 
     server: Server
     variables: Mapping[str, str]
+    credentials: set[str] = field(default_factory=set, repr=False)  # values that were filled in
 
     def target(self) -> Target:
         server = self.server
         local = server.transport == Transport.STDIO
+        argv = tuple(self._argv()) if local else ()
+        env = self._pairs(server.env, "environment variable") if local else {}
+        url, headers = ("", {}) if local else (self._url(), self._pairs(server.headers, "header"))
         return Target(
             server_id=server.pk,
             slug=server.slug,
             revision=server.revision,
             transport=server.transport,  # type: ignore[arg-type]  # the choices are the literals
-            argv=tuple(self._argv()) if local else (),
+            argv=argv,
             cwd=self._text(server.cwd, "working directory") if local else "",
-            env=self._pairs(server.env, "environment variable") if local else {},
-            url="" if local else self._url(),
-            headers={} if local else self._pairs(server.headers, "header"),
+            env=env,
+            url=url,
+            headers=headers,
+            secrets=frozenset(secrets_in(pairs={**env, **headers}, argv=argv, url=url) | self._given()),
             allowed_networks=tuple(server.allowed_networks),
             protocol=server.protocol_mode,  # type: ignore[arg-type]
             connect=server.connect_mode,  # type: ignore[arg-type]
             resend=server.resend,  # type: ignore[arg-type]
             limits=_limits(server),
         )
+
+    def _given(self) -> set[str]:
+        """Credentials, and variables of the site whose names say that they hold a secret."""
+        return self.credentials | {value for name, value in self.variables.items() if is_secret_name(name)}
+
+    def _credential(self, name: str) -> str | None:
+        row = Credential.objects.filter(name=name).first()
+        if row is None or not row.value:
+            return None
+        self.credentials.add(row.value)
+        return row.value
 
     def _argv(self) -> list[str]:
         words = [self._text(word, f"word {place} of the command") for place, word in enumerate(self.server.command, 1)]
@@ -104,7 +117,7 @@ class _Filling:
 
     def _pairs(self, pairs: Mapping[str, str], what: str) -> dict[str, str]:
         """Values filled in; a pair without a value is left out, and the server's page says so."""
-        filled, missing = fill_pairs(pairs, variables=self.variables, credential=_credential)
+        filled, missing = fill_pairs(pairs, variables=self.variables, credential=self._credential)
         if missing:
             names = ", ".join(sorted(missing))
             message = f"Left out, because a value is missing: {what} {names}. {_LISTED}"
@@ -115,7 +128,7 @@ class _Filling:
             raise self._unusable(what) from error
 
     def _text(self, text: str, what: str) -> str:
-        filled = fill(text, variables=self.variables, credential=_credential)
+        filled = fill(text, variables=self.variables, credential=self._credential)
         if filled is None:
             raise ConfigInvalid(f"A value in the {what} of '{self.server.slug}' is missing: {text}", remedy=_LISTED)
         return filled

@@ -1,0 +1,57 @@
+"""A server that tells what it was given tells it to nobody: not to the host, not to the record, not in part."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import pytest
+
+from mcpregistry.db import db_call
+from mcpregistry.models import AuditEntry, Credential, Invocation, ServerEvent
+from mcpregistry.services.configuration import save_credential
+from tests.calls.conftest import add_server, tool
+
+pytestmark = [pytest.mark.attack]
+SECRET = "canary-4b1d9e77"
+
+
+def leaky(**fields):
+    save_credential(credential=Credential(name="forge"), actor="test", value=SECRET)
+    env = {
+        "FORGE": "${cred:forge}",
+        "LOG_LEVEL": "very-verbose",
+        "B64": base64.b64encode(b"x:" + SECRET.encode()).decode(),
+    }
+    return add_server("envdump", tool("env"), env=env, **fields)
+
+
+def everything() -> str:
+    events = list(ServerEvent.objects.values_list("message", flat=True))
+    calls = list(Invocation.objects.values_list("arguments", "result", "reason"))
+    return json.dumps([events, calls, list(AuditEntry.objects.values_list("body", flat=True))])
+
+
+async def test_secrets_are_replaced_before_host_and_record_see_them(live_db, site, caplog):
+    await db_call(leaky)
+    here = await site()
+    outcome = await here.call("envdump__env")
+    said = json.loads(outcome.result["content"][0]["text"])["env"]
+    assert said["FORGE"] == "[secret]"
+    assert said["LOG_LEVEL"] == "very-verbose", "ordinary values stay"
+    assert "[secret]" in said["B64"]
+    await here.engine.stop()  # what is noted is written
+    whole = await db_call(everything) + caplog.text + json.dumps(outcome.result)
+    assert SECRET not in whole
+    assert base64.b64encode(b"x:" + SECRET.encode()).decode()[4:-4] not in whole
+    notes = await db_call(lambda: list(ServerEvent.objects.filter(kind="secrets").values_list("message", flat=True)))
+    assert len(notes) == 1
+    assert "Answers held secrets of this server" in notes[0]
+
+
+async def test_a_server_without_secrets_is_not_looked_through(live_db, site, monkeypatch):
+    await db_call(add_server, "envdump", tool("env"), env={"LOG_LEVEL": "very-verbose"})
+    here = await site()
+    monkeypatch.setattr("mcpregistry.downstream.blotting.characters", lambda _: pytest.fail("it was looked through"))
+    outcome = await here.call("envdump__env")
+    assert "very-verbose" in outcome.result["content"][0]["text"]

@@ -1,0 +1,114 @@
+"""Secrets of a server are found in what it says, in the forms that programs give them, and nothing else is touched."""
+
+from __future__ import annotations
+
+import base64
+import json
+from urllib.parse import quote
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from mcpregistry.domain.redaction import BLOT, SHORTEST, Blotter, blot, characters, secrets_in
+
+SECRET = 'canary/"7f3a+91'
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SECRET,
+        f"before {SECRET} after",
+        encoded(SECRET),
+        base64.urlsafe_b64encode(SECRET.encode()).decode().rstrip("="),
+        *(encoded("x" * offset + SECRET + "y" * rest) for offset in range(4) for rest in range(4)),
+        json.dumps({"token": SECRET}),
+        f"?token={quote(SECRET, safe='')}&x=1",
+        f"{SECRET}{SECRET}",
+    ],
+)
+def test_a_secret_is_replaced_in_every_form(text):
+    said = {"content": [{"type": "text", "text": text}], "structuredContent": {text: [text, 1, None]}}
+    shown, found = Blotter([SECRET]).clean(said)
+    assert found >= 3
+    whole = json.dumps(shown)
+    assert BLOT in whole
+    for piece in (SECRET, json.dumps(SECRET)[1:-1], encoded(SECRET)[:-4], quote(SECRET, safe="")):
+        assert piece not in whole
+    assert shown["structuredContent"][next(iter(shown["structuredContent"]))][1:] == [1, None]
+
+
+def test_the_rest_of_a_longer_base64_text_stays():
+    text = encoded("user:" + SECRET + ":and more")
+    shown, _ = Blotter([SECRET]).clean(text)
+    assert shown.startswith(text[:6])
+    assert shown.endswith(text[-8:])
+
+
+def test_a_value_that_is_split_is_not_found():
+    """What the documentation says: only exact values and their usual forms."""
+    text = "\u200b".join(SECRET)
+    assert Blotter([SECRET]).clean(text) == (text, 0)
+
+
+def test_of_two_secrets_of_which_one_holds_the_other_none_is_left_in_part():
+    shown, found = Blotter(["secret-one", "secret-one-and-more"]).clean("a secret-one-and-more b secret-one c")
+    assert (shown, found) == (f"a {BLOT} b {BLOT} c", 2)
+
+
+@given(JSON)
+def test_what_holds_no_secret_is_given_back_as_it_is(value):
+    shown, found = Blotter([SECRET]).clean(value)
+    assert shown is value
+    assert found == 0
+    assert Blotter([]).clean(value)[0] is value
+
+
+@given(st.text(min_size=SHORTEST, max_size=40), JSON, st.integers(1, 3))
+def test_whatever_the_secret_it_is_found(secret, other, copies):
+    """Also lone surrogates, control characters and letters that JSON escapes."""
+    assume(secret not in f"a{BLOT}b")
+    value = [other, *([f"a{secret}b"] * copies)]
+    shown, found = Blotter([secret]).clean(value)
+    assert found >= copies
+    assert [text for text in shown[1:] if secret in text] == []
+    assert characters(value) >= copies * len(secret)
+
+
+def test_short_values_and_no_values_are_no_secrets():
+    assert not Blotter(["", "short"])
+    assert Blotter(["short"]).clean("a short text") == ("a short text", 0)
+    assert blot(b"a short text", ["short", ""]) == b"a short text"
+
+
+def test_a_deep_value_is_looked_through():
+    deep: object = SECRET
+    for _ in range(100):
+        deep = [deep]
+    assert Blotter([SECRET]).clean(deep)[1] == 1
+
+
+def test_names_and_shapes_tell_which_values_are_secret():
+    pairs = {
+        "API_TOKEN": "value-of-token", "LOG_LEVEL": "verbose-and-long", "HOME": "/home/ann/project",
+        "Authorization": "Bearer value-of-bearer", "Accept": "application/json", "Cookie": "session=value",
+        "DATABASE_URI": "postgres://reader:value-of-password@db/x",
+    }  # fmt: skip
+    argv = ["run", "--api-key", "value-of-flag", "--token=value-of-equals", "--root", "/srv/project"]
+    found = secrets_in(
+        pairs=pairs, argv=argv, url="https://x.example.org/mcp?api_key=value-of-query&page=long-page-name"
+    )
+    assert found == {
+        "value-of-token", "Bearer value-of-bearer", "value-of-bearer", "session=value", "value-of-password",
+        "value-of-flag", "value-of-equals", "value-of-query",
+    }  # fmt: skip

@@ -13,7 +13,7 @@ from django.http import HttpRequest
 from ninja import Query
 from pydantic import AfterValidator, Field
 
-from mcpregistry.api.auth import actor
+from mcpregistry.api.auth import actor, person
 from mcpregistry.api.routes import Routes
 from mcpregistry.api.schemas.basics import Text, capped
 from mcpregistry.api.schemas.config import ChangeOut, ExportOut, ImportOut, NoteOut
@@ -67,6 +67,7 @@ def import_configuration(
         format_name=format or "",
         on_conflict=on_conflict,
         save=not dry_run,
+        may_rule=_may_rule(request),
     )
     if not dry_run:
         _refuse(outcome.refused, "Nothing was imported")
@@ -77,6 +78,11 @@ def import_configuration(
         notes=_notes(outcome.notes),
         diff=capped(outcome.diff(), 200_000),
     )
+
+
+def _may_rule(request: HttpRequest) -> bool:
+    user = person(request)
+    return user is not None and user.has_perm("mcpregistry.add_policyrule")
 
 
 def _refuse(notes: tuple[Note, ...], what: str) -> None:

@@ -26,6 +26,15 @@ from mcpregistry.models import Credential, ImportedFile, Server
 from mcpregistry.models.server import Lifecycle
 from mcpregistry.services import audit
 from mcpregistry.services.configuration import save_credential
+from mcpregistry.services.exchange_policy import (
+    APPLIED,
+    FLAG,
+    FLAG_WAITS,
+    flags_now,
+    follow_file,
+    follow_flag,
+    known,
+)
 from mcpregistry.services.exchange_rows import entry_of, fill_row, in_order, shown
 from mcpregistry.services.servers import save_server
 
@@ -33,7 +42,6 @@ OnConflict = Literal["error", "skip", "replace", "rename"]
 
 _WAITING = {
     "env_file": "Kept, but the file is not read; put its variables into env.",
-    "auto_approve": "Kept for the approval rules, not yet applied.",
     "tools_allowed": "Kept, not yet applied; grants decide which tools are served.",
     "oauth": "Kept for signing in with OAuth, not yet applied; a token can be sent as a header.",
 }
@@ -92,11 +100,13 @@ def import_file(
     variables: Mapping[str, str] | None = None,
     folders: Mapping[str, str] | None = None,
     save: bool = True,
+    may_rule: bool = False,
 ) -> Outcome:
     """Read a file and make its servers rows. Never raises for what the file says: see ``Outcome.refused``.
 
     ``variables``: environment of whoever imports, None keeps every placeholder as it is. ``folders``: what
-    ``workspace`` and ``home`` mean. ``save=False`` does everything, then takes it back.
+    ``workspace`` and ``home`` mean. ``save=False`` does everything, then takes it back. ``may_rule``: whoever imports
+    may change policy rules, so what the file approves ahead counts.
     """
     try:
         found, document = formats.read(raw, path, format_name)
@@ -107,7 +117,7 @@ def import_file(
     if document.refused:
         return Outcome(path, found.name, document.notes)
     with transaction.atomic():
-        run = _Import(document, path, found, on_conflict, actor)
+        run = _Import(document, path, found, on_conflict, actor, may_rule=may_rule)
         run.all()
         outcome = Outcome(path, found.name, (*document.notes, *run.notes), tuple(run.changes))
         saved = save and not outcome.refused
@@ -129,7 +139,10 @@ def _expanded(document: Document, path: str, variables: Mapping[str, str], folde
 class _Import:
     """One file on its way into the database, inside one transaction."""
 
-    def __init__(self, document: Document, path: str, found: Format, on_conflict: OnConflict, actor: str) -> None:
+    def __init__(
+        self, document: Document, path: str, found: Format, on_conflict: OnConflict, actor: str, *, may_rule: bool
+    ) -> None:
+        self.may_rule = may_rule
         self.document = document
         self.path = path
         self.format = found
@@ -144,6 +157,7 @@ class _Import:
         for position, entry in enumerate(self.document.servers):
             self._server(entry, position, rows)
         self._credentials()
+        self._approval_flag()
         tools = tuple(_with_servers_renamed(tool, self.renamed) for tool in self.document.expert_tools)
         _keep_rest(replace(self.document, expert_tools=tools), self.format.family, self.path)
         counts = {action: sum(change.action == action for change in self.changes) for action in ("created", "changed")}
@@ -167,14 +181,17 @@ class _Import:
             self.renamed[entry.key] = free
             entry, old = replace(entry, key=free), None
         row = old or Server(slug=entry.key)
-        before, env = (entry_of(old), (old.env, old.headers)) if old else (None, ({}, {}))
+        if old and entry.auto_approve is False:  # silence leaves it as it is
+            entry = replace(entry, auto_approve=known(old).auto_approve)
+        before, env = (known(old), (old.env, old.headers)) if old else (None, ({}, {}))
         fill_row(row, entry, source=self.format.name, position=position)
         _switch(row, entry, stated=self._states_enabled(entry))
         change = _change(before, entry_of(row), hidden=bool(old) and env != (row.env, row.headers))
         if old and change.action == "changed" and self.on_conflict in ("error", "skip"):
             self._conflict(entry, change)
             return
-        self._save(row, entry, change)
+        if self._save(row, entry, change):
+            self._approve_ahead(row, entry)
         for column, sentence in _WAITING.items():
             if getattr(entry, column) not in ("", False, None):
                 self._note("parked", entry.at + pointer(column), sentence)
@@ -182,7 +199,9 @@ class _Import:
 
     def _differs(self, old: Server, entry: ServerEntry, position: int) -> bool:
         probe = Server.objects.get(pk=old.pk)
-        before = entry_of(probe).columns()
+        before = known(probe).columns()
+        if entry.auto_approve is False:
+            entry = replace(entry, auto_approve=known(probe).auto_approve)
         fill_row(probe, entry, source=probe.source, position=position)
         return entry_of(probe).columns() != before
 
@@ -198,16 +217,31 @@ class _Import:
         self._note("refused", entry.at, "A server of this name exists and differs.", remedy)
         self.changes.append(change)
 
-    def _save(self, row: Server, entry: ServerEntry, change: Change) -> None:
+    def _save(self, row: Server, entry: ServerEntry, change: Change) -> bool:
+        """Whether the row stands as the file wants it."""
         self.changes.append(change)
         if change.action == "unchanged":
             # Only what the file's format alone knows may be new; that is no change of the server.
             Server.objects.filter(pk=row.pk).update(sealed_extra=row.sealed_extra)
-            return
+            return True
         try:
             save_server(server=row, actor=self.actor)
         except ConfigInvalid as error:
             self._note("refused", entry.at, error.message, error.remedy)
+            return False
+        return True
+
+    def _approve_ahead(self, row: Server, entry: ServerEntry) -> None:
+        told = follow_file(server=row, approved=entry.auto_approve, actor=self.actor, may_rule=self.may_rule)
+        if told:
+            self._note("translated" if told == APPLIED else "parked", entry.at + pointer("auto_approve"), told)
+
+    def _approval_flag(self) -> None:
+        required = self.document.flags.get(FLAG)
+        if required is not None:
+            told = follow_flag(required=required, actor=self.actor, may_rule=self.may_rule)
+            if told:
+                self._note("parked" if told == FLAG_WAITS else "translated", pointer(FLAG), told)
 
     def _credentials(self) -> None:
         """Every prompt of the file is a credential that waits for its value."""
@@ -289,7 +323,7 @@ def export_config(
 
 
 def _document(rows: Iterable[Server]) -> Document:
-    document = Document(tuple(entry_of(row) for row in rows))
+    document = Document(tuple(known(row) for row in rows))
     for file in ImportedFile.objects.all():
         rest = file.rest
         document = replace(
@@ -301,4 +335,4 @@ def _document(rows: Iterable[Server]) -> Document:
             flags={**document.flags, **rest.get("flags", {})},
             parked={**document.parked, file.family: Parked.from_json(rest.get("parked", {}))},
         )
-    return document
+    return replace(document, flags=flags_now(dict(document.flags)))

@@ -36,7 +36,7 @@ def confirmed(slug: str) -> Server:
 
 @pytest.mark.parametrize(("name", "path"), SAVEABLE)
 def test_a_file_comes_back_from_the_database_unchanged(name: str, path: Any) -> None:
-    outcome = import_file(raw=path.read_bytes(), path=path.name, actor="test", format_name=name)
+    outcome = import_file(raw=path.read_bytes(), path=path.name, actor="test", format_name=name, may_rule=True)
     assert outcome.saved, [str(note) for note in outcome.refused]
     written = export_config(format_name=name, actor="test", include_secrets=True)
     assert not written.refused

@@ -37,9 +37,9 @@ def read(data: JsonObject, path: str) -> Document:
     parked = park_root(data, [ROOT, *FLAGS], report)
     flags = {name: data[name] for name in FLAGS if name in data}
     for name, value in flags.items():
-        if isinstance(value, bool):
-            report.add("kept", pointer(name), "Kept for the approval rules and sub-agents, not yet applied.")
-        else:
+        if isinstance(value, bool) and name != "toolApprovalRequired":
+            report.add("kept", pointer(name), "Kept for sub-agents, not yet applied.")
+        elif not isinstance(value, bool):
             report.refuse(pointer(name), "The value is neither true nor false.", "Write true or false.")
     servers = _servers(data.get(ROOT), report)
     return Document(servers, flags=flags, parked={KEYS.family: parked}, notes=tuple(report.notes))

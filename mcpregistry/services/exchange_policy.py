@@ -1,0 +1,113 @@
+"""``autoApprove`` and ``toolApprovalRequired`` of configuration files, as policy rules and back.
+
+A file may only loosen what people are asked about when whoever imports it may change rules. For anybody
+else the rule is made switched off, so that one click is enough for somebody who may.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+from mcpregistry.domain.conditions import LONGEST
+from mcpregistry.domain.formats.document import ServerEntry
+from mcpregistry.domain.policy import Outcome
+from mcpregistry.models import Configuration, PolicyRule, Server
+from mcpregistry.services import policy
+from mcpregistry.services.configuration import save_configuration
+from mcpregistry.services.exchange_rows import entry_of
+
+FLAG = "toolApprovalRequired"
+_OURS = "autoApprove of "
+_NAMES = re.compile(r"tool\.name in (\[.*\])", re.DOTALL)
+
+APPLIED = "Applied: a policy rule lets these tools run without being asked."
+WAITS = "A policy rule was made of it and is switched off; somebody who may change rules switches it on."
+TOO_LONG = "Kept, not applied: too many names for one rule. Auto-approve the server, or its tools, in the admin."
+FLAG_WAITS = "Kept, not applied: only somebody who may change rules decides what happens when no rule fits."
+
+
+def known(server: Server) -> ServerEntry:
+    """The server as a file may say it, with what is auto-approved now."""
+    entry = entry_of(server)
+    return replace(entry, auto_approve=_approved(server, entry.auto_approve)) if server.pk else entry
+
+
+def _approved(server: Server, stated: bool | tuple[str, ...]) -> bool | tuple[str, ...]:
+    """As a file last put it where that is still true, so that an export gives back what was imported."""
+    ours = _rule_of(server)
+    if policy.auto_rules(server=server) or (ours and not ours.condition):
+        return True
+    names = {*_named(ours), *_one_by_one(server)}
+    if not isinstance(stated, bool) and set(stated) == names:
+        return stated
+    return tuple(sorted(names)) if names else False
+
+
+def _rule_of(server: Server) -> PolicyRule | None:
+    return PolicyRule.objects.filter(name__startswith=_OURS, server=server, outcome=Outcome.ALLOW).first()
+
+
+def _name(server: Server) -> str:
+    return f"{_OURS}{server.slug}"
+
+
+def _named(rule: PolicyRule | None) -> list[str]:
+    found = _NAMES.fullmatch(rule.condition) if rule else None
+    try:
+        names = json.loads(found[1]) if found else []
+    except ValueError:  # somebody has rewritten the condition: it is no list of a file any more
+        return []
+    return [name for name in names if isinstance(name, str)]
+
+
+def _one_by_one(server: Server) -> dict[str, PolicyRule]:
+    rules = PolicyRule.objects.filter(
+        tool__server=server, server=None, agent=None, endpoint=None, expert="", condition="", outcome=Outcome.ALLOW,
+        enabled=True, priority=policy.AUTO,
+    )  # fmt: skip
+    return {rule.tool.name: rule for rule in rules.select_related("tool") if rule.tool}
+
+
+def follow_file(*, server: Server, approved: bool | tuple[str, ...], actor: str, may_rule: bool) -> str:
+    """Make the rule say what the file says; False is silence. Returns a sentence for the import's notes, or ""."""
+    if approved is False:
+        return ""
+    condition = "" if approved is True else f"tool.name in {json.dumps(list(approved), ensure_ascii=False)}"
+    if len(condition) > LONGEST:
+        return TOO_LONG
+    rule = _rule_of(server)
+    if may_rule and approved is not True:
+        for name, single in _one_by_one(server).items():
+            if name not in approved:
+                policy.delete_rule(rule=single, actor=actor)
+    if not approved:
+        if rule is not None and may_rule:
+            policy.delete_rule(rule=rule, actor=actor)
+        return ""
+    if rule is None or rule.condition != condition or (may_rule and not rule.enabled):
+        rule = rule or PolicyRule(name=_name(server), server=server, outcome=Outcome.ALLOW, priority=policy.AUTO)
+        rule.condition, rule.enabled = condition, may_rule
+        policy.save_rule(rule=rule, actor=actor)
+    return APPLIED if rule.enabled else WAITS
+
+
+def follow_flag(*, required: bool, actor: str, may_rule: bool) -> str:
+    """``toolApprovalRequired`` is what happens when no rule fits. A default of deny stays."""
+    configuration = Configuration.load()
+    wanted = Outcome.ASK if required else Outcome.ALLOW
+    if configuration.default_outcome in (wanted, Outcome.DENY):
+        return ""
+    if not may_rule:
+        return FLAG_WAITS
+    configuration.default_outcome = wanted
+    save_configuration(configuration=configuration, actor=actor)
+    return f"Applied: a call that no rule speaks about {'waits for a person' if required else 'runs at once'}."
+
+
+def flags_now(flags: dict[str, bool]) -> dict[str, bool]:
+    """The flags of a file with the one about approval as it is now."""
+    if FLAG not in flags:
+        return flags
+    return {**flags, FLAG: Configuration.load().default_outcome != Outcome.ALLOW}

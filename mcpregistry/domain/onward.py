@@ -51,7 +51,7 @@ def unbearable(requests: Mapping[str, Any], capabilities: Mapping[str, Any]) -> 
     return sorted(method for method in methods if QUESTIONS.get(method, "") not in capabilities)
 
 
-def named(request: Any, server: str) -> Any:
+def attributed(request: Any, server: str) -> Any:
     """A server's question as the host shows it: hosts would say that it comes from us."""
     if not isinstance(request, dict) or request.get("method") != "elicitation/create":
         return request

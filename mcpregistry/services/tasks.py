@@ -20,9 +20,10 @@ from django.utils import timezone
 from mcpregistry.domain.canonical import plain, stored
 from mcpregistry.domain.errors import Busy
 from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.onward import attributed
 from mcpregistry.domain.task_view import inlined, own_words, status_of
 from mcpregistry.models import ApprovalRequest, Invocation, Task
-from mcpregistry.services import approvals
+from mcpregistry.services import approvals, holding
 
 MAX_OPEN = 1_000  # of one agent: each is a durable row that a caller makes
 KEPT_MS = 24 * 60 * 60 * 1000  # how long a result stays at least, as told to hosts; retention keeps it longer
@@ -74,7 +75,7 @@ def named(task_ids: Collection[str]) -> list[Task]:
 
 def _whole(task_ids: Collection[str]) -> QuerySet[Task]:
     asked = [plain(task_id, 200) for task_id in task_ids]
-    return Task.objects.filter(pk__in=asked).select_related("call", "call__approval")
+    return Task.objects.filter(pk__in=asked).select_related("call", "call__approval__group")
 
 
 def versions(task_ids: Collection[str]) -> dict[str, tuple[Any, ...]]:
@@ -103,7 +104,7 @@ def view(task: Task, *, typed: bool = False) -> dict[str, Any]:
     if message := _message(task, status):
         shown["statusMessage"] = message
     if status == "input_required":
-        shown["inputRequests"] = questions
+        shown["inputRequests"] = {key: attributed(request, call.server_slug) for key, request in questions.items()}
     elif status == "failed":
         shown["error"] = ended["error"]
     elif status == "completed":
@@ -125,10 +126,14 @@ def open_questions(task: Task) -> dict[str, Any]:
 
 def _end(task: Task) -> dict[str, Any]:
     """``{"result": …}`` or ``{"error": …}`` as it was kept; empty while there is none, or none any more."""
-    if task.result:
-        return _object(task.result)
     request = getattr(task.call, "approval", None)
-    kept = _object(request.result) if request is not None and request.result else _object(task.call.result)
+    if task.result:
+        ended = _object(task.result)
+        if "error" in ended:
+            return ended
+        kept = ended.get("result", {})
+    else:
+        kept = _object(request.result) if request is not None and request.result else _object(task.call.result)
     if kept and request is not None:
         kept = approvals.result_told(request, kept)
     return {"result": kept} if kept else {}
@@ -153,8 +158,12 @@ def _request_facts(call: Invocation) -> dict[str, str]:
 
 
 def _message(task: Task, status: str) -> str:
-    if status == "working" and task.call.state == State.READY:
+    request: ApprovalRequest | None = getattr(task.call, "approval", None)
+    if task.call.state == State.READY:
         return "Approved; it runs in a moment."
+    if task.call.state == State.PENDING and request is not None:
+        by = request.decide_by.isoformat(timespec="seconds").replace("+00:00", "Z")
+        return f"Waiting for {holding.asked_of(request)}, until {by}."
     return task.status_message if status in ("working", "input_required") else ""
 
 

@@ -103,8 +103,8 @@ def _durations(since: datetime) -> Metric:
 
 def _servers(since: datetime) -> Iterator[Metric]:
     up = GaugeMetricFamily("slipsnisse_server_up", "1: active and not failing its checks.", labels=["server"])
-    for slug, lifecycle, since in Server.objects.values_list("slug", "lifecycle", "unavailable_since"):
-        up.add_metric([slug], int(lifecycle == "active" and since is None))
+    for slug, lifecycle, down_since in Server.objects.values_list("slug", "lifecycle", "unavailable_since"):
+        up.add_metric([slug], int(lifecycle == "active" and down_since is None))
     yield up
     open_ = GaugeMetricFamily("slipsnisse_connections", "Connections of all processes.", labels=["state"])
     for state, count in Connection.objects.order_by().values_list("state").annotate(Count("id")):

@@ -9,7 +9,7 @@ from django.test import Client
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
-from mcpregistry.models import Server
+from mcpregistry.models import Server, ServerEvent
 from tests.api.conftest import new_call, new_server, new_tool
 
 ELSEWHERE = {"REMOTE_ADDR": "192.0.2.7"}
@@ -79,5 +79,13 @@ def test_it_only_reads(db):
 def test_a_scrape_asks_a_fixed_number_of_questions(busy, django_assert_max_num_queries):
     for number in range(20):
         new_server(f"more-{number}")
-    with django_assert_max_num_queries(9):
+    with django_assert_max_num_queries(10):
         scrape()
+
+
+def test_answers_that_held_secrets_are_counted_by_server(db):
+    server = new_server("echo")
+    for minutes in (1, 60):
+        at = timezone.now() - timedelta(minutes=minutes)
+        ServerEvent.objects.create(server=server, at=at, kind="secrets", message="Answers held secrets.")
+    assert scrape()["slipsnisse_secrets_replaced", (("server", "echo"),)] == 1

@@ -1,0 +1,171 @@
+"""Why a tool is listed or not, and what would happen to a call: each stage can be the one that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.utils import timezone
+
+from mcpregistry.calls.catalog import Catalogues, DownstreamTools
+from mcpregistry.domain.errors import NotFound
+from mcpregistry.models import Agent, ApprovalRequest, Endpoint, Grant, Invocation, Permit, PolicyRule, Server, Tool
+from mcpregistry.services import access, definitions, policy
+from mcpregistry.services.snapshots import load_snapshot
+from mcpregistry.services.why import Why, find_tool, why
+
+pytestmark = pytest.mark.django_db
+ACTOR, NOW = "test", timezone.now()
+SCHEMA = {"type": "object", "properties": {"amount": {"type": "integer"}}, "required": ["amount"]}
+
+
+@pytest.fixture
+def tool() -> Tool:
+    server = Server.objects.create(slug="bank", command=["x"], lifecycle="active")
+    listed = [{"name": "pay", "inputSchema": SCHEMA}, {"name": "look", "inputSchema": {"type": "object"}}]
+    definitions.observe(server=server, listed=listed)
+    definitions.approve_waiting(server=server, actor=ACTOR)
+    agent = access.save_agent(agent=Agent(slug="ann"), actor=ACTOR)
+    access.save_endpoint(endpoint=Endpoint(slug="default"), actor=ACTOR)
+    access.grant(agent=agent, server=server, actor=ACTOR)
+    User.objects.create(username="eve").groups.add(Group.objects.get(name="approver"))
+    return find_tool("bank::pay")
+
+
+def ask(tool: Tool, arguments: dict[str, Any] | None = None) -> Why:
+    """As the page does, and what it says of the list must be what hosts see."""
+    agent, endpoint = Agent.objects.get(slug="ann"), Endpoint.objects.get(slug="default")
+    found = why(agent=agent, endpoint=endpoint, tool=find_tool(str(tool)), now=timezone.now(), arguments=arguments)
+    snapshot = load_snapshot()
+    if "ann" in snapshot.agents and "default" in snapshot.endpoints:
+        catalogue = Catalogues([DownstreamTools()]).get(
+            snapshot, snapshot.endpoints["default"], snapshot.agents["ann"], timezone.now().timestamp()
+        )
+        listed = {(e.offer.server.slug, e.offer.tool.name): name for name, e in catalogue.entries.items()}
+        assert (listed.get(("bank", "pay")) or "") == found.name
+        assert found.listed is (("bank", "pay") in listed)
+    else:
+        assert not found.listed
+    return found
+
+
+def _changed(tool: Tool) -> None:
+    definitions.observe(server=tool.server, listed=[{"name": "pay", "inputSchema": {"type": "object"}}])
+
+
+def _rejected(tool: Tool) -> None:
+    assert tool.latest is not None
+    definitions.reject(definition=tool.latest, actor=ACTOR)
+
+
+BROKEN: list[tuple[str, str, Callable[[Tool], Any]]] = [
+    ("agent", "The agent ann is switched off.", lambda t: Agent.objects.update(enabled=False)),
+    ("endpoint", "The endpoint default is switched off.", lambda t: Endpoint.objects.update(enabled=False)),
+    ("server", "The server bank is draft.", lambda t: Server.objects.update(lifecycle="draft")),
+    ("server", "The server bank is disabled.", lambda t: Server.objects.update(lifecycle="disabled")),
+    ("availability", "The server has failed", lambda t: Server.objects.update(unavailable_since=NOW)),
+    ("present", "no longer offers", lambda t: definitions.observe(server=t.server, listed=[])),
+    ("tool", "The tool is switched off.", lambda t: Tool.objects.update(enabled=False)),
+    ("definition", "has changed the tool", _changed),
+    ("definition", "was rejected", _rejected),
+    ("capability", "do not cover", lambda t: Agent.objects.update(capabilities=["mcp_other"])),
+    ("grant", "is not granted it", lambda t: Grant.objects.all().delete()),
+    ("grant", "has run out", lambda t: Grant.objects.update(expires_at=NOW - timedelta(days=1))),
+    ("endpoint's list", "The endpoint is not granted it", lambda t: Endpoint.objects.update(scope="listed")),
+]
+
+
+@pytest.mark.parametrize(("stage", "says", "breaks"), BROKEN, ids=[f"{s}: {w}" for s, w, _ in BROKEN])
+def test_the_stage_that_hides_a_tool_is_named_with_what_to_do(
+    tool: Tool, stage: str, says: str, breaks: Callable[[Tool], Any]
+):
+    breaks(tool)
+    found = ask(tool)
+    failed = [s for s in found.stages if s.ok is False]
+    assert [s.name for s in failed] == [stage]
+    assert says in failed[0].fact
+    assert failed[0].remedy
+    assert found.answer.startswith("It is not listed and cannot be called.")
+    assert says in found.answer
+
+
+def test_a_listed_tool_says_its_name_and_who_would_be_asked(tool: Tool):
+    found = ask(tool)
+    assert (found.listed, found.name, found.asked) == (True, "bank__pay", ("eve",))
+    assert found.answer == "The call waits for 1 of 1 people: no rule fits."
+    assert "Risk high" in next(s.fact for s in found.stages if s.name == "policy")
+    assert next(s for s in found.stages if s.name == "arguments").ok is None
+
+
+def test_the_rule_that_decides_is_named_beside_all_others(tool: Tool):
+    rules = [
+        policy.save_rule(rule=PolicyRule(**fields), actor=ACTOR)
+        for fields in (
+            {"name": "small", "outcome": "allow", "condition": "args.amount < 10"},
+            {"name": "big", "outcome": "deny", "condition": "args.amount > 100"},
+            {"name": "odd", "outcome": "deny", "condition": "args.nope", "priority": 1},
+            {"name": "other", "outcome": "deny", "server": Server.objects.create(slug="x", command=["x"])},
+        )
+    ]
+    small, big = ask(tool, {"amount": 1}), ask(tool, {"amount": 1000})
+    assert small.decision is not None
+    assert (small.decision.outcome, small.decision.rule_id) == ("allow", rules[0].pk)
+    assert small.answer == "The call runs at once: rule 'small'."
+    assert big.answer == "The call is refused: rule 'big'."
+    assert {v.rule.name: v.fit.value for v in small.verdicts} == {
+        "small": "fits", "big": "condition is false", "odd": "condition gives no answer", "other": "is about something else",
+    }  # fmt: skip
+
+
+def test_arguments_are_checked_like_those_of_a_call(tool: Tool):
+    wrong = ask(tool, {"amount": "much"})
+    assert [s.name for s in wrong.stages if s.ok is False] == ["schema"]
+    Grant.objects.update(argument_pins={"amount": 5})
+    pinned = ask(tool, {"amount": 6})
+    assert [s.name for s in pinned.stages if s.ok is False] == ["pinned arguments"]
+    assert "No grant allows" in pinned.answer
+    assert not [s for s in ask(tool, {"amount": 5}).stages if s.ok is False]
+
+
+def test_the_agents_owner_is_asked_only_where_the_rule_says_so(tool: Tool):
+    Agent.objects.update(owner=User.objects.get())
+    assert ask(tool).asked == ()
+    assert "0 of the 1 people needed" in ask(tool).answer
+    policy.save_rule(rule=PolicyRule(name="r", outcome="ask", requester_may_confirm=True), actor=ACTOR)
+    assert ask(tool).asked == ("eve",)
+
+
+def test_a_permit_speaks_for_the_call(tool: Tool):
+    found = ask(tool, {"amount": 1})
+    assert found.decision is not None
+    assert found.decision.terms is not None
+    call = Invocation.objects.create(
+        id="c",
+        state="succeeded",
+        agent_slug="ann",
+        tool_name="pay",
+        exposed_name="x",
+        origin="http",
+        writer="w",
+        received_at=NOW,
+    )
+    request = ApprovalRequest.objects.create(
+        id="r", call=call, asked_at=NOW, decide_by=NOW, rule_fingerprint=found.decision.terms.fingerprint
+    )
+    assert tool.pinned is not None
+    Permit.objects.create(
+        agent=Agent.objects.get(), tool=tool, definition_hash=tool.pinned.hash, server_revision=tool.server.revision,
+        argument_pins={"amount": 1}, expires_at=NOW + timedelta(days=1), request=request, created_by=User.objects.get(),
+    )  # fmt: skip
+    assert "given by eve" in ask(tool, {"amount": 1}).answer
+    assert ask(tool, {"amount": 2}).permit == ""
+
+
+def test_tools_are_found_by_key_and_by_exposed_name(tool: Tool):
+    assert find_tool("bank__pay") == find_tool("bank::pay") == tool
+    for name in ("bank::nothing", "nothing", "", "::"):
+        with pytest.raises(NotFound):
+            find_tool(name)

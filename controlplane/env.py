@@ -44,6 +44,7 @@ TABLE: tuple[Variable, ...] = (
         "",
         "longest that a held call keeps its host waiting, in seconds; as long as the host bears when unset",
     ),
+    Variable("SLIPSNISSE_MAX_CONNECTIONS", "200", "live connections to servers per process; idle ones make way"),
     Variable("SLIPSNISSE_LOG_LEVEL", "INFO", "DEBUG, INFO, WARNING or ERROR"),
     Variable("SLIPSNISSE_LOG_FORMAT", "auto", "auto (text on a terminal, JSON otherwise), text or json"),
     Variable("DATABASE_URL", "", "postgres://… ; SQLite under var/ when unset", secret=True),
@@ -90,6 +91,13 @@ def seconds(name: str) -> float | None:
 
 def words(name: str) -> list[str]:
     return [word.strip() for word in text(name).split(",") if word.strip()]
+
+
+def number(name: str, least: int = 1) -> int:
+    value = text(name)
+    if not (value.isascii() and value.isdigit()) or int(value) < least:
+        raise ImproperlyConfigured(f"{name} must be a whole number from {least} up, not {value!r}.")
+    return int(value)
 
 
 def choice(name: str, *allowed: str) -> str:

@@ -41,6 +41,7 @@ from mcpregistry.domain.errors import DownstreamError, ProtocolError, TimedOut, 
 from mcpregistry.domain.onward import NOTHING, Onward
 from mcpregistry.domain.redaction import Blotter, blot
 from mcpregistry.domain.targets import Target
+from mcpregistry.domain.version import VERSION
 from mcpregistry.downstream.channels import channel_for
 from mcpregistry.downstream.failures import typed_error
 from mcpregistry.downstream.limits import check_result, check_tools, public_meta
@@ -52,7 +53,6 @@ log = structlog.get_logger(__name__)
 Era = Literal["legacy", "modern"]
 
 CLIENT_NAME = "slipsnisse"
-CLIENT_VERSION = "0.1.0"
 PROBE_SECONDS = 10.0
 SETTLE_SECONDS = 0.05
 REREAD_SECONDS = 0.25
@@ -96,7 +96,7 @@ class Connection:
         self._stamp: dict[str, Any] = {}
         self._header_maps: dict[str, dict[tuple[str, ...], str]] = {}
         self._hashes: dict[str, str] = {}
-        self._last_used = time.monotonic()
+        self.last_used = time.monotonic()
         self._stopping = False
         self._wake = asyncio.Event()
         self._suspicion = asyncio.Event()
@@ -172,7 +172,7 @@ class Connection:
             read_timeout_seconds=self.target.limits.connect_timeout,
             cache=None,
             message_handler=self._on_message,
-            client_info=Implementation(name=CLIENT_NAME, version=CLIENT_VERSION),
+            client_info=Implementation(name=CLIENT_NAME, version=VERSION),
         )
 
     async def _greet(self, client: Client, started: float) -> None:
@@ -181,7 +181,7 @@ class Connection:
         if self._modern:
             self._stamp = {
                 PROTOCOL_VERSION_META_KEY: client.protocol_version,
-                CLIENT_INFO_META_KEY: {"name": CLIENT_NAME, "version": CLIENT_VERSION},
+                CLIENT_INFO_META_KEY: {"name": CLIENT_NAME, "version": VERSION},
                 CLIENT_CAPABILITIES_META_KEY: {},
             }
         self._channel.negotiated(client.protocol_version, modern=self._modern)
@@ -226,7 +226,7 @@ class Connection:
         idle = self.target.limits.idle_timeout
         if self.target.connect != "lazy" or not idle:
             return math.inf
-        return idle if self.in_flight else self._last_used + idle - time.monotonic()
+        return idle if self.in_flight else self.last_used + idle - time.monotonic()
 
     async def _watch_wire(self) -> None:
         await self._channel.lost.wait()
@@ -394,4 +394,4 @@ class Connection:
             return await self._channel.request(request)
         finally:
             self.in_flight -= 1
-            self._last_used = time.monotonic()
+            self.last_used = time.monotonic()

@@ -20,6 +20,7 @@ import structlog
 
 from mcpregistry.domain import health
 from mcpregistry.domain.errors import (
+    Busy,
     ConnectionFailed,
     DefinitionChanged,
     DownstreamError,
@@ -39,6 +40,7 @@ from mcpregistry.downstream.wire import ProgressCallback
 
 log = structlog.get_logger(__name__)
 
+MOST = 200  # live connections at once, unless told otherwise
 _TASK_SECONDS = 30.0  # for a question about a task, where the server's calls have no limit
 
 
@@ -46,12 +48,18 @@ class Pool:
     """The downstream connections of one event loop; every method belongs to that loop.
 
     ``targets`` gives the current target of a server (a SlipsnisseError says why there is none);
-    ``on_event`` takes facts, must not block and must not raise.
+    ``on_event`` takes facts, must not block and must not raise. At most ``most`` connections live at once.
     """
 
     def __init__(
-        self, targets: Callable[[int], Awaitable[Target]], on_event: Callable[[ConnectionEvent], None]
+        self,
+        targets: Callable[[int], Awaitable[Target]],
+        on_event: Callable[[ConnectionEvent], None],
+        *,
+        most: int = MOST,
     ) -> None:
+        self._most = most
+        self._room = asyncio.Lock()
         self._targets = targets
         self._on_event = on_event
         self._slots: dict[int, Slot] = {}
@@ -239,7 +247,7 @@ class Pool:
             raise ConnectionFailed("This process is shutting down.", remedy="Try again in a moment.")
         slot = self._slots.get(server_id)
         if slot is None:
-            slot = self._slots[server_id] = Slot(server_id, self._targets, self._on_event)
+            slot = self._slots[server_id] = Slot(server_id, self._targets, self._on_event, self._make_room)
         return slot
 
     def _slot_at(self, server_id: int, revision: int | None) -> Slot:
@@ -249,6 +257,18 @@ class Pool:
             self._retire(slot, again=False)
             slot = self._slot(server_id)
         return slot
+
+    async def _make_room(self, slot: Slot) -> None:
+        """Before ``slot`` opens a connection: at the limit, the one that was idle longest makes way. Raises Busy."""
+        async with self._room:
+            while sum(other.alive for other in self._slots.values() if other is not slot) >= self._most:
+                idle = {since: other for other in self._slots.values() if (since := other.idle_since) is not None}
+                if not idle:
+                    raise Busy(
+                        f"This process holds {self._most:,} connections to servers, and all are in use.",
+                        remedy="Try again in a moment, or raise SLIPSNISSE_MAX_CONNECTIONS.",
+                    )
+                await idle[min(idle)].rest()
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.create_task(work)

@@ -31,8 +31,10 @@ class Slot:
         server_id: int,
         targets: Callable[[int], Awaitable[Target]],
         on_event: Callable[[ConnectionEvent], None],
+        make_room: Callable[[Slot], Awaitable[None]],
     ) -> None:
         self.server_id = server_id
+        self._make_room = make_room
         self._targets = targets
         self._on_event = on_event
         self.health = Health()
@@ -87,15 +89,37 @@ class Slot:
         if connection is not None and connection.ended:
             await self._over.wait()
         self._refuse(by_hand)
+        if not self.alive:
+            await self._make_room(self)
         if self._up is None or self._up.done():
             self._up = _new_future()
-        if self._owner is None or self._owner.done():
+        if not self.alive:
             self._owner = asyncio.create_task(self._own(), name=f"mcp-server-{self.server_id}")
         await asyncio.shield(self._up)
         connection = self.connection
         if connection is None or not connection.usable:
             raise ConnectionFailed("The server ended right after it had started.", remedy="Its log may say why.")
         return connection
+
+    @property
+    def alive(self) -> bool:
+        """It holds a connection, or is about to."""
+        return self._owner is not None and not self._owner.done()
+
+    @property
+    def idle_since(self) -> float | None:
+        """Monotonic time of the last request, if its connection may be closed and opened again unnoticed."""
+        connection = self.connection
+        if connection is None or not connection.usable or connection.target.connect != "lazy":
+            return None
+        busy = connection.in_flight or (self.gate is not None and self.gate.inside)
+        return None if busy else connection.last_used
+
+    async def rest(self) -> None:
+        """Close the connection and wait until it has; the next call opens it again."""
+        if self.connection is not None and self._owner is not None:
+            self.connection.stop()
+            await asyncio.wait([self._owner])
 
     @property
     def _manual(self) -> bool:

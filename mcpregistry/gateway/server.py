@@ -27,6 +27,7 @@ from mcpregistry.calls.call import CallOutcome, CallRequest, OnProgress
 from mcpregistry.calls.catalog import Catalogue, Entry
 from mcpregistry.calls.engine import Engine
 from mcpregistry.domain.errors import NotFound, SlipsnisseError
+from mcpregistry.domain.version import VERSION
 from mcpregistry.gateway.answers import tool_result
 from mcpregistry.gateway.changes import Changes
 from mcpregistry.gateway.identity import Caller, caller_of
@@ -38,7 +39,7 @@ from mcpregistry.gateway.tasks import Tasks, handle_of
 log = structlog.get_logger(__name__)
 
 OUTCOME_KEY = "slipsnisse.outcome"  # in a request's scope
-NAME, VERSION = "slipsnisse", "0.1.0"
+NAME = "slipsnisse"
 # A second: hosts that listen are told of changes, the others ask again soon enough. Never public:
 # what an agent sees depends on what it is granted.
 LIST_EXTRA: Mapping[str, Any] = {"resultType": "complete", "ttlMs": 1000, "cacheScope": "private"}

@@ -17,7 +17,7 @@ def test_the_documentation_lists_exactly_the_variables_of_the_table():
 
 
 def test_no_code_reads_a_variable_that_is_not_in_the_table():
-    named = re.compile(r"""env\.(?:text|flag|words|choice)\(\s*["']([A-Z_]+)""")
+    named = re.compile(r"""env\.(?:text|flag|words|choice|number|mail)\(\s*["']([A-Z_]+)""")
     sources = [
         path for folder in ("controlplane", "mcpregistry", "subagents") for path in (ROOT / folder).rglob("*.py")
     ]
@@ -76,3 +76,10 @@ def test_an_odd_mail_address_is_refused_without_being_quoted(monkeypatch, url):
     with pytest.raises(ImproperlyConfigured, match="EMAIL_URL must look like") as refused:
         env.mail("EMAIL_URL")
     assert "canary" not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "1.5", "many", "²"])
+def test_a_number_is_a_whole_number(monkeypatch, text):
+    monkeypatch.setenv("SLIPSNISSE_MAX_CONNECTIONS", text)
+    with pytest.raises(ImproperlyConfigured, match="whole number from 1 up"):
+        env.number("SLIPSNISSE_MAX_CONNECTIONS")

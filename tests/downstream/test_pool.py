@@ -408,3 +408,70 @@ async def test_a_call_that_broke_its_server_is_sent_again_only_if_it_is_marked_i
         assert len([message for message in journal(path) if message.get("method") == "tools/call"]) == sent
         await here.pool.reconnect(1)
     assert caught.value.sent
+
+
+# -- how many at once ------------------------------------------------------------------------------
+
+
+def numbered(count: int, **fields: object) -> list:
+    return [replace(stdio_target("echo"), server_id=number, **fields) for number in range(1, count + 1)]
+
+
+def alive(here: Bench) -> list[int]:
+    return [server_id for server_id, state in here.pool.states().items() if state.pid]
+
+
+async def test_at_the_limit_the_connection_that_was_idle_longest_makes_way(bench: Make):
+    here = bench(*numbered(4))
+    here.pool._most = 3
+    for server_id in (1, 2, 3, 1):
+        await here.pool.call(server_id, "echo", b"{}")
+    assert alive(here) == [1, 2, 3]
+    await here.pool.call(4, "echo", b"{}")
+    assert alive(here) == [1, 3, 4], "server 2 had rested longest"
+    await here.pool.call(2, "echo", b"{}")
+    assert alive(here) == [1, 2, 4], "and comes back with its next call"
+
+
+async def test_many_at_once_never_exceed_the_limit(bench: Make):
+    here = bench(*numbered(12))
+    here.pool._most = 3
+    most = 0
+
+    async def keep_calling(server_id: int) -> int:
+        nonlocal most
+        busy = 0
+        for _ in range(2):
+            while True:
+                try:
+                    await here.pool.call(server_id, "echo", b"{}")
+                    break
+                except Busy:
+                    busy += 1
+                    await asyncio.sleep(0.02)
+                finally:
+                    most = max(most, len(alive(here)))
+        return busy
+
+    await asyncio.gather(*(keep_calling(server_id) for server_id in range(1, 13)))
+    assert most == 3
+
+
+async def test_connections_in_use_and_kept_ones_are_not_closed(bench: Make):
+    slow = replace(stdio_target("slow"), server_id=1)
+    kept = replace(stdio_target("echo"), server_id=2, connect="eager")
+    here = bench(slow, kept, *numbered(3)[2:])
+    here.pool._most = 2
+    await here.pool.connect(2)
+    sent = asyncio.Event()
+    call = asyncio.create_task(here.pool.call(1, "count", b'{"steps":1000,"pause":0.05}', on_sent=sent.set))
+    await sent.wait()
+    with pytest.raises(Busy, match="holds 2 connections") as refused:
+        await here.pool.call(3, "echo", b"{}")
+    assert "SLIPSNISSE_MAX_CONNECTIONS" in refused.value.remedy
+    assert sorted(alive(here)) == [1, 2]
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await here.pool.call(3, "echo", b"{}")
+    assert sorted(alive(here)) == [2, 3]

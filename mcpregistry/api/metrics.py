@@ -24,7 +24,19 @@ from mcpregistry.api.auth import allowed, bearer
 from mcpregistry.api.errors import database_away, refusal, unauthorized
 from mcpregistry.api.permissions import Rule
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.models import Configuration, Connection, Delivery, Invocation, Server, ServerEvent, ServerTest, Tool
+from mcpregistry.models import (
+    AuditEntry,
+    Configuration,
+    Connection,
+    Delivery,
+    Invocation,
+    PolicyRule,
+    Server,
+    ServerEvent,
+    ServerTest,
+    Tool,
+)
+from mcpregistry.services.policy import CONDITION_FAILED
 
 WINDOW = timedelta(minutes=5)
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)  # seconds
@@ -72,6 +84,7 @@ class DatabaseCollector(Collector):
         yield _durations(since)
         yield from _servers(since)
         yield from _queues()
+        yield _conditions(since)
         yield _deliveries(since)
 
 
@@ -130,6 +143,17 @@ def _queues() -> Iterator[Metric]:
     yield GaugeMetricFamily("slipsnisse_tests_open", "Server tests queued or running.", value=queued)
     revision = Configuration.load().revision
     yield GaugeMetricFamily("slipsnisse_configuration_revision", "Rises with every change.", value=revision)
+
+
+def _conditions(since: datetime) -> Metric:
+    """Their calls are asked about at least; each process notes a rule at most once a minute."""
+    subjects = [f"rule:{pk}" for pk in PolicyRule.objects.filter(enabled=True).values_list("pk", flat=True)]
+    failed = AuditEntry.objects.filter(subject__in=subjects, kind=CONDITION_FAILED, at__gte=since)
+    return GaugeMetricFamily(
+        "slipsnisse_policy_conditions_failed",
+        "Rules whose condition gave no answer to a call in the last 5 minutes.",
+        value=failed.order_by().values("subject").distinct().count(),
+    )
 
 
 def _deliveries(since: datetime) -> Metric:

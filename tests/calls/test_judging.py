@@ -1,0 +1,76 @@
+"""The live rules decide about real calls, within a second of a change; a condition without an answer raises an alarm."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from mcpregistry.db import db_call
+from mcpregistry.domain.policy import Question
+from mcpregistry.models import AuditEntry, Configuration, PolicyRule, Tool
+from mcpregistry.services import policy
+from tests.calls.conftest import ACTOR, Site, add_server, tool
+
+
+def save(**fields: Any) -> PolicyRule:
+    return policy.save_rule(rule=PolicyRule(**fields), actor=ACTOR)
+
+
+async def counts(here: Site, rules: int) -> None:
+    async with asyncio.timeout(15):
+        while len(here.engine.live.current.rules) != rules:
+            await asyncio.sleep(0.02)
+
+
+async def test_a_rule_made_while_running_decides(site: Any, journal: Any):
+    add = await db_call(add_server, "echo", tool("echo"), args=(str(journal),))
+    assert add.slug == "echo"
+    here: Site = await site()
+    assert (await here.call("echo__echo", {"amount": 1})).state == "succeeded"
+    await db_call(save, name="No big ones", outcome="deny", condition="has(args.amount) && args.amount > 100")
+    await counts(here, 1)
+    denied = await here.call("echo__echo", {"amount": 101})
+    assert (denied.state, denied.error_code) == ("denied", "DENIED")
+    assert "No big ones" in denied.message
+    assert (await here.call("echo__echo", {"amount": 100})).state == "succeeded"
+    assert len(here.sent()) == 2
+
+
+async def test_a_condition_without_an_answer_asks_and_raises_one_alarm(site: Any, journal: Any):
+    await db_call(add_server, "echo", tool("echo"), args=(str(journal),))
+    rule = await db_call(save, name="odd", outcome="allow", condition="args.amount > 100")
+    here: Site = await site()
+    for _ in range(3):
+        catalogue = here.engine.catalogue("default", "ann")
+        entry = catalogue.find("echo__echo")
+        assert entry is not None
+
+        question = Question(
+            catalogue.agent, catalogue.endpoint, entry.offer.server, entry.offer.tool, {"secret": "hunter2"}
+        )
+        decision = here.engine.pipeline.policy(question)
+        assert decision.outcome == "ask"
+        assert decision.failed
+
+    def alarms() -> list[str]:
+        return list(AuditEntry.objects.filter(kind=policy.CONDITION_FAILED).values_list("body", flat=True))
+
+    async with asyncio.timeout(15):
+        while not (found := await db_call(alarms)):
+            await asyncio.sleep(0.02)
+    assert len(found) == 1
+    assert "hunter2" not in found[0]
+    assert await db_call(lambda: policy.failures(rule).count()) == 1
+
+
+async def test_without_a_rule_a_call_is_asked_about(site: Any, journal: Any):
+    await db_call(add_server, "echo", tool("echo"), args=(str(journal),))
+    await db_call(lambda: Configuration.objects.update(default_outcome="ask"))
+    here: Site = await site()
+    catalogue = here.engine.catalogue("default", "ann")
+    entry = catalogue.find("echo__echo")
+    assert entry is not None
+    assert here.engine.live.current.policy.default == "ask"
+    await db_call(lambda: policy.auto_approve(tool=Tool.objects.get(), actor=ACTOR))
+    await counts(here, 1)
+    assert (await here.call("echo__echo", {})).state == "succeeded"

@@ -118,19 +118,22 @@ async def _ended(run_id: str, call: Call) -> Run:
 
 def _look(run_id: str) -> tuple[Run, int, int, str]:
     """(the run, its turns, its calls that ended, what it does now in words)"""
-    run = Run.objects.only("state", "exit", "error", "answer", "structured", "finished_at", "expert_name").get(
-        pk=run_id
-    )
-    open_calls = ToolCall.objects.filter(run_id=run_id, finished_at=None).values_list("name", flat=True)
+    run = Run.objects.only(
+        "state", "exit", "error", "answer", "structured", "finished_at", "expert_name"
+    ).get(pk=run_id)  # fmt: skip
+    ended = ToolCall.objects.filter(run_id=run_id, finished_at__isnull=False).count()
+    return run, run.turns.count(), ended, doing(run)
+
+
+def doing(run: Run) -> str:
+    """What an open run does at this moment, in words for people."""
+    open_calls = ToolCall.objects.filter(run=run, finished_at=None).values_list("name", flat=True)
     names = ", ".join(open_calls[:3])
     if run.state == RunState.WAITING:
-        doing = f"a person is asked about {names}"
-    elif names:
-        doing = f"calling {names}"
-    else:
-        doing = "waiting for a worker" if run.state == RunState.QUEUED else "thinking"
-    ended = ToolCall.objects.filter(run_id=run_id, finished_at__isnull=False).count()
-    return run, run.turns.count(), ended, doing
+        return f"a person is asked about {names}"
+    if names:
+        return f"calling {names}"
+    return "waiting for a worker" if run.state == RunState.QUEUED else "thinking"
 
 
 def answer_of(run: Run) -> dict[str, Any]:

@@ -1,0 +1,66 @@
+"""What a run used, as flat entries for files and programs: one for each answer, failed request and tool call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from mcpregistry.models import Invocation
+from subagents.domain.context import REFUSAL
+from subagents.models import Attempt, Run, ToolCall, Turn
+
+
+def entries(run: Run) -> Iterator[dict[str, Any]]:
+    """In the order in which things ended; times in milliseconds, cost in US dollars or None."""
+    found = [*_turns(run), *_attempts(run), *_calls(run)]
+    yield from sorted(found, key=lambda entry: entry["at"])
+
+
+def _turns(run: Run) -> Iterator[dict[str, Any]]:
+    for turn in Turn.objects.filter(run=run):
+        yield _head(run, "llm", turn.started_at, "ok", turn.duration_ms) | {
+            "provider": turn.model_name.partition("/")[0],
+            "model": turn.model_name.partition("/")[2],
+            "inputTokens": turn.input_tokens,
+            "outputTokens": turn.output_tokens,
+            "totalTokens": turn.input_tokens + turn.output_tokens,
+            "cachedTokens": turn.cached_tokens,
+            "costUsd": None if turn.cost is None else float(turn.cost),
+        }
+
+
+def _attempts(run: Run) -> Iterator[dict[str, Any]]:
+    for attempt in Attempt.objects.filter(run=run):
+        yield _head(run, "llm", attempt.at, "failed", attempt.duration_ms) | {
+            "provider": attempt.model_name.partition("/")[0],
+            "model": attempt.model_name.partition("/")[2],
+            "error": attempt.trouble,
+            "message": attempt.message,
+        }
+
+
+def _calls(run: Run) -> Iterator[dict[str, Any]]:
+    calls = list(ToolCall.objects.filter(run=run, finished_at__isnull=False))
+    records = Invocation.objects.in_bulk([call.invocation for call in calls if call.invocation])
+    for call in calls:
+        record = records.get(call.invocation)
+        entry = _head(run, "tool", call.finished_at, call.state, _latency(call)) | {
+            "mcpServer": record.server_slug if record else "",
+            "command": record.tool_name if record else call.name,
+            "charactersIn": len(call.arguments),
+            "charactersOut": call.raw_characters or len(call.result),
+        }
+        yield entry | ({"details": {"refused": "context window"}} if call.result == REFUSAL else {})
+
+
+def _head(run: Run, kind: str, at: Any, status: str, latency: float | None) -> dict[str, Any]:
+    return {
+        "type": kind, "run": run.pk, "expert": run.expert_name, "at": at.isoformat(), "status": status,
+        "latency": None if latency is None else round(latency, 1),
+    }  # fmt: skip
+
+
+def _latency(call: ToolCall) -> float | None:
+    if call.started_at is None or call.finished_at is None:
+        return None
+    return (call.finished_at - call.started_at).total_seconds() * 1000

@@ -1,0 +1,70 @@
+"""Workers are killed at random moments, again and again: no write is ever repeated, and every run ends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcpregistry.models import Invocation
+from subagents.domain.lifecycle import CallState, RunState
+from subagents.models import LanguageModel, Provider, Run, ToolCall
+from tests.calls.conftest import broken
+from tests.subagents.kit import Bench
+
+RUNS, KILLS, LONGEST = 40, 100, 400  # milliseconds of a worker's life, once it works
+PROGRAM = Path(__file__).with_name("killed_worker.py")
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_no_write_is_repeated_however_often_the_worker_dies(
+    site_env: dict[str, str], tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("subagents.services.runs.wake", lambda run: None)
+    bench = Bench.__new__(Bench)
+    bench.journal = tmp_path / "journal"
+    provider = Provider.objects.create(slug="scripts", kind="compatible", base_url="http://127.0.0.1:9/v1")
+    model = LanguageModel.objects.create(provider=provider, name="writer", free=True, tokenizer="gemini")
+    server = bench.server("slow", "write", "read", read_only=["read"], request_timeout=1)
+    bench.expert(model, uses=[server], max_seconds=3600, max_steps=20)
+    started = [bench.start(f"run-{n}") for n in range(RUNS)]
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), str(seed), str(KILLS), str(LONGEST)],
+        env=site_env | {"PYTHONPATH": str(Path.cwd())}, capture_output=True, text=True, timeout=380,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert int(done.stdout) == KILLS, "every kill hit a living worker"
+    _judge(bench, started)
+
+
+def _judge(bench: Bench, started: list[Run]) -> None:
+    writes = Counter(p["arguments"]["text"] for p in bench.sent() if p["name"] == "write")
+    assert [text for text, times in writes.items() if times > 1] == []
+    states = Counter(Run.objects.values_list("state", flat=True))
+    assert states == {RunState.DONE: len(started)}
+    calls = list(ToolCall.objects.filter(name="slow__write"))
+    assert len(calls) == 3 * len(started)
+    for call in calls:
+        _fits(call, Invocation.objects.filter(pk=call.invocation).first(), writes)
+    assert broken() == []
+    unknown = sum(call.state == CallState.UNKNOWN for call in calls)
+    print(f"{len(calls)} writes, {sum(writes.values())} received, {unknown} unknown")
+
+
+def _fits(call: ToolCall, record: Any, writes: Counter[str]) -> None:
+    """What we say of a write is what the server's journal says, or honestly that nobody knows."""
+    assert record is not None
+    received = writes[json.loads(call.arguments)["text"]]
+    if call.state == CallState.DONE:
+        assert received == 1
+    elif call.state == CallState.FAILED:
+        assert (received, record.state) == (0, "not_sent")
+    else:
+        assert (call.state, record.state) == (CallState.UNKNOWN, "unknown")

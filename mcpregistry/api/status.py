@@ -6,14 +6,21 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import cast
 
-from django.db.models import Count, Q
+from django.db.models import Avg, Count, Max, Q
 from django.http import HttpRequest
 
 from mcpregistry.api import lookup
 from mcpregistry.api.paging import Cursor, Limit, page
 from mcpregistry.api.routes import Routes
 from mcpregistry.api.schemas.basics import Page, Slug, capped
-from mcpregistry.api.schemas.servers import LifecycleName, StatusOut, TransportName, connection_out
+from mcpregistry.api.schemas.servers import (
+    LifecycleName,
+    StatusDetail,
+    StatusOut,
+    ToolFigures,
+    TransportName,
+    connection_out,
+)
 from mcpregistry.api.schemas.status import SiteStatus
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import Configuration, Connection, Invocation, Server, ServerTest, Tool
@@ -21,6 +28,8 @@ from mcpregistry.models import Configuration, Connection, Invocation, Server, Se
 router = Routes(tags=["status"])
 
 _FAILED = (State.TOOL_ERROR, State.NOT_SENT, State.UNKNOWN)
+_REFUSED = (State.DENIED, State.REJECTED, State.EXPIRED, State.CANCELLED, State.VOID)
+_MOST_TOOLS = 1_000
 _OPEN = (State.PENDING, State.READY, State.DISPATCHED)
 
 
@@ -47,9 +56,27 @@ def list_server_status(request: HttpRequest, limit: Limit = 50, cursor: Cursor =
     return Page[StatusOut](items=_statuses(found.items), next=found.next)
 
 
-@router.get("/servers/{slug}/status", response=StatusOut)
-def get_server_status(request: HttpRequest, slug: Slug) -> StatusOut:
-    return _statuses([lookup.server(slug)])[0]
+@router.get("/servers/{slug}/status", response=StatusDetail)
+def get_server_status(request: HttpRequest, slug: Slug) -> StatusDetail:
+    """With figures per tool, those called most first; also of tools that are gone."""
+    server = lookup.server(slug)
+    return StatusDetail(**_statuses([server])[0].model_dump(), tools=_tools(server))
+
+
+def _tools(server: Server) -> list[ToolFigures]:
+    rows = Invocation.objects.filter(server_slug=server.slug).order_by().values("tool_name")
+    good, bad = Q(state=State.SUCCEEDED), Q(state__in=_FAILED)
+    counted = rows.annotate(
+        good=Count("id", filter=good), bad=Count("id", filter=bad), refused=Count("id", filter=Q(state__in=_REFUSED)),
+        mean=Avg("duration_ms", filter=good | bad), last=Max("received_at"),
+    ).order_by("-good", "-bad", "tool_name")  # fmt: skip
+    return [
+        ToolFigures(
+            tool=row["tool_name"], total_calls=row["good"] + row["bad"], success_calls=row["good"],
+            failed_calls=row["bad"], refused_calls=row["refused"], mean_ms=row["mean"], last_call=row["last"],
+        )
+        for row in counted[:_MOST_TOOLS]
+    ]  # fmt: skip
 
 
 def _statuses(servers: list[Server]) -> list[StatusOut]:

@@ -234,3 +234,22 @@ def test_longer_lists_ask_no_more_questions(operator, django_assert_max_num_quer
     operator.get(path)
     with django_assert_max_num_queries(8):
         assert operator.get(path).status_code == 200
+
+
+def test_a_status_holds_figures_of_every_tool_that_was_called(live_db, caller):
+    new_tool(new_server("echo"))
+    for number, (tool, state, took) in enumerate(
+        [("say", "succeeded", 10.0), ("say", "succeeded", 30.0), ("say", "unknown", 20.0), ("say", "rejected", 5.0),
+         ("gone", "tool_error", 8.0)]
+    ):  # fmt: skip
+        new_call(number, tool_name=tool, state=state, duration_ms=took)
+    new_call(99, server_slug="other")
+    tools = caller("viewer").get("/servers/echo/status").json()["tools"]
+    assert [
+        (t["tool"], t["total_calls"], t["success_calls"], t["failed_calls"], t["refused_calls"]) for t in tools
+    ] == [
+        ("say", 3, 2, 1, 1),
+        ("gone", 1, 0, 1, 0),
+    ]
+    assert [t["mean_ms"] for t in tools] == [20.0, 8.0]
+    assert all(t["last_call"] for t in tools)

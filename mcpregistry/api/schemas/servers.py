@@ -124,6 +124,22 @@ class StatusOut(Schema):
     processes: list[ConnectionOut]
 
 
+class ToolFigures(Schema):
+    """Calls of one tool, of all on record."""
+
+    tool: str = Field(description="The name that the server uses.")
+    total_calls: int = Field(description="Sent calls that ended.")
+    success_calls: int
+    failed_calls: int
+    refused_calls: int = Field(description="Never sent: denied, rejected, expired, cancelled or void.")
+    mean_ms: float | None = Field(description="From receiving to the end, of calls that were sent.")
+    last_call: datetime | None
+
+
+class StatusDetail(StatusOut):
+    tools: list[ToolFigures]
+
+
 class EventOut(Schema):
     id: int
     at: datetime

@@ -83,6 +83,7 @@ class CallRequest:
     on_progress: OnProgress | None = None
     host: Host = field(default_factory=Host)
     expert: str = ""  # the expert tool whose run makes the call
+    call_id: str = ""  # for a caller that must find the record again whatever happens; unique, 32 hex digits
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
+from django.conf import settings
 
 from mcpregistry.calls.adoption import Adoption, check_kind, onward_of
 from mcpregistry.calls.approvals import Approvals
 from mcpregistry.calls.builtin import ApprovalStatus
 from mcpregistry.calls.call import Call, CallOutcome, CallRequest, Judged
-from mcpregistry.calls.catalog import Catalogue, Catalogues, DownstreamTools, Source
+from mcpregistry.calls.catalog import RUNS, Catalogue, Catalogues, DownstreamTools, Source
 from mcpregistry.calls.judging import LivePolicy
 from mcpregistry.calls.live import LiveConfiguration
 from mcpregistry.calls.pipeline import Dispatcher, Pipeline
@@ -44,10 +45,10 @@ class Engine:
         self.live = LiveConfiguration()
         self.recorder = Recorder(process)
         self.connections = ConnectionLog(process_name(process))
-        self.pool = Pool(_target, self.connections.record)
+        self.pool = Pool(_target, self.connections.record, most=settings.MAX_CONNECTIONS)
         policy = policy or LivePolicy(self.live)
         self.approvals = Approvals(
-            recorder=self.recorder, live=self.live, catalogue_of=self.catalogue, policy=policy,
+            recorder=self.recorder, live=self.live, catalogue_of=self._catalogue_of_record, policy=policy,
             sender=lambda: self.pipeline,
         )  # fmt: skip
         self.adoption = Adoption(self.pool)
@@ -119,6 +120,22 @@ class Engine:
             missing = f"endpoint '{endpoint_slug}'" if endpoint is None else f"agent '{agent_slug}'"
             raise NotFound(f"There is no {missing}, or it is switched off.", remedy="Look at it in the admin.")
         return self.catalogues.get(snapshot, endpoint, agent, time.time())
+
+    def run_catalogue(self, agent_slug: str) -> Catalogue:
+        """What the runs of an expert tool may use: all that its agent is granted. Raises NotFound."""
+        snapshot = self.live.current
+        agent = snapshot.agents.get(agent_slug)
+        if agent is None:
+            raise NotFound(
+                f"There is no agent '{agent_slug}', or it is switched off.", remedy="Look at it in the admin."
+            )
+        return self.catalogues.get(snapshot, RUNS, agent, time.time())
+
+    def _catalogue_of_record(self, endpoint_slug: str, agent_slug: str) -> Catalogue:
+        """For calls on record, whose endpoint nobody outside has named."""
+        return (
+            self.run_catalogue(agent_slug) if endpoint_slug == RUNS.slug else self.catalogue(endpoint_slug, agent_slug)
+        )
 
     async def call(self, request: CallRequest) -> CallOutcome:
         """Run one call to its end. Cancelling the awaiting task cancels the call downstream.

@@ -83,7 +83,7 @@ class Pipeline:
 
     def judge(self, request: CallRequest) -> Judged:
         """Resolve to decide. Records nothing and uses nothing up, so it may be done without going on."""
-        call_id, received_at, started = secrets.token_hex(16), datetime.now(UTC), time.monotonic()
+        call_id, received_at, started = request.call_id or secrets.token_hex(16), datetime.now(UTC), time.monotonic()
         entry: Entry = _NO_ENTRY
         arguments_json = binding = ""
         decision, refusal = _UNDECIDED, None

@@ -19,11 +19,11 @@ from tests.waiting import eventually
 
 
 @contextmanager
-def running(env: Mapping[str, str]) -> Iterator[Path]:
-    """Yields the file of its output, once it takes work."""
+def running(env: Mapping[str, str], name: str = "worker") -> Iterator[Path]:
+    """Yields the file of its output, once it takes work. Several at once need names of their own."""
     command = [sys.executable, "-m", "celery", "--quiet", "--app", "controlplane", "worker", "--pool", "threads"]
-    command += ["--concurrency", "4", "--without-mingle", "--without-gossip"]
-    output = VAR / "worker.log"
+    command += ["--concurrency", "4", "--without-mingle", "--without-gossip", "--hostname", f"{name}@test"]
+    output = VAR / f"{name}.log"
     with output.open("wb") as log:
         worker = subprocess.Popen(
             command,

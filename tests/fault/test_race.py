@@ -1,0 +1,58 @@
+"""Many approvals, two workers, every message twice: each call reaches the server once."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.contrib.auth.models import User
+from django.utils import timezone
+
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.models import ApprovalRequest, ApprovalVote, AuditEntry, Invocation
+from mcpregistry.services import approvals
+from mcpregistry.services.wakeups import wake
+from tests.conftest import child_env
+from tests.tasks import worker
+from tests.tasks.test_approved import ask, bob, broken, ended, journal, sent
+from tests.waiting import eventually
+
+__all__ = ["bob", "journal"]  # fixtures
+
+pytestmark = [pytest.mark.fault, pytest.mark.e2e]
+MANY = 500
+
+
+def approve_all(user: User) -> None:
+    """As ``approvals.vote`` does it one by one, in four statements."""
+    now = timezone.now()
+    requests = list(ApprovalRequest.objects.select_related("call"))
+    ApprovalVote.objects.bulk_create(
+        ApprovalVote(
+            request=each, user=user, name="Bob", approve=True, via="web", at=now,
+            arguments_hash=approvals.arguments_hash(each),
+        )
+        for each in requests
+    )  # fmt: skip
+    ApprovalRequest.objects.update(decided_at=now, execute_by=now + timedelta(minutes=10))
+    Invocation.objects.update(state=State.READY, lease_until=now + timedelta(minutes=11))
+
+
+def test_five_hundred_approvals_two_workers_every_message_twice(journal: Path, bob: User, broker: str):
+    """The server's own journal says what really happened."""
+    worker.empty_broker()
+    tickets = [ask(number) for number in range(MANY)]
+    approve_all(bob)
+    for ticket in tickets * 2:
+        wake("run_approved", ticket.call_id)
+    with ExitStack() as stack:
+        for name in ("one", "two"):
+            stack.enter_context(worker.running(child_env(), name))
+        eventually(lambda: ended(MANY), 90)
+    assert sorted(sent(journal)) == list(range(MANY))
+    assert {call.state for call in ended(MANY)} == {State.SUCCEEDED}
+    dispatched = AuditEntry.objects.filter(kind="call.dispatched").order_by()
+    assert (dispatched.count(), dispatched.values("writer").distinct().count()) == (MANY, 2)
+    assert broken() == []

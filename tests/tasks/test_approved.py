@@ -1,0 +1,144 @@
+"""Approved calls that a worker runs: woken by the approval, found when the message is lost, once whatever happens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.utils import timezone
+
+from mcpregistry import tasks
+from mcpregistry.domain.binding import binding_of
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.policy import DEFAULT_TERMS, Terms
+from mcpregistry.domain.risk import Level, Risk
+from mcpregistry.models import ApprovalRequest, Configuration, Invocation, Tool
+from mcpregistry.services import approvals, holding, invariants
+from mcpregistry.services.holding import TaskWish, Ticket
+from mcpregistry.services.roles import install_roles
+from mcpregistry.services.wakeups import wake
+from tests.calls.conftest import add_server, tool
+from tests.conftest import VAR, child_env
+from tests.tasks import worker
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.e2e
+HIGH = Risk(Level.HIGH, False, True, True)
+ENDED = [State.SUCCEEDED, State.TOOL_ERROR, State.NOT_SENT, State.UNKNOWN]
+AS_TASK = TaskWish(ttl_ms=600_000, poll_ms=1000)
+
+
+@pytest.fixture(scope="module")
+def _worker(broker: str, django_db_setup: None) -> Iterator[None]:
+    worker.empty_broker()
+    with worker.running(child_env()):
+        yield
+
+
+@pytest.fixture
+def journal(live_db: None) -> Path:
+    """One file for all tests: the worker's server outlives them, since each test's looks the same to it."""
+    path = VAR / "approved.journal"
+    path.write_text("")
+    add_server("echo", tool("echo"), env={"FAKE_JOURNAL": str(path)}, max_concurrency=8)
+    Configuration.objects.update(default_outcome="ask")
+    return path
+
+
+@pytest.fixture
+def bob(live_db: None) -> User:
+    install_roles()
+    user = User.objects.create_user("bob")
+    user.groups.add(Group.objects.get(name="approver"))
+    return user
+
+
+def sent(journal: Path) -> list[Any]:
+    lines = journal.read_text().splitlines() if journal.exists() else []
+    return [m["params"]["arguments"]["n"] for m in map(json.loads, lines) if m.get("method") == "tools/call"]
+
+
+def ask(number: int, *, task: TaskWish | None = AS_TASK, terms: Terms = DEFAULT_TERMS) -> Ticket:
+    """As a host's call leaves it: pending, and its caller polls a task (or has gone)."""
+    tool_row = Tool.objects.select_related("server", "pinned").get()
+    arguments = json.dumps({"n": number}, separators=(",", ":"))
+    facts = {
+        "agent": "ann", "endpoint": "default", "server": "echo", "revision": tool_row.server.revision,
+        "tool": "echo", "definition": tool_row.pinned.hash, "arguments": arguments,
+    }  # fmt: skip
+    row = {
+        "id": f"{number:032x}", "agent_slug": "ann", "endpoint_slug": "default", "server_slug": "echo",
+        "server_revision": tool_row.server.revision, "tool_name": "echo", "exposed_name": "echo__echo",
+        "definition_hash": tool_row.pinned.hash, "arguments": arguments, "outcome": "ask", "origin": "http",
+        "binding": binding_of(**facts, fingerprint=terms.fingerprint), "writer": "web:1", "received_at": timezone.now(),
+    }  # fmt: skip
+    return holding.ask(row=row, terms=terms, risk=HIGH, waiting_as="task", now=timezone.now(), task=task)
+
+
+def approve(ticket: Ticket, user: User) -> None:
+    approvals.vote(request_id=ticket.id, user=user, approve=True, via="web")
+
+
+def ended(count: int) -> list[Invocation]:
+    rows = list(Invocation.objects.filter(state__in=ENDED))
+    return rows if len(rows) >= count else []
+
+
+def broken(*, but: str = "") -> list[str]:
+    found = invariants.check(timezone.now(), strict=True)
+    return [f"{each.rule} {each.examples}" for each in found if each.violations and each.rule != but]
+
+
+# The worker goes on with its chain, whose beginning went with the rows of the test before.
+CUT = "Every audit chain is whole."
+
+
+@pytest.mark.usefixtures("_worker")
+def test_an_approval_wakes_the_worker_which_runs_the_call(journal: Path, bob: User):
+    ticket = ask(1)
+    approve(ticket, bob)
+    (call,) = eventually(lambda: ended(1), 30)
+    assert (call.state, sent(journal)) == (State.SUCCEEDED, [1])
+    kept = json.loads(ApprovalRequest.objects.get().result)
+    assert kept["structuredContent"]["arguments"] == {"n": 1}
+    assert broken(but=CUT) == []
+
+
+@pytest.mark.usefixtures("_worker")
+def test_a_lost_message_and_a_doubled_one_do_no_harm(journal: Path, bob: User, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(approvals, "wake", lambda *_: False)  # the broker was away
+    ticket = ask(1)
+    approve(ticket, bob)
+    ApprovalRequest.objects.update(decided_at=timezone.now() - timedelta(seconds=5))
+    for _ in range(5):
+        wake("run_ready")
+    eventually(lambda: ended(1), 30)
+    wake("run_ready")
+    wake("run_approved", ticket.call_id)
+    approve(ask(2), bob)
+    wake("run_approved", f"{2:032x}")
+    eventually(lambda: ended(2), 30)
+    assert sorted(sent(journal)) == [1, 2]
+    assert broken(but=CUT) == []
+
+
+@pytest.mark.usefixtures("_worker")
+def test_what_was_rejected_or_is_pending_is_never_run_whoever_is_woken(journal: Path, bob: User):
+    pending, rejected, done = ask(1), ask(2), ask(3)
+    approvals.vote(request_id=rejected.id, user=bob, approve=False, via="web")
+    for ticket in (pending, rejected):
+        wake("run_approved", ticket.call_id)
+    approve(done, bob)
+    eventually(lambda: ended(1), 30)
+    assert sent(journal) == [3]
+    holding.cancel(request_id=pending.id, reason="Enough", actor="test")
+    assert broken(but=CUT) == []
+
+
+def test_the_tasks_of_this_file_are_what_the_clock_and_the_approval_send():
+    assert {"run_approved", "run_ready", "reap"} <= set(dir(tasks))

@@ -103,15 +103,17 @@ class TaskStreams:
             if tools_changed:
                 note = t.ToolListChangedNotification(params=t.NotificationParams(_meta=meta))
                 await ctx.session.send_notification(note, related_request_id=ctx.request_id)
-            for task in await db_call(tasks.named, due) if due else []:
-                view = self._own.view(task)
+            for view in await db_call(self._views, due) if due else []:
                 if view["status"] in DONE:
-                    stream.open.discard(task.pk)
+                    stream.open.discard(view["taskId"])
                 whole = TaskNotification(method="notifications/tasks", params=view | {"_meta": meta})
                 await ctx.session.send_notification(whole, related_request_id=ctx.request_id)  # type: ignore[arg-type]
             if not stream.open and not lasting:
                 return
             await stream.news.wait()
+
+    def _views(self, task_ids: set[str]) -> list[dict[str, Any]]:
+        return [self._own.view(task) for task in tasks.named(task_ids)]
 
     def _watch(self) -> None:
         if self._watcher is None or self._watcher.done():

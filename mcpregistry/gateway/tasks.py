@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 from mcp import types as t
@@ -35,6 +36,7 @@ from mcpregistry.services import tasks
 log = structlog.get_logger(__name__)
 
 Context = ServerRequestContext[Any, Any]
+T = TypeVar("T")
 
 HEADER_MISMATCH = -32020
 _NEEDED: dict[str, Any] = {"requiredCapabilities": {"extensions": {TASKS: {}}}}
@@ -67,26 +69,26 @@ class Tasks:
 
     async def made(self, task_id: str, caller: Caller) -> dict[str, Any]:
         """The answer to a call that goes on as a task."""
-        task = await db_call(tasks.find, task_id, agent=caller.agent, endpoint=caller.endpoint)
-        if task is None:
+        made = await db_call(self._found, task_id, caller, tasks.handle)
+        if made is None:
             raise MCPError(t.INTERNAL_ERROR, "The task could not be read. Call again in a moment.")
-        return tasks.handle(task)
+        return made
 
     async def get(self, ctx: Context, params: TaskParams) -> dict[str, Any]:
-        task = await self._task(ctx, params)
-        self._sight(task.pk)
-        return _COMPLETE | self.view(task)
+        view = await self._own(ctx, params, self.view)
+        self._sight(params.task_id)
+        return _COMPLETE | view
 
     async def update(self, ctx: Context, params: UpdateParams) -> dict[str, Any]:
         """Answers to questions that are not open (any more) are ignored and acknowledged, as the protocol says."""
-        task = await self._task(ctx, params)
+        task = await self._own(ctx, params, _itself)
         if params.input_responses:
             await db_call(tasks.answer, task_id=task.pk, responses=params.input_responses)
         return dict(_COMPLETE)
 
     async def cancel(self, ctx: Context, params: TaskParams) -> dict[str, Any]:
         """A held call is withdrawn; a server's task is told to end; a call that is out already takes its course."""
-        task = await self._task(ctx, params)
+        task = await self._own(ctx, params, _itself)
         await db_call(tasks.withdraw, task_id=task.pk)
         if task.call.state in (State.PENDING, State.READY):
             await self._withdraw(task)
@@ -98,6 +100,7 @@ class Tasks:
             await approvals.cancel(ticket, "The host withdrew it; the call was not made.")
 
     def view(self, task: Task) -> dict[str, Any]:
+        """In a database thread: what an approver has edited is told, which takes another look."""
         return tasks.view(task, typed=self._typed(task))
 
     def _typed(self, task: Task) -> bool:
@@ -106,16 +109,20 @@ class Tasks:
             return entry is not None and "outputSchema" in entry.listing
         return False
 
-    async def _task(self, ctx: Context, params: TaskParams) -> Task:
+    async def _own(self, ctx: Context, params: TaskParams, seen_as: Callable[[Task], T]) -> T:
         if ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
             raise MCPError(t.METHOD_NOT_FOUND, "Method not found", ctx.method)
         _check_name(ctx, params.task_id)
         require_tasks(ctx)
-        caller = caller_of(ctx, self._caller)
-        task = await db_call(tasks.find, params.task_id, agent=caller.agent, endpoint=caller.endpoint)
-        if task is None:
+        found = await db_call(self._found, params.task_id, caller_of(ctx, self._caller), seen_as)
+        if found is None:
             raise MCPError(t.INVALID_PARAMS, "There is no such task, or it was forgotten.")
-        return task
+        return found
+
+    @staticmethod
+    def _found(task_id: str, caller: Caller, seen_as: Callable[[Task], T]) -> T | None:
+        task = tasks.find(task_id, agent=caller.agent, endpoint=caller.endpoint)
+        return seen_as(task) if task is not None else None
 
     def _sight(self, task_id: str) -> None:
         """Noted in one write a second for all: polling must not cost a write each."""
@@ -131,6 +138,10 @@ class Tasks:
             except Exception:  # a hint, nothing more
                 log.exception("tasks.sight_not_noted")
             await asyncio.sleep(_SIGHT_SECONDS)
+
+
+def _itself(task: Task) -> Task:
+    return task
 
 
 def handle_of(outcome: CallOutcome) -> str:

@@ -1,0 +1,141 @@
+"""A process dies while it follows a server's task: what lives at the server goes on, what died with us is unknown."""
+
+from __future__ import annotations
+
+import signal
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.models import AuditEntry, Invocation
+from mcpregistry.services import following, reaping
+from tests.calls.conftest import broken
+from tests.fakes.hosts import http_host
+from tests.fakes.stage import eventually, fresh, outside, web
+from tests.gateway.tasks.conftest import ABLE
+from tests.gateway.tasks.play import ask, begin, look, until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.fault]
+
+
+async def record(task_id: str) -> Invocation:
+    return await outside(Invocation.objects.get, task__pk=task_id)
+
+
+def started(maker, label: str) -> list:
+    """The server's own tasks whose work bears this label."""
+    return [
+        job for job in maker.jobs.values() if job.outcome.get("result", {}).get("structuredContent") == {"label": label}
+    ]
+
+
+async def test_killed_while_it_followed_another_process_goes_on(stage, site, token, maker):
+    label = fresh("label")
+    with web(stage.env) as doomed:
+        async with http_host(doomed, token, abilities=ABLE) as host:
+            task_id = await begin(host, "remote__slow_compute", seconds=3, label=label)
+        doomed.processes[0].send_signal(signal.SIGKILL)
+        doomed.processes[0].wait(10)
+        async with http_host(site, token, abilities=ABLE) as host:
+            assert (await look(host, task_id))["status"] == "working"
+            await outside(reaping.reap_calls, timezone.now() + following.LEASE * 2)  # leaves it to who follows
+            seen = await until(host, task_id, patience=90)
+    assert seen["status"] == "completed"
+    assert seen["result"]["structuredContent"] == {"label": label}
+    call = await record(task_id)
+    assert (call.state, call.fence) == (State.SUCCEEDED, 1)
+    kinds = await outside(
+        lambda: list(AuditEntry.objects.filter(subject=f"call:{call.pk}").values_list("kind", flat=True))
+    )
+    assert kinds.count("call.dispatched") == 1
+    assert "task.taken_over" in kinds
+    assert len(started(maker, label)) == 1, "it was made again"
+    assert await outside(broken) == []
+
+
+async def test_what_a_host_says_to_another_process_reaches_the_server(stage, site, token):
+    with web(stage.env) as other:
+        async with http_host(site, token, abilities=ABLE) as host, http_host(other, token, abilities=ABLE) as elsewhere:
+            asking = await begin(host, "remote__confirm_delete", filename="b")
+            await until(elsewhere, asking, "input_required")
+            said = {"confirm": {"action": "accept", "content": {"confirm": True}}}
+            await ask(elsewhere, "tasks/update", asking, inputResponses=said)
+            assert "b deleted" in str((await until(elsewhere, asking))["result"])
+            running = await begin(host, "remote__slow_compute", seconds=60)
+            await ask(elsewhere, "tasks/cancel", running)
+            assert (await until(elsewhere, running))["status"] == "cancelled"
+
+
+async def test_a_stopped_process_hands_over_at_once(stage, site, token):
+    label = fresh("label")
+    with web(stage.env) as stopping:
+        async with http_host(stopping, token, abilities=ABLE) as host:
+            task_id = await begin(host, "remote__slow_compute", seconds=2, label=label)
+    async with http_host(site, token, abilities=ABLE) as host:
+        seen = await until(host, task_id, patience=60)
+    assert seen["result"]["structuredContent"] == {"label": label}
+
+
+async def test_a_stalled_process_that_wakes_changes_nothing_any_more(stage, site, token):
+    label = fresh("label")
+    with web(stage.env) as stalled:
+        async with http_host(stalled, token, abilities=ABLE) as host:
+            task_id = await begin(host, "remote__slow_compute", seconds=2, label=label)
+        stalled.processes[0].send_signal(signal.SIGSTOP)
+        call = await record(task_id)
+        # As if the lease had run out meanwhile, without waiting for it here.
+        await outside(Invocation.objects.filter(pk=call.pk).update, lease_until=timezone.now() - timedelta(seconds=1))
+        async with http_host(site, token, abilities=ABLE) as host:
+            seen = await until(host, task_id, patience=60)
+            stalled.processes[0].send_signal(signal.SIGCONT)
+            async with http_host(stalled, token, abilities=ABLE) as same:
+                assert await look(same, task_id) == seen
+    after = await record(task_id)
+    assert (after.state, after.fence) == (State.SUCCEEDED, 1)
+    assert await outside(broken) == []
+
+
+async def test_a_task_of_a_server_on_stdio_dies_with_our_process_and_is_unknown(opened):
+    async with opened("stdio") as host:
+        task_id = await begin(host, "local__slow_compute", seconds=60)
+        await host.kill()
+        await host._pipe.ended()
+    await outside(reaping.reap_calls, timezone.now() + following.LEASE * 2)
+    async with opened() as host:
+        seen = await until(host, task_id)
+    assert seen["result"]["structuredContent"]["state"] == "unknown"
+    assert (await record(task_id)).state == State.UNKNOWN
+
+
+async def test_a_task_of_a_server_on_stdio_ends_as_unknown_when_its_host_leaves(opened):
+    async with opened("stdio") as host:
+        task_id = await begin(host, "local__slow_compute", seconds=60)
+        await host.leave()
+    assert (await record(task_id)).state == State.UNKNOWN
+
+
+async def test_a_task_that_nobody_follows_for_long_is_given_up(opened):
+    async with opened() as host:
+        task_id = await begin(host, "remote__slow_compute", seconds=60)
+        await outside(reaping.reap_calls, timezone.now() + following.PATIENCE + following.LEASE * 2)
+        seen = await until(host, task_id)
+    assert seen["result"]["structuredContent"]["state"] == "unknown"
+
+
+async def test_a_server_that_dies_on_stdio_takes_its_task_along(opened):
+    import psutil
+
+    async with opened("stdio") as host:
+        task_id = await begin(host, "local__slow_compute", seconds=60)
+        family = host._pipe.family()
+        children = [p for p in family if "tasks_server.py" in " ".join(p.cmdline())]
+        assert children
+        for child in children:
+            with_kids = [*child.children(recursive=True), child]
+            for process in with_kids:
+                process.kill()
+        await eventually(lambda: not [c for c in children if psutil.pid_exists(c.pid) and c.status() != "zombie"])
+        seen = await until(host, task_id, patience=60)
+    assert seen["result"]["structuredContent"]["state"] == "unknown"

@@ -80,20 +80,58 @@ class Choices:
     rule: list[str]
 
 
-def queue(wanted: Wanted) -> list[ApprovalRequest]:
-    """What waits, riskiest first and of these the oldest first, with votes and without payloads.
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """One waiting call as the queue needs it: no payload but the beginning of the arguments that would run."""
 
-    Each row carries ``head``: the first ``HEAD`` characters of the arguments that would run.
-    """
-    votes = Prefetch("votes", ApprovalVote.objects.order_by("id"))
-    return list(
-        wanted.narrow(ApprovalRequest.objects.waiting())
-        .select_related("call")
-        .defer("said", "result", "edited", "call__arguments", "call__result", "call__reason")
-        .annotate(head=Substr("call__arguments", 1, HEAD + 1), edited_head=Substr("edited", 1, HEAD + 1))
-        .prefetch_related(votes)
-        .order_by("-risk_rank", "asked_at", "id")[:MOST_SHOWN]
-    )
+    id: str
+    risk: str
+    server: str
+    tool: str
+    agent: str
+    definition_hash: str
+    rule: str
+    rule_fingerprint: str
+    quorum: int
+    waiting_as: str
+    asked_at: datetime
+    decide_by: datetime
+    asked_head: str
+    edited_head: str
+    votes: tuple[Vote, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    user_id: int | None
+    approve: bool
+    arguments_hash: str
+
+
+_COLUMNS = (
+    "id", "risk", "call__server_slug", "call__tool_name", "call__agent_slug", "call__definition_hash", "rule_name",
+    "rule_fingerprint", "quorum", "waiting_as", "asked_at", "decide_by", "asked_head", "edited_head",
+)  # fmt: skip
+
+
+def queue(wanted: Wanted) -> list[Waiting]:
+    """What waits, riskiest first and of these the oldest first; as bare rows, for there may be a thousand."""
+    heads = {"asked_head": Substr("call__arguments", 1, HEAD + 1), "edited_head": Substr("edited", 1, HEAD + 1)}
+    rows = wanted.narrow(ApprovalRequest.objects.waiting()).annotate(**heads).values_list(*_COLUMNS)
+    votes = _open_votes()
+    return [
+        Waiting(*row, votes=tuple(votes.get(row[0], ())))
+        for row in rows.order_by("-risk_rank", "asked_at", "id")[:MOST_SHOWN]
+    ]
+
+
+def _open_votes() -> dict[str, list[Vote]]:
+    """The votes on everything that waits, each request's in the order in which they were given."""
+    found: dict[str, list[Vote]] = defaultdict(list)
+    votes = ApprovalVote.objects.filter(request__call__state=State.PENDING).order_by("at", "id")
+    for request_id, *facts in votes.values_list("request_id", "user_id", "approve", "arguments_hash"):
+        found[request_id].append(Vote(*facts))
+    return found
 
 
 def waiting_total() -> int:

@@ -22,7 +22,7 @@ from mcpregistry.domain.errors import Conflict, NotFound, SlipsnisseError
 from mcpregistry.domain.reveal import reveal
 from mcpregistry.domain.risk import Level
 from mcpregistry.models import ApprovalRequest, ApprovalVote
-from mcpregistry.queries_approvals import Wanted
+from mcpregistry.queries_approvals import Vote, Waiting, Wanted
 from mcpregistry.services import approvals
 from mcpregistry.templatetags.slipsnisse import ago
 from mcpregistry.web import decisions, renderings
@@ -74,9 +74,9 @@ def wanted(request: HttpRequest) -> Wanted:
 
 def _queue(request: HttpRequest) -> dict[str, Any]:
     version, narrowed, now = queries.queue_version(), wanted(request), timezone.now()
-    requests = queries.queue(narrowed)
-    total = queries.waiting_total() if narrowed or len(requests) == queries.MOST_SHOWN else len(requests)
-    rows = _rows(requests, person(request).pk)
+    waiting = queries.queue(narrowed)
+    total = queries.waiting_total() if narrowed or len(waiting) == queries.MOST_SHOWN else len(waiting)
+    rows = _rows(waiting, person(request).pk)
     return {
         "rows": rows, "total": total, "wanted": narrowed, "now": now, "version": version,
         "may_decide": request.user.has_perm("mcpregistry.decide_approval"),
@@ -91,39 +91,35 @@ def _query(request: HttpRequest) -> str:
     return kept.urlencode()
 
 
-def _rows(requests: list[ApprovalRequest], user_id: int) -> list[Row]:
-    counts = Counter(_likeness(each) for each in requests)
-    return [_row(each, user_id, counts[_likeness(each)]) for each in requests]
+def _rows(waiting: list[Waiting], user_id: int) -> list[Row]:
+    counts = Counter(_likeness(each) for each in waiting)
+    return [_row(each, user_id, counts[_likeness(each)]) for each in waiting]
 
 
-def _row(request: ApprovalRequest, user_id: int, alike: int) -> Row:
-    call, votes = request.call, list(request.votes.all())
-    mine = next((vote for vote in votes if vote.user_id == user_id), None)
-    edited = getattr(request, "edited_head", "")
+def _row(each: Waiting, user_id: int, alike: int) -> Row:
+    mine = next((vote for vote in each.votes if vote.user_id == user_id), None)
     return Row(
-        id=request.pk, url=reverse("approvals:detail", args=[request.pk]), risk=request.risk,
-        tool=reveal(call.tool_name, 80), server=reveal(call.server_slug), agent=reveal(call.agent_slug),
-        summary=reveal(edited or getattr(request, "head", ""), _SUMMARY), rule=reveal(request.rule_name, 60),
-        asked=ago(request.asked_at), until=int(request.decide_by.timestamp()),
-        agreed=f"{_agreed(votes)}/{request.quorum}" if request.quorum > 1 else "",
-        edited=bool(edited), away=request.waiting_as == ApprovalRequest.Waiting.AWAY,
+        id=each.id, url=reverse("approvals:detail", args=[each.id]), risk=each.risk, tool=reveal(each.tool, 80),
+        server=reveal(each.server), agent=reveal(each.agent), rule=reveal(each.rule, 60),
+        summary=reveal(each.edited_head or each.asked_head, _SUMMARY),
+        asked=ago(each.asked_at), until=int(each.decide_by.timestamp()),
+        agreed=f"{_agreed(each.votes)}/{each.quorum}" if each.quorum > 1 else "",
+        edited=bool(each.edited_head), away=each.waiting_as == ApprovalRequest.Waiting.AWAY,
         mine="" if mine is None else "approved" if mine.approve else "denied",
-        alike=alike if request.risk == Level.LOW else 1,
+        alike=alike if each.risk == Level.LOW else 1,
     )  # fmt: skip
 
 
-def _agreed(votes: list[ApprovalVote]) -> int:
+def _agreed(votes: tuple[Vote, ...]) -> int:
     """Whoever voted last has voted on the arguments as they are now; votes on other ones do not count."""
-    now = max(votes, key=lambda vote: vote.at).arguments_hash if votes else ""
-    return sum(vote.approve and vote.arguments_hash == now for vote in votes)
+    return sum(vote.approve and vote.arguments_hash == votes[-1].arguments_hash for vote in votes)
 
 
-def _likeness(request: ApprovalRequest) -> tuple[str, ...]:
-    """Equal for calls that may be decided together; long arguments are only equal to themselves."""
-    head, call = getattr(request, "head", ""), request.call
-    alone = request.risk != Level.LOW or len(head) > queries.HEAD or bool(getattr(request, "edited_head", ""))
-    own = request.pk if alone else ""
-    return call.server_slug, call.tool_name, call.definition_hash, request.rule_fingerprint, head, own
+def _likeness(each: Waiting) -> tuple[str, ...]:
+    """Equal for calls that may be decided together; edited and long ones are only equal to themselves."""
+    alone = each.risk != Level.LOW or len(each.asked_head) > queries.HEAD or bool(each.edited_head)
+    own = each.id if alone else ""
+    return each.server, each.tool, each.definition_hash, each.rule_fingerprint, each.asked_head, own
 
 
 def _groups(rows: list[Row]) -> list[Row]:

@@ -11,7 +11,7 @@ from django.test import Client
 from pytest_django import Settings
 from pytest_django.live_server_helper import LiveServer
 
-from mcpregistry.services import approvals
+from mcpregistry.services import approvals, notifications
 from tests.fakes.seed import Site, populate
 
 ClientOf = Callable[[str], Client]
@@ -26,7 +26,8 @@ def woken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[Any, ...]]]:
         sent.append((task, ids))
         return True
 
-    monkeypatch.setattr(approvals, "wake", wake)
+    for module in (approvals, notifications):
+        monkeypatch.setattr(module, "wake", wake)
     return sent
 
 
@@ -68,6 +69,7 @@ def window_of(browser: Any, live_server: LiveServer, crowd: Site) -> Iterator[Ca
         cookie = client.cookies[site_settings.SESSION_COOKIE_NAME].value
         context.add_cookies([{"name": site_settings.SESSION_COOKIE_NAME, "value": cookie, "url": live_server.url}])
         window = context.new_page()
+        window.set_default_timeout(20_000)
         window.strays, window.alarms = [], []
         window.on(
             "request", lambda r: None if r.url.startswith((live_server.url, "data:")) else window.strays.append(r.url)

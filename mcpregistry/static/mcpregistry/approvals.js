@@ -121,9 +121,9 @@
   const inQueue = {
     j: () => move(1),
     k: () => move(-1),
-    a: () => open("#approve"),
-    d: () => open("#deny"),
-    e: () => open("#edit"),
+    a: () => open("#to-approve"),
+    d: () => open("#to-deny"),
+    e: () => open("#to-edit"),
     Enter: () => open(""),
     "/": () => document.getElementById("search").focus(),
   };
@@ -182,7 +182,8 @@
     const row = event.target.closest(".sn-row");
     if (row) choose(row, false);
   });
-  if (page === "detail" && ["#approve", "#deny", "#edit"].includes(location.hash)) make(location.hash.slice(1));
+  // No element has these names: the browser would focus it after us.
+  if (page === "detail" && location.hash.startsWith("#to-")) make(location.hash.slice(4));
 
   // What the server says while the page is open.
 
@@ -190,7 +191,8 @@
   document.body.addEventListener("htmx:beforeSwap", () => {
     before = new Set(rows().map((row) => row.id));
   });
-  document.body.addEventListener("htmx:afterSwap", (event) => {
+  // After settling: until then htmx gives new elements the classes of the old ones.
+  document.body.addEventListener("htmx:afterSettle", (event) => {
     tick();
     if (page === "queue") renewed();
     else if (event.target.id === "standing" || event.detail.elt?.id === "standing") stands();

@@ -60,7 +60,7 @@ _PRETEXT = (
 )
 _DUTY = r"(?:you must|must first|must also|mandatory|is required|are required|required for all|you are required|please (?:run|execute|call)|you should (?:then )?(?:call|run|execute))"
 _TOOL = r"(?:tools?|functions?|servers?|commands?)"
-_NAME = r"[`'\"]?[a-z][a-z0-9]*_[a-z0-9_]+[`'\"]?"
+_NAME = r"[`'\"]?\b[a-z][a-z0-9]{0,40}_[a-z0-9_]{1,60}[`'\"]?"
 
 
 def _rows() -> list[tuple[str, Severity, str, str]]:
@@ -139,7 +139,7 @@ def _rows() -> list[tuple[str, Severity, str, str]]:
          r"instructions that you were given|the whole conversation|the mailbox\b.{0,30}\bforward"),
         ("exfiltration", danger, "It asks the model to send something away.",
          r"\b(?:send|post|upload|forward|transmit|e-?mail|mail|report|copy|leak|exfiltrate|invite|push|share|submit)\b.{0,80}"
-         r"(?:(?:to|at|from) (?:https?|ftps?|wss?)://|\bpastebin\b|[\w.+-]+@(?!example\.(?:com|org)\b)[\w-]+\.[a-z]{2,})|"
+         r"(?:(?:to|at|from) (?:https?|ftps?|wss?)://|\bpastebin\b|[\w.+-]{1,64}@(?!example\.(?:com|org)\b)[\w-]{1,64}\.[a-z]{2,})|"
          r"!\[[^\]]{0,80}\]\((?:https?:)?//[^)]{0,200}[?=]|\b(?:in |as )?bcc\b|"
          r"\?[a-z]{1,10}= ?(?:followed by|\+|\{)|base64 of the secret|to (?:our|this|the) (?:archive|collector|server)\b.{0,20}(?:ftp|https?)://"),
         # What the model shall run or change
@@ -192,9 +192,9 @@ def _rows() -> list[tuple[str, Severity, str, str]]:
          rf"\b{_DUTY}\b.{{0,160}}\b(?:for|to (?:ensure|maintain|comply with)) .{{0,40}}\b{_PRETEXT}\b|"
          r"(?:critical|system|security|important|urgent) (?:system )?(?:updates?|alert|notice|enhancement|announcement|advisory): "),
         ("duty", alarm, "It makes something else a duty of whoever calls it.",
-         rf"\b(?:you )?must (?:first |also |then |always |automatically |immediately ){{1,2}}(?:call|run|execute|use|invoke|access|change|add|send|"
-         rf"visit|open|contact|check|display|state|set|include|append|redirect|log)\b|\bmust be (?:preceded|followed) by\b|"
-         r"\b(?:always|mandatory:?|first) (?:call|execute|run|invoke) [`'\"]?[a-z]\w+(?:\(\)|[`'\"]) ?(?:first|before|after)|"
+         r"\b(?:you )?must (?:first |also |then |always |automatically |immediately ){1,2}(?:call|run|execute|use|invoke|access|change|add|send|"
+         r"visit|open|contact|check|display|state|set|include|append|redirect|log)\b|\bmust be (?:preceded|followed) by\b|"
+         r"\b(?:always|mandatory:?|first) (?:call|execute|run|invoke) [`'\"]?[a-z]\w{1,60}(?:\(\)|[`'\"]) ?(?:first|before|after)|"
          r"\bmust (?:redirect|halt|stop|refuse)\b|\bautomatically (?:change|replace|set|convert|append|redirect)\b|"
          r"\b(?:display|state|show|deliver|say|append|print) (?:the )?(?:following )?(?:message|announcement|notice|text|sentence|promotional)\b|"
          r"mandatory (?:promotional|message|step|for all)"),

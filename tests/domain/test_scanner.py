@@ -163,6 +163,8 @@ _NASTY = {
     "letters": "a" * 200_000,
     "names": "a_b " * 50_000,
     "send": "send the user's " * 12_000,
+    "mail": "send " * 16 + "a" * 199_900,
+    "snake": "when " * 16 + "a_" * 99_900,
     "ignore": "ignore all other " * 11_000,
     "brackets": "![" * 100_000,
     "angles": "<script " * 25_000,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -49,6 +50,7 @@ class Host:
     our answer to the call (``mrtr``), and the repeated call brings the ``reply``. ``hold``: seconds that
     the caller itself is ready to wait; None when it did not say. ``said``: its own words for those who
     decide, who are shown them as not to be trusted. ``onward``: what of the host goes on to the server.
+    ``left`` is set when its connection is gone, where being gone does not cancel the call by itself.
     """
 
     name: str = ""
@@ -63,6 +65,7 @@ class Host:
     hold: float | None = None
     said: str = ""
     onward: Onward = NOTHING
+    left: asyncio.Event | None = None
 
     @property
     def title(self) -> str:

@@ -51,6 +51,10 @@ class Held(Protocol):
     def left(self, ticket: Ticket) -> None: ...
 
 
+class _CallerGone(Exception):
+    """Its connection is lost, and it did not say so."""
+
+
 class Waiting:
     def __init__(self, approvals: Held) -> None:
         self._approvals = approvals
@@ -73,6 +77,9 @@ class Waiting:
         except asyncio.CancelledError:
             self._approvals.left(ticket)
             raise
+        except _CallerGone:
+            self._approvals.left(ticket)
+            return CallOutcome(ticket.call_id, State.CANCELLED, error_code="CANCELLED", message="The caller is gone.")
 
     async def _ticket(self, call: Call, way: Rung) -> Ticket:
         """Of the request that the reply is about, even if it has ended meanwhile; else a new or joined one."""
@@ -120,7 +127,7 @@ class Waiting:
         until = call.started + hold_seconds(rung, limits_of(host.name), cap=_cap(host))
         while (rest := until - time.monotonic()) > 0 and not self._approvals.stopping:
             tell()
-            state, reply = await self._next(ticket, min(rest, TELL_EVERY), asking)
+            state, reply = await self._next(host, ticket, min(rest, TELL_EVERY), asking)
             if reply is not None:
                 asking = None
                 state = await self._answered(call, ticket, reply, rung)
@@ -139,20 +146,26 @@ class Waiting:
             running.cancel()
 
     async def _next(
-        self, ticket: Ticket, timeout: float, asking: asyncio.Future[Reply] | None
+        self, host: Host, ticket: Ticket, timeout: float, asking: asyncio.Future[Reply] | None
     ) -> tuple[State, Reply | None]:
-        """The next thing that happens within ``timeout``: a decision, or the answer to our question."""
-        if asking is None:
-            return await self._approvals.changed(ticket, timeout), None
+        """The next thing that happens within ``timeout``: a decision, or the answer to our question.
+
+        Raises _CallerGone when there is nobody any more to whom either could be told.
+        """
         watching = asyncio.ensure_future(self._approvals.changed(ticket, timeout))
+        leaving = asyncio.ensure_future(host.left.wait()) if host.left is not None else None
+        news: set[asyncio.Future[Any]] = {each for each in (watching, asking, leaving) if each is not None}
         try:
-            both: set[asyncio.Future[Any]] = {watching, asking}
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(news, return_when=asyncio.FIRST_COMPLETED)
+            if leaving is not None and leaving.done():
+                raise _CallerGone
             if watching.done() and watching.result() is not State.PENDING:
                 return watching.result(), None
-            return State.PENDING, asking.result() if asking.done() else None
+            return State.PENDING, asking.result() if asking is not None and asking.done() else None
         finally:
             watching.cancel()
+            if leaving is not None:
+                leaving.cancel()
 
     async def _answered(self, call: Call, ticket: Ticket, reply: Reply, onward: Rung) -> State:
         """Act on what the person at the host said, if there was one. Returns the state afterwards."""

@@ -22,7 +22,7 @@ from mcpregistry.calls.engine import Engine, set_current_engine
 from mcpregistry.domain.canonical import plain
 from mcpregistry.gateway.body import single_headers
 from mcpregistry.gateway.fast import FastLane
-from mcpregistry.gateway.identity import SCOPE_KEY, Caller, bearer
+from mcpregistry.gateway.identity import LEFT_KEY, SCOPE_KEY, Caller, bearer
 from mcpregistry.gateway.lists import ListLane
 from mcpregistry.gateway.server import Gateway, current_caller
 from mcpregistry.services.access import token_hash
@@ -90,7 +90,9 @@ class McpApp:
 
     async def _sdk(self, caller: Caller, scope: Scope, receive: Any, send: Any) -> None:
         current_caller.set(caller)
-        await self._manager.handle_request(scope | {SCOPE_KEY: caller, "user": caller.user}, receive, send)
+        left = asyncio.Event()
+        scope = scope | {SCOPE_KEY: caller, LEFT_KEY: left, "user": caller.user}
+        await self._manager.handle_request(scope, _noticing(left, receive), send)
 
     def _refusal_of_origin(self, scope: Scope) -> tuple[int, str, str] | None:
         origins = [value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"]
@@ -113,6 +115,18 @@ class McpApp:
         if slug not in self.engine.live.current.endpoints:
             return None, (404, "NOT_FOUND", f"There is no endpoint '{plain(slug, 63)}', or it is switched off.")
         return Caller(agent.slug, slug, "http"), None
+
+
+def _noticing(left: asyncio.Event, receive: Any) -> Any:
+    """The SDK lets calls of the older era go on when their connection is lost; held ones must hear of it."""
+
+    async def noticed() -> Any:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            left.set()
+        return message
+
+    return noticed
 
 
 async def _answer(send: Any, status: int, code: str, message: str) -> None:

@@ -11,6 +11,7 @@ from mcp.server.auth.provider import AccessToken
 from mcp.server.context import ServerRequestContext
 
 SCOPE_KEY = "slipsnisse.caller"
+LEFT_KEY = "slipsnisse.left"  # in an HTTP scope: an asyncio.Event, set when the connection is gone
 
 
 @dataclass(frozen=True, slots=True)

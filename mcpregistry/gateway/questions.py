@@ -32,7 +32,7 @@ from mcpregistry.domain.errors import Conflict
 from mcpregistry.domain.hosts import limits_of
 from mcpregistry.domain.ladder import question_modes
 from mcpregistry.domain.onward import NOTHING, TASKS, Onward, attributed, passed
-from mcpregistry.gateway.identity import Caller, caller_of
+from mcpregistry.gateway.identity import LEFT_KEY, Caller, caller_of
 from mcpregistry.services import idempotency
 
 log = structlog.get_logger(__name__)
@@ -76,6 +76,7 @@ async def host_of(ctx: Context, caller: Caller) -> Host:
         reply=await _reply(ctx) if host.mrtr else None,
         said=own_words(meta),
         onward=replace(host.onward, answers=_answers(ctx.params or {})) if host.mrtr else NOTHING,
+        left=ctx.request.scope.get(LEFT_KEY) if ctx.request is not None and not host.mrtr else None,
     )
 
 
@@ -116,7 +117,9 @@ def _declares_tasks(version: str, declared: t.ClientCapabilities | None) -> bool
 def asked_by_server(result: Mapping[str, Any], server: str) -> dict[str, Any]:
     """A server's questions, as they go to the host: who asks is said, and the server's state is sealed on its way."""
     requests = result.get("inputRequests")
-    shown = {key: attributed(request, server) for key, request in requests.items()} if isinstance(requests, dict) else {}
+    shown = (
+        {key: attributed(request, server) for key, request in requests.items()} if isinstance(requests, dict) else {}
+    )
     answer: dict[str, Any] = {"resultType": "input_required"} | ({"inputRequests": shown} if shown else {})
     if isinstance(state := result.get("requestState"), str):
         answer["requestState"] = json.dumps({"kind": "server", "server": server, "state": state})

@@ -156,17 +156,31 @@ async def test_everybody_who_waits_for_the_same_call_gets_the_one_result(site, s
 
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("door", ["http", "stdio"])
-async def test_a_host_that_cancels_before_the_decision_ends_the_request(site, stage, token, case, era, door):
+@pytest.mark.parametrize("progress", [True, False])
+async def test_a_host_that_cancels_before_the_decision_ends_the_request(site, stage, token, case, era, door, progress):
     opened = http_host(site, token, era=era) if door == "http" else stdio_host(stage, "--cwd", str(folder()), era=era)
     async with opened as host:
-        calling = asyncio.create_task(host.call("echo__ask", case.arguments, request_id=77))
-        await host.until_told("Waiting")
+        calling = asyncio.create_task(host.call("echo__ask", case.arguments, request_id=77, progress=progress))
+        await case.request()
         await host.cancel(77)
         request = await case.until(State.CANCELLED)
         calling.cancel()
     assert "left" in request.call.reason
     with pytest.raises(approvals.AlreadyDecided):
         await case.approve()
+    assert case.sent() == []
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_connection_that_is_lost_over_http_ends_the_request_in_both_eras(site, token, case, era):
+    """The older era says that this is no cancellation; but nobody is left to whom the result could be told."""
+    async with http_host(site, token, era=era) as host:
+        calling = asyncio.create_task(host.call("echo__ask", case.arguments))
+        await host.until_told("Waiting")
+        await host.kill()
+        await case.until(State.CANCELLED)
+        with pytest.raises(Lost):
+            await calling
     assert case.sent() == []
 
 

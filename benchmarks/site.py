@@ -31,18 +31,33 @@ def prepare() -> Path:
 
 def register(slug: str, listed: list[dict[str, Any]], **fields: Any) -> None:
     """An active server whose listed tools are approved and granted to the agent 'bench'."""
-    from mcpregistry.models import Agent, Configuration, Endpoint, Server
-    from mcpregistry.services import access, definitions, servers
+    from mcpregistry.models import Agent, Endpoint, Server
+    from mcpregistry.services import access, definitions, policy, servers
 
     server = servers.save_server(server=Server(slug=slug, **fields), actor="bench")
     server = servers.confirm_launch(server=server, actor="bench", launch_hash=server.launch_hash())
     definitions.observe(server=server, listed=listed)
     definitions.approve_waiting(server=server, actor="bench")
+    for tool in server.tools.all():
+        policy.confirm_annotations(tool=tool, actor="bench", read_only=True, destructive=False, open_world=False)
     agent = Agent.objects.filter(slug="bench").first() or access.save_agent(agent=Agent(slug="bench"), actor="bench")
     access.grant(agent=agent, server=server, actor="bench")
     if not Endpoint.objects.filter(slug="bench").exists():
         access.save_endpoint(endpoint=Endpoint(slug="bench"), actor="bench")
-        Configuration.objects.update(default_outcome="allow")
+        _rules()
+
+
+def _rules() -> None:
+    """The starter rules let the tools under test run, after a rule that looks at the arguments of every call."""
+    from django.contrib.auth.models import User
+
+    from mcpregistry.models import PolicyRule
+    from mcpregistry.services import policy
+
+    User.objects.create_superuser("bench")  # the rule that asks needs somebody to ask
+    condition = 'has(args.path) && args.path.startsWith("/etc")'
+    policy.save_rule(rule=PolicyRule(name="Not /etc", outcome="deny", condition=condition), actor="bench")
+    policy.add_starter_rules(actor="bench")
 
 
 def token() -> str:

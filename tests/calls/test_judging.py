@@ -23,7 +23,7 @@ async def counts(here: Site, rules: int) -> None:
 
 
 async def test_a_rule_made_while_running_decides(site: Any, journal: Any):
-    add = await db_call(add_server, "echo", tool("echo"), args=(str(journal),))
+    add = await db_call(add_server, "echo", tool("echo"), env={"FAKE_JOURNAL": str(journal)})
     assert add.slug == "echo"
     here: Site = await site()
     assert (await here.call("echo__echo", {"amount": 1})).state == "succeeded"
@@ -37,7 +37,7 @@ async def test_a_rule_made_while_running_decides(site: Any, journal: Any):
 
 
 async def test_a_condition_without_an_answer_asks_and_raises_one_alarm(site: Any, journal: Any):
-    await db_call(add_server, "echo", tool("echo"), args=(str(journal),))
+    await db_call(add_server, "echo", tool("echo"), env={"FAKE_JOURNAL": str(journal)})
     rule = await db_call(save, name="odd", outcome="allow", condition="args.amount > 100")
     here: Site = await site()
     for _ in range(3):
@@ -64,13 +64,16 @@ async def test_a_condition_without_an_answer_asks_and_raises_one_alarm(site: Any
 
 
 async def test_without_a_rule_a_call_is_asked_about(site: Any, journal: Any):
-    await db_call(add_server, "echo", tool("echo"), args=(str(journal),))
+    await db_call(add_server, "echo", tool("echo"), env={"FAKE_JOURNAL": str(journal)})
     await db_call(lambda: Configuration.objects.update(default_outcome="ask"))
     here: Site = await site()
     catalogue = here.engine.catalogue("default", "ann")
     entry = catalogue.find("echo__echo")
     assert entry is not None
-    assert here.engine.live.current.policy.default == "ask"
+    decision = here.engine.pipeline.policy(
+        Question(catalogue.agent, catalogue.endpoint, entry.offer.server, entry.offer.tool, {})
+    )
+    assert (decision.outcome, decision.reason) == ("ask", "no rule fits")
     await db_call(lambda: policy.auto_approve(tool=Tool.objects.get(), actor=ACTOR))
     await counts(here, 1)
     assert (await here.call("echo__echo", {})).state == "succeeded"

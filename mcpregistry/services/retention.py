@@ -11,7 +11,17 @@ from datetime import datetime, timedelta
 from django.db.models import Q, QuerySet
 
 from mcpregistry.domain.lifecycle import TERMINAL
-from mcpregistry.models import ApprovalRequest, Configuration, Delivery, Invocation, KeptAnswer, Server, ServerTest
+from mcpregistry.models import (
+    ApprovalRequest,
+    Configuration,
+    Delivery,
+    Invocation,
+    KeptAnswer,
+    Server,
+    ServerTest,
+    Task,
+)
+from mcpregistry.services import tasks
 from mcpregistry.services.events import trim_events
 from mcpregistry.services.idempotency import KEPT_FOR
 
@@ -24,11 +34,13 @@ def prune(now: datetime) -> dict[str, int]:
     keep = Configuration.load()
     calls_before = now - timedelta(days=keep.keep_calls_days)
     payloads_before = now - timedelta(days=keep.keep_payloads_days)
-    ended = Invocation.objects.filter(state__in=[*TERMINAL])
+    promised = Q(task__isnull=False) & Q(finished_at__gt=now - timedelta(milliseconds=tasks.KEPT_MS))
+    ended = Invocation.objects.filter(state__in=[*TERMINAL]).exclude(promised)  # their hosts may still come
     return {
         "calls": _delete(ended.filter(received_at__lt=calls_before)),
         "payloads": _empty(ended.filter(received_at__lt=payloads_before)),
         "approvals": _empty_requests(ended.filter(received_at__lt=payloads_before)),
+        "tasks": _empty_tasks(ended.filter(received_at__lt=payloads_before)),
         "deliveries": _delete(Delivery.objects.filter(created_at__lt=payloads_before, next_at=None)),
         "tests": _delete(ServerTest.objects.filter(finished_at__lt=calls_before)),
         "answers": _delete(KeptAnswer.objects.filter(created_at__lt=now - KEPT_FOR)),
@@ -51,6 +63,11 @@ def _empty_requests(calls: QuerySet[Invocation]) -> int:
     requests = ApprovalRequest.objects.filter(call__in=calls)
     full = requests.exclude(edited="", result="", said="")
     return _in_batches(full, lambda batch: batch.update(edited="", result="", said=""))
+
+
+def _empty_tasks(calls: QuerySet[Invocation]) -> int:
+    full = Task.objects.filter(call__in=calls).exclude(result="", input_requests="", input_responses="")
+    return _in_batches(full, lambda batch: batch.update(result="", input_requests="", input_responses=""))
 
 
 def _in_batches(rows: QuerySet, forget: Callable[[QuerySet], int]) -> int:

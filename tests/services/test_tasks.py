@@ -1,0 +1,208 @@
+"""Handles and the following of servers' tasks, at the level of rows."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from mcpregistry.domain.errors import Busy
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.models import AuditEntry, Configuration, Invocation, Task
+from mcpregistry.services import following, invariants, reaping, retention, tasks
+from mcpregistry.services.following import Followed, Lost
+from tests.services.rows import confirmed, dispatched, ended
+
+pytestmark = pytest.mark.django_db
+NOW = timezone.now()
+
+
+def adopted(call_id: str = "c1", transport: str = "http", **facts) -> Followed:
+    fields = {"transport": "http", "url": "https://example.org/mcp", "command": []} if transport == "http" else {}
+    server = confirmed(slug=f"s-{call_id}", **fields)
+    dispatched(call_id)
+    return following.adopt(
+        **{
+            "call_id": call_id, "fence": 0, "agent": "local", "endpoint": "default", "server_id": server.pk,
+            "downstream_id": "theirs", "ttl_ms": 60_000, "poll_ms": 500, "now": NOW,
+        } | facts
+    )  # fmt: skip
+
+
+def held(call_id: str) -> Invocation:
+    return Invocation.objects.get(pk=call_id)
+
+
+def test_an_id_is_ours_and_hard_to_guess():
+    followed = adopted()
+    assert len(followed.task_id) >= 43
+    assert "theirs" not in str(tasks.view(Task.objects.get()))
+
+
+def test_the_poll_interval_is_kept_within_reason():
+    assert [adopted(f"c{poll}", poll_ms=poll).poll_ms for poll in (1, 2_000, 10**7)] == [100, 2_000, 60_000]
+
+
+def test_a_call_that_is_ours_no_more_is_not_adopted():
+    adopted()
+    with pytest.raises(Lost):
+        following.adopt(
+            call_id="c1",
+            fence=7,
+            agent="local",
+            endpoint="default",
+            server_id=1,
+            downstream_id="x",
+            ttl_ms=None,
+            poll_ms=1,
+        )
+
+
+def test_one_agent_cannot_open_tasks_without_end(monkeypatch):
+    monkeypatch.setattr(tasks, "MAX_OPEN", 2)
+    adopted("c1")
+    adopted("c2")
+    with pytest.raises(Busy):
+        adopted("c3")
+    assert held("c3").state == State.DISPATCHED
+    assert Task.objects.count() == 2
+
+
+def test_the_end_is_written_once_under_the_fence_and_told_in_the_audit_log():
+    followed = adopted()
+    result = {"content": [{"type": "text", "text": "x" * 100_000}]}
+    assert following.finish(followed=followed, state=State.SUCCEEDED, outcome={"result": result})
+    assert not following.finish(followed=followed, state=State.UNKNOWN, code="LATE")
+    call = held("c1")
+    assert (call.state, call.lease_until, call.error_code) == (State.SUCCEEDED, None, "")
+    assert len(call.result) < 70_000 < call.result_bytes
+    assert tasks.view(Task.objects.get())["result"] == result, "the host gets the whole of it"
+    assert AuditEntry.objects.filter(subject="call:c1", kind="call.succeeded").count() == 1
+
+
+def test_a_result_beyond_all_bounds_is_an_error_that_says_so(monkeypatch):
+    monkeypatch.setattr(following, "MAX_KEPT", 1_000)
+    following.finish(followed=adopted(), state=State.SUCCEEDED, outcome={"result": {"content": ["x" * 2_000]}})
+    view = tasks.view(Task.objects.get())
+    assert view["result"]["isError"] is True
+    assert "too large" in view["result"]["content"][0]["text"]
+
+
+def test_of_two_that_take_over_one_wins_and_the_former_writes_nothing_more():
+    before = adopted()
+    later = NOW + following.LEASE * 2
+    assert following.orphans(NOW) == []
+    assert following.orphans(later) == [before.task_id]
+    after = following.take_over(task_id=before.task_id, now=later)
+    assert after is not None
+    assert after.fence == before.fence + 1
+    assert following.take_over(task_id=before.task_id, now=later) is None
+    assert following.keep([before], later) == {before.task_id}
+    assert following.keep([after], later) == set()
+    with pytest.raises(Lost):
+        following.note(followed=before, message="", requests={}, poll_ms=100)
+    assert not following.finish(followed=before, state=State.UNKNOWN)
+    assert following.finish(followed=after, state=State.SUCCEEDED, outcome={"result": {"content": []}})
+
+
+def test_the_reaper_leaves_remote_tasks_to_followers_for_a_while():
+    adopted()
+    assert reaping.reap_calls(NOW + following.LEASE * 2) == 0
+    assert reaping.reap_calls(NOW + following.PATIENCE + following.LEASE * 2) == 1
+    assert held("c1").state == State.UNKNOWN
+
+
+def test_a_task_on_stdio_dies_with_its_process():
+    adopted(transport="stdio")
+    assert following.orphans(NOW + following.LEASE * 2) == []
+    assert reaping.reap_calls(NOW + following.LEASE * 2) == 1
+
+
+def test_a_released_task_is_an_orphan_at_once():
+    followed = adopted()
+    following.release(followed=followed, now=NOW)
+    assert following.orphans(NOW) == [followed.task_id]
+
+
+def test_answers_wait_for_the_server_and_their_questions_are_hidden():
+    followed = adopted()
+    following.note(
+        followed=followed, message="asks", requests={"a": {"method": "m"}, "b": {"method": "m"}}, poll_ms=100
+    )
+    assert tasks.view(Task.objects.get())["inputRequests"].keys() == {"a", "b"}
+    assert not tasks.answer(task_id=followed.task_id, responses={"c": {}})
+    assert tasks.answer(task_id=followed.task_id, responses={"a": {"action": "accept"}, "c": {}})
+    assert not tasks.answer(task_id=followed.task_id, responses={"a": {"action": "decline"}})
+    assert tasks.view(Task.objects.get())["inputRequests"].keys() == {"b"}
+    assert following.wishes([followed.task_id])[followed.task_id].responses == {"a": {"action": "accept"}}
+    following.passed_on(task_id=followed.task_id, keys=["a"])
+    assert following.wishes([followed.task_id]) == {}
+    assert tasks.view(Task.objects.get())["inputRequests"].keys() == {"b"}
+
+
+def test_a_change_that_hosts_can_see_raises_the_version_and_no_other_does():
+    followed = adopted()
+
+    def noted(message: str, **requests: dict) -> tuple:
+        following.note(followed=followed, message=message, requests=requests, poll_ms=500)
+        return tasks.versions([followed.task_id])[followed.task_id]
+
+    first = noted("at work")
+    assert noted("at work") == first
+    assert noted("nearly done") != first
+
+
+def test_withdrawing_is_noted_once_and_not_after_the_end():
+    followed = adopted()
+    assert tasks.withdraw(task_id=followed.task_id)
+    assert not tasks.withdraw(task_id=followed.task_id)
+    assert following.wishes([followed.task_id])[followed.task_id].cancel
+    following.finish(followed=followed, state=State.UNKNOWN, code="CANCELLED", reason="The caller cancelled it.")
+    assert tasks.view(Task.objects.get())["status"] == "cancelled"
+
+
+def test_withdrawn_too_late_is_completed():
+    followed = adopted()
+    tasks.withdraw(task_id=followed.task_id)
+    following.finish(followed=followed, state=State.SUCCEEDED, outcome={"result": {"content": []}})
+    assert tasks.view(Task.objects.get())["status"] == "completed"
+
+
+def test_somebody_elses_is_not_found():
+    followed = adopted()
+    assert tasks.find(followed.task_id, agent="local", endpoint="default")
+    assert tasks.find(followed.task_id, agent="eve", endpoint="default") is None
+    assert tasks.find(followed.task_id, agent="local", endpoint="other") is None
+    assert tasks.find("\x00nothing", agent="local", endpoint="default") is None
+
+
+def test_a_task_is_kept_as_long_as_its_host_was_promised():
+    Configuration.objects.filter(pk=1).update(keep_payloads_days=1, keep_calls_days=1)
+    long_ago = NOW - timedelta(days=20)
+    call = ended("held-long", received_at=long_ago, finished_at=NOW)
+    tasks.create(call_id=call.pk, agent="local", endpoint="default", ttl_ms=1, poll_ms=100, now=long_ago)
+    retention.prune(NOW + timedelta(hours=23))
+    view = tasks.view(Task.objects.get())
+    assert view["ttlMs"] > timedelta(days=20).total_seconds() * 1000
+    assert view["status"] == "completed"
+    retention.prune(NOW + timedelta(hours=25))
+    assert not Task.objects.exists()
+
+
+def test_results_of_servers_tasks_are_erased_in_time():
+    Configuration.objects.filter(pk=1).update(keep_payloads_days=30, keep_calls_days=365)
+    following.finish(followed=adopted(), state=State.SUCCEEDED, outcome={"result": {"content": [], "secret": "x"}})
+    assert retention.prune(timezone.now() + timedelta(days=31))["tasks"] == 1
+    view = tasks.view(Task.objects.get())
+    assert "secret" not in str(view)
+    assert "not kept any more" in view["result"]["content"][0]["text"]
+
+
+def test_every_invariant_holds_after_all_of_it():
+    following.finish(followed=adopted("c1"), state=State.SUCCEEDED, outcome={"result": {"content": []}})
+    later = following.take_over(task_id=adopted("c2").task_id, now=NOW + following.LEASE * 2)
+    assert later is not None
+    following.finish(followed=later, state=State.TOOL_ERROR, code="X", outcome={"error": {"code": 1, "message": "m"}})
+    found = {finding.rule: finding.examples for finding in invariants.check(timezone.now(), strict=True)}
+    assert {rule: examples for rule, examples in found.items() if examples} == {}

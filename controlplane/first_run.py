@@ -17,7 +17,8 @@ from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.db import connections
 
-from mcpregistry.services.demo import set_up_demo
+from mcpregistry.services.demo import ACTOR, DemoResult, set_up_demo
+from subagents.services import demo as experts
 
 log = structlog.get_logger(__name__)
 
@@ -40,7 +41,7 @@ def fill(say: Callable[[str], None]) -> str | None:
     Waits for the worker; ``say`` shows one line of progress. A failure costs the demo, never the site.
     """
     try:
-        result = set_up_demo(say=say)
+        result = demo(say)
     except Exception:
         log.exception("The demo could not be set up")
         say("the demo servers could not be set up; the site works without them")
@@ -48,6 +49,14 @@ def fill(say: Callable[[str], None]) -> str | None:
     finally:
         connections.close_all()  # this thread's own
     return result.token if result else None
+
+
+def demo(say: Callable[[str], None]) -> DemoResult | None:
+    """The servers, and an expert tool over them. None, with nothing changed, unless the registry is empty."""
+    result = set_up_demo(say=say)
+    if result is not None and experts.set_up(actor=ACTOR) is not None:
+        say(f"expert tool {experts.NAME}: ready (its model is scripted, no key needed)")
+    return result
 
 
 def next_steps(url: str, token: str | None) -> str:

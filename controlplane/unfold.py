@@ -117,6 +117,16 @@ UNFOLD: dict[str, Any] = {
                 ],
             },
             {
+                "title": "Expert tools",
+                "separator": True,
+                "items": [
+                    _item("Expert tools", "psychology", "subagents_experttool"),
+                    _item("Runs", "play_circle", "subagents_run"),
+                    _item("Models", "memory", "subagents_languagemodel"),
+                    _item("Providers", "cloud", "subagents_provider"),
+                ],
+            },
+            {
                 "title": "Policy",
                 "separator": True,
                 "items": [

@@ -6,11 +6,14 @@ import threading
 
 import structlog
 from celery import shared_task
-from celery.signals import worker_process_shutdown, worker_shutdown
+from celery.signals import worker_process_shutdown, worker_ready, worker_shutdown
+from django.db import connection
 from django.utils import timezone
 
 from mcpregistry.services.connections import process_name
 from mcpregistry.tasks import background
+from subagents.llm.tokens import REFERENCE, counter
+from subagents.models import ExpertTool
 from subagents.runs.engine import RunEngine
 from subagents.services import outputs, runs
 
@@ -56,3 +59,20 @@ def _forget(**_: object) -> None:
     global _engine  # noqa: PLW0603 - as above
     with _lock:
         _engine = None
+
+
+@worker_ready.connect
+def _warm(**_: object) -> None:
+    """Where expert tools are in use, load the model library before the first run has to wait for it."""
+    threading.Thread(target=_load_if_used, name="warm-up", daemon=True).start()
+
+
+def _load_if_used() -> None:
+    try:
+        if ExpertTool.objects.filter(enabled=True).exists():
+            counter(REFERENCE)("warm")
+            _runs()
+    except Exception:  # a run would meet the same, and say it
+        log.warning("warm_up_failed", exc_info=True)
+    finally:
+        connection.close()

@@ -55,7 +55,8 @@ class Verb:
     style: str = "plain"
 
     def allowed(self, request: HttpRequest) -> bool:
-        return bool(request.user.has_perm(f"mcpregistry.{self.permission}"))
+        whole = self.permission if "." in self.permission else f"mcpregistry.{self.permission}"
+        return bool(request.user.has_perm(whole))
 
 
 class CappedPaginator(Paginator):

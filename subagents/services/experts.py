@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jsonschema_rs
 from django.db import transaction
 
 from mcpregistry.domain.canonical import canonical, digest
-from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.domain.formats.slipsnisse import input_schema
 from mcpregistry.domain.schema import check_schema
-from mcpregistry.models import Agent
+from mcpregistry.models import Agent, Endpoint, Grant, Tool
 from mcpregistry.services import access, audit
 from mcpregistry.services.records import save_checked
-from subagents.models import ExpertTarget, ExpertTool, ExpertVersion, LanguageModel
+from subagents.models import ExpertTarget, ExpertTool, ExpertVersion, LanguageModel, Run
 from subagents.models.expert import OnDeath
 
 AGENT_PREFIX = "expert."
@@ -112,3 +112,63 @@ def _body(expert: ExpertTool, targets: Sequence[LanguageModel]) -> dict[str, Any
         "max_result_bytes": expert.max_result_bytes,
         "temperature": expert.temperature,
     }
+
+
+def whitelist(expert: ExpertTool) -> list[Tool]:
+    """The tools that are granted one by one; servers granted as a whole are not in it."""
+    return list(Tool.objects.filter(grants__agent=expert.agent_id, grants__argument_pins={}).distinct())
+
+
+@transaction.atomic
+def set_whitelist(*, expert: ExpertTool, tools: Iterable[Tool], actor: str) -> None:
+    """Grant exactly these tools one by one. Raises ConfigInvalid for one that its server no longer offers."""
+    wanted = {tool.pk: tool for tool in tools}
+    gone = [str(tool) for tool in wanted.values() if not tool.present]
+    if gone:
+        raise ConfigInvalid(
+            f"These tools are no longer offered by their servers: {', '.join(gone)}.", remedy="Take them off the list."
+        )
+    plain = Grant.objects.filter(agent=expert.agent, tool__isnull=False, argument_pins={}, expires_at=None)
+    for grant in plain.select_related("tool__server", "agent", "endpoint", "server"):
+        if grant.tool_id not in wanted:
+            access.withdraw_grant(grant=grant, actor=actor)
+    for tool in wanted.values():
+        access.grant(agent=expert.agent, tool=tool, actor=actor)
+
+
+@transaction.atomic
+def delete_expert(*, expert: ExpertTool, actor: str) -> None:
+    """With its identity and grants. Raises Conflict while runs of it are kept: switch it off instead."""
+    if Run.objects.filter(version__expert=expert).exists():
+        raise Conflict("There are runs of it on record.", remedy="Switch it off instead; they go with retention.")
+    agent = expert.agent
+    audit.record(kind="expert.deleted", actor=actor, subject=f"expert:{expert.name}")
+    expert.delete()
+    agent.delete()
+
+
+@transaction.atomic
+def offer(*, expert: ExpertTool, agents: Iterable[Agent], endpoints: Iterable[Endpoint], actor: str) -> None:
+    """Say who may call it, and on which endpoints it is listed. Raises ConfigInvalid for a circle of experts."""
+    users = list(agents)
+    _refuse_circle(expert, users)
+    expert.users.set(users)
+    expert.endpoints.set(list(endpoints))
+    audit.record(
+        kind="expert.offered", actor=actor, subject=f"expert:{expert.name}", agents=[agent.slug for agent in users],
+        endpoints=list(expert.endpoints.values_list("slug", flat=True)),
+    )  # fmt: skip
+
+
+def _refuse_circle(expert: ExpertTool, users: Iterable[Agent]) -> None:
+    """An expert tool is used by the agents of other expert tools; following them must not lead back to it."""
+    above, seen = {agent.pk for agent in users}, set[int]()
+    while above:
+        if expert.agent_id in above:
+            raise ConfigInvalid(
+                f"The expert tool '{expert.name}' would in the end call itself.",
+                remedy="Take an expert tool's agent off the list of those that may call it.",
+            )
+        seen |= above
+        used = ExpertTool.objects.filter(agent__in=above).values_list("users", flat=True)
+        above = {pk for pk in used if pk is not None} - seen

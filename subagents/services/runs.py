@@ -37,7 +37,9 @@ def start(
     NotFound, ArgumentsInvalid, Denied (too deep, or a model or key is missing).
     """
     version = version or _newest(expert)
-    body = _checked(version, arguments)
+    body = json.loads(version.body)
+    arguments = _with_defaults(body["input_schema"], arguments)
+    _check(version, body, arguments)
     depth = _depth(parent, expert)
     run = Run.objects.create(
         id=secrets.token_hex(16), version=version, expert_name=body["name"], arguments=canonical(arguments),
@@ -56,8 +58,14 @@ def _newest(expert: str) -> ExpertVersion:
     return version
 
 
-def _checked(version: ExpertVersion, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    body: dict[str, Any] = json.loads(version.body)
+def _with_defaults(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What the caller left out and the schema has a default for; the model then need not know of defaults."""
+    properties = schema.get("properties") or {}
+    given = {n: p["default"] for n, p in properties.items() if isinstance(p, dict) and "default" in p}
+    return given | dict(arguments)
+
+
+def _check(version: ExpertVersion, body: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
     check_arguments(version.hash, body["input_schema"], arguments)
     try:
         canonical(arguments)
@@ -69,7 +77,6 @@ def _checked(version: ExpertVersion, arguments: Mapping[str, Any]) -> dict[str, 
             f"No model of the expert tool '{body['name']}' is switched on.",
             remedy="Switch on one of its models and its provider in the admin.",
         )
-    return body
 
 
 def _depth(parent: str, expert: str) -> int:
@@ -163,3 +170,25 @@ def _locked(run_id: str) -> Run:
     if run is None:
         raise NotFound("There is no such run.", remedy="Look at the list of runs.")
     return run
+
+
+@transaction.atomic
+def resume(*, run_id: str, actor: str) -> Run:
+    """Let a worker look at an open run now, whatever it waits for; it decides by itself what there is to do."""
+    run = _locked(run_id)
+    if run.finished_at is not None:
+        raise Conflict("This run has ended.", remedy="Run it again instead.")
+    Run.objects.filter(pk=run.pk).update(wake_at=None)
+    audit.record(kind="run.resumed", actor=actor, subject=f"run:{run.pk}")
+    transaction.on_commit(lambda: wake(run.pk))
+    return run
+
+
+def replay(*, run_id: str, actor: str, version: ExpertVersion | None = None) -> Run:
+    """The same question once more, to the newest or another version, to compare cost and answer."""
+    old = Run.objects.filter(pk=run_id).first()
+    if old is None:
+        raise NotFound("There is no such run.", remedy="Look at the list of runs.")
+    return start(
+        expert=old.expert_name, arguments=json.loads(old.arguments), origin="replay", caller=actor[:63], version=version
+    )

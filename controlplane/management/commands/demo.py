@@ -4,13 +4,13 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from mcpregistry.services.demo import set_up_demo
+from controlplane.first_run import demo
 
 
 class Command(BaseCommand):
     help = "Adds two real servers, an agent and a token to an empty site. Needs a running worker (manage.py up)."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        made = set_up_demo(say=self.stdout.write)
+        made = demo(self.stdout.write)
         if made is not None:
             self.stdout.write(f"Bearer token of the agent 'local', shown this once:  {made.token}")

@@ -1,0 +1,122 @@
+"""Expert tools: what hosts read, which models answer, and the whitelist, all on one page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.urls import reverse
+from unfold.decorators import display
+from unfold.widgets import UnfoldAdminSelectMultipleWidget, UnfoldAdminSelectWidget
+
+from mcpregistry.admin.base import RecordAdmin, actor
+from mcpregistry.models import Agent, Endpoint, Tool
+from subagents.models import ExpertTool, LanguageModel
+from subagents.queries import expert_figures
+from subagents.services import experts
+
+_ORDER = ("first", "second", "third", "fourth")
+
+
+class ExpertForm(forms.ModelForm):
+    tools = forms.ModelMultipleChoiceField(
+        Tool.objects.none(), required=False, label="May use",
+        widget=UnfoldAdminSelectMultipleWidget(attrs={"size": 12}),
+        help_text="The whitelist. Its model sees these tools and nothing else. Servers are granted as a whole "
+        "under Grants, to the agent of this expert tool.",
+    )  # fmt: skip
+
+    class Meta:
+        model = ExpertTool
+        exclude = ("targets", "agent")
+        widgets = {"users": UnfoldAdminSelectMultipleWidget, "endpoints": UnfoldAdminSelectMultipleWidget}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        models = LanguageModel.objects.select_related("provider")
+        chosen = [t.model_id for t in self.instance.ordered_targets.all()] if self.instance.pk else []
+        for place, name in enumerate(_ORDER):
+            self.fields[name] = forms.ModelChoiceField(
+                models, required=place == 0, label="Ask" if place == 0 else "If it fails, ask",
+                initial=chosen[place] if place < len(chosen) else None, widget=UnfoldAdminSelectWidget,
+            )  # fmt: skip
+        if "tools" in self.fields:
+            self.fields["tools"].queryset = Tool.objects.approved().select_related("server")  # type: ignore[attr-defined]
+            self.initial["tools"] = experts.whitelist(self.instance) if self.instance.pk else []
+        if "users" in self.fields:
+            self.fields["users"].queryset = Agent.objects.all()  # type: ignore[attr-defined]
+            self.fields["endpoints"].queryset = Endpoint.objects.all()  # type: ignore[attr-defined]
+
+    def chosen(self) -> list[LanguageModel]:
+        """The models in order, each once."""
+        return list(dict.fromkeys(m for name in _ORDER if (m := self.cleaned_data.get(name)) is not None))
+
+
+@admin.register(ExpertTool)
+class ExpertToolAdmin(RecordAdmin):
+    form = ExpertForm
+    list_display = ("name", "asks", "tool_count", "max_steps", "max_seconds", "max_cost", "enabled")
+    list_filter = ("enabled", "endpoints", "users")
+    search_fields = ("name", "description", "system_prompt")
+    change_form_outer_before_template = "admin/subagents/expert.html"
+    fieldsets = (
+        (None, {"fields": (("name", "enabled"), "description", "arguments", "output_schema")}),
+        ("Who answers", {"fields": (("first", "second"), ("third", "fourth"), "system_prompt", "temperature")}),
+        ("What it may use", {"fields": ("tools", "tool_instructions")}),
+        ("Who may call it", {"fields": (("users", "endpoints"),)}),
+        (
+            "Limits of one run",
+            {
+                "fields": (
+                    ("max_steps", "max_seconds"), ("max_tokens", "max_cost"), ("max_calls", "parallelism"),
+                    ("max_energy", "max_result_bytes"), ("on_server_death", "cache_seconds"),
+                )
+            },
+        ),
+    )  # fmt: skip
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[ExpertTool]:
+        return super().get_queryset(request).prefetch_related("ordered_targets__model__provider", "agent__grants")
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        return self.fieldsets
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        """The fields that the form makes itself are none of the model's."""
+        kwargs["fields"] = [
+            name for _, group in self.fieldsets for row in group["fields"]
+            for name in ([row] if isinstance(row, str) else row) if name not in (*_ORDER, "tools")
+        ]  # fmt: skip
+        return super().get_form(request, obj, change, **kwargs)
+
+    @display(description="asks")
+    def asks(self, expert: ExpertTool) -> str:
+        return ", ".join(str(target.model) for target in expert.ordered_targets.all())
+
+    @display(description="grants")
+    def tool_count(self, expert: ExpertTool) -> int:
+        return len(expert.agent.grants.all())
+
+    def save(self, request: HttpRequest, row: ExpertTool, form: ExpertForm) -> None:  # type: ignore[override]
+        experts.save_expert(expert=row, targets=form.chosen(), actor=actor(request))
+        experts.set_whitelist(expert=row, tools=form.cleaned_data["tools"], actor=actor(request))
+        experts.offer(
+            expert=row, agents=form.cleaned_data["users"], endpoints=form.cleaned_data["endpoints"],
+            actor=actor(request),
+        )  # fmt: skip
+
+    def remove(self, request: HttpRequest, row: ExpertTool) -> None:
+        experts.delete_expert(expert=row, actor=actor(request))
+
+    def overview(self, request: HttpRequest, row: ExpertTool) -> dict[str, Any]:
+        grants = reverse("admin:mcpregistry_grant_changelist")
+        return {
+            "expert": row,
+            "figures": expert_figures(row),
+            "runs_url": reverse("admin:subagents_run_changelist") + f"?q={row.name}",
+            "grants_url": f"{grants}?agent__id__exact={row.agent_id}",
+            "scripted": any(t.model.provider.kind == "scripted" for t in row.ordered_targets.all()),
+        }

@@ -81,17 +81,24 @@ class ChannelAdmin(RecordAdmin):
     list_display = ("name", "kind", "enabled", "goes_to", "shown_filters", "open_count", "last_sent")
     list_filter = ("kind", "enabled")
     search_fields = ("name",)
-    autocomplete_fields = ("servers",)
-    filter_horizontal = ("rules",)
+    autocomplete_fields = ("servers", "rules")
     fieldsets = (
         (None, {"fields": (("name", "kind"), "enabled")}),
-        ("Where to", {"fields": ("url", "signing", "token", "room", "interactions", "addresses", "allowed_networks")}),
+        ("Addresses", {"fields": ("addresses",), "classes": ("sn-kind-email",)}),
+        (
+            "Receiver",
+            {"fields": ("url", "signing", "allowed_networks"), "classes": ("sn-kind-webhook", "sn-kind-slack")},
+        ),
+        ("Slack", {"fields": ("token", "room", "interactions"), "classes": ("sn-kind-slack",)}),
         ("What is told", {"fields": ("events", "minimum_risk", "servers", "rules")}),
     )
     verbs = (
         Verb("test", "Send a test", "change_channel", "send", "Sends one message to see whether it arrives.", _test,
              applies=lambda channel: channel.enabled),
     )  # fmt: skip
+
+    class Media:
+        js = ("mcpregistry/channel_form.js",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Channel]:
         is_open = Q(deliveries__next_at__isnull=False)

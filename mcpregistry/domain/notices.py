@@ -46,13 +46,18 @@ class Event(StrEnum):
     CANCELLED = "cancelled"
     VOID = "void"
     DEFINITIONS = "definitions"
+    UNAVAILABLE = "unavailable"
+    AVAILABLE = "available"
     TEST = "test"
 
 
 TYPES: dict[Event, str] = {event: f"approval.{event}" for event in Event} | {
     Event.DEFINITIONS: "definitions.waiting",
+    Event.UNAVAILABLE: "server.unavailable",
+    Event.AVAILABLE: "server.available",
     Event.TEST: "test",
 }
+ABOUT_SERVERS = frozenset({Event.DEFINITIONS, Event.UNAVAILABLE, Event.AVAILABLE})
 TITLES: dict[Event, str] = {
     Event.ASKED: "A call waits for approval",
     Event.APPROVED: "Approved",
@@ -61,6 +66,8 @@ TITLES: dict[Event, str] = {
     Event.CANCELLED: "Cancelled: the caller has gone",
     Event.VOID: "Void: something changed after it was asked for",
     Event.DEFINITIONS: "New or changed tools wait for approval",
+    Event.UNAVAILABLE: "A server does not answer",
+    Event.AVAILABLE: "A server answers again",
     Event.TEST: "A test from Slipsnisse",
 }
 
@@ -75,7 +82,7 @@ class Interest:
     minimum_risk: int = 1
 
     def wants(self, event: Event, *, server: str, rule: int | None = None, risk: int = 3) -> bool:
-        if event is Event.DEFINITIONS:
+        if event in ABOUT_SERVERS:
             return self._hears(event) and self._about(server)
         return (
             self._hears(event)
@@ -139,6 +146,8 @@ def title(event: Event, data: Mapping[str, Any]) -> str:
     if event is Event.DEFINITIONS:
         count = len(data["added"]) + len(data["changed"])
         return f"{count} new or changed tool{'' if count == 1 else 's'} of {one_line(data['server'], 63)}"
+    if event in ABOUT_SERVERS:
+        return f"{TITLES[event]}: {one_line(data['server'], 63)}"
     about = f"{one_line(data['server'], 63)}::{one_line(data['tool'], 80)}" if data.get("tool") else ""
     return f"{TITLES[event]}: {about}" if about else TITLES[event]
 
@@ -150,6 +159,8 @@ def lines(event: Event, data: Mapping[str, Any]) -> list[tuple[str, str]]:
     if event is Event.DEFINITIONS:
         named = (("New", data["added"]), ("Changed", data["changed"]))
         return [("Server", data["server"]), *((label, _names(names)) for label, names in named if names)]
+    if event in ABOUT_SERVERS:
+        return [("Server", data["server"])] + [("Reason", one_line(data["reason"], 1_000))] * bool(data["reason"])
     found = [
         ("Tool", one_line(data["tool"], 200)),
         ("Server", one_line(data["server"], 100)),

@@ -352,7 +352,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('uid', models.UUIDField(default=uuid.uuid4, editable=False, unique=True)),
-                ('event', models.CharField(choices=[('asked', 'asked'), ('approved', 'approved'), ('rejected', 'rejected'), ('expired', 'expired'), ('cancelled', 'cancelled'), ('void', 'void'), ('definitions', 'definitions'), ('test', 'test')], max_length=12)),
+                ('event', models.CharField(choices=[('asked', 'asked'), ('approved', 'approved'), ('rejected', 'rejected'), ('expired', 'expired'), ('cancelled', 'cancelled'), ('void', 'void'), ('definitions', 'definitions'), ('unavailable', 'unavailable'), ('available', 'available'), ('test', 'test')], max_length=12)),
                 ('key', models.CharField(editable=False, help_text='The same thing is told to a channel once.', max_length=100)),
                 ('body', models.TextField(help_text='What is told, as JSON; secrets in arguments are masked.')),
                 ('state', models.CharField(choices=[('waiting', 'waiting'), ('failed', 'failed, tried again'), ('sent', 'sent'), ('given up', 'given up')], default='waiting', max_length=10)),

@@ -21,9 +21,10 @@ from django.utils import timezone
 from mcpregistry.domain.canonical import plain
 from mcpregistry.domain.errors import ArgumentsInvalid, Denied
 from mcpregistry.domain.health import UNAVAILABLE_AFTER, check_delay
+from mcpregistry.domain.notices import Event
 from mcpregistry.models import Server, ServerTest, Tool
 from mcpregistry.models.server import ConnectMode
-from mcpregistry.services import audit, definitions
+from mcpregistry.services import audit, definitions, notifications
 from mcpregistry.services.events import note, warn_once
 from mcpregistry.services.targets import refuse_unless_runnable
 from mcpregistry.services.wakeups import NO_BROKER, wake
@@ -128,9 +129,7 @@ def due_servers(now: datetime, limit: int = _CLAIMS_PER_TICK) -> list[int]:
 
 def learn(*, server: Server, discovery: Discovery, process: str = "") -> None:
     """A server told its tools: compare them with what is approved, and note that it works."""
-    definitions.observe(
-        server=server, listed=discovery.tools, instructions=discovery.instructions, process=process
-    )
+    definitions.observe(server=server, listed=discovery.tools, instructions=discovery.instructions, process=process)
     if discovery.problems:
         message = f"Left out: {'; '.join(discovery.problems)}"
         warn_once(server_id=server.pk, kind="tools_left_out", message=message)
@@ -154,6 +153,7 @@ def mark_ok(*, server_id: int, discovery: Discovery) -> None:
     )
     if server.unavailable_since is not None:
         note(server_id=server_id, kind="available", message="The server answers again.")
+        notifications.enqueue_server(Event.AVAILABLE, server=server, now=now)
 
 
 @transaction.atomic
@@ -173,7 +173,9 @@ def mark_failed(*, server_id: int, code: str, message: str) -> None:
         next_check_at=_next_check(server, failures, now),
     )
     if falls:
-        note(server_id=server_id, kind="unavailable", message=f"Failed {failures} times in a row: {message}")
+        told = f"Failed {failures} times in a row: {message}"
+        note(server_id=server_id, kind="unavailable", message=told)
+        notifications.enqueue_server(Event.UNAVAILABLE, server=server, reason=told, now=now)
 
 
 def _locked(server_id: int) -> Server | None:

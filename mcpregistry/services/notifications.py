@@ -66,6 +66,15 @@ def enqueue_definitions(
     return _owe(channels, Event.DEFINITIONS, key=key, data=data, at=at, server=server) if channels else 0
 
 
+def enqueue_server(event: Event, *, server: Server, reason: str = "", now: datetime | None = None) -> int:
+    """Owe a message that a server has become unavailable, or available again."""
+    channels, at = _wanting(event, server=server.slug), now or timezone.now()
+    page = f"{settings.SITE_URL}/admin/mcpregistry/server/{server.pk}/change/"
+    data = {"server": server.slug, "reason": plain(reason, 1_000), "url": page}
+    key = f"{event}:{digest(server.slug, at.isoformat())}"
+    return _owe(channels, event, key=key, data=data, at=at, server=server) if channels else 0
+
+
 def _wanting(event: Event, *, server: str, rule: int | None = None, risk: int = 3) -> list[Channel]:
     rows = Channel.objects.filter(enabled=True).prefetch_related("servers", "rules")
     return [row for row in rows if _interest(row).wants(event, server=server, rule=rule, risk=risk)]

@@ -6,11 +6,14 @@ import pytest
 from django.db import transaction
 
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
+from mcpregistry.domain.mails import mail
+from mcpregistry.domain.notices import Event
 from mcpregistry.models import AuditEntry, Channel, Delivery, PolicyRule
-from mcpregistry.services import notifications, retention
+from mcpregistry.services import health, notifications, retention
 from tests.services import telling
 from tests.services.rows import confirmed
 from tests.services.telling import email, held, slack_room, tell, webhook
+from tests.services.test_health import FOUND
 
 pytestmark = pytest.mark.django_db
 URL = "https://hooks.example.org/path-canary"
@@ -194,3 +197,17 @@ def test_the_doctor_names_channels_whose_newest_message_failed():
     (finding,) = doctor._channels()
     assert (finding.ok, finding.what) == (False, "the channel 'bad' gets no messages: HTTP 500")
     assert "Send a test" in finding.remedy
+
+
+def test_a_server_in_trouble_is_told_once_and_so_is_its_return():
+    server = confirmed("echo")
+    email(name="all"), email(name="calls only", events=["asked"])
+    for _ in range(5):
+        health.mark_failed(server_id=server.pk, code="TIMEOUT", message="No answer within 30 s.")
+    (down,) = Delivery.objects.filter(event="unavailable")
+    assert down.facts["data"]["reason"] == "Failed 3 times in a row: No answer within 30 s."
+    assert down.facts["data"]["url"].endswith(f"/admin/mcpregistry/server/{server.pk}/change/")
+    assert mail(Event.UNAVAILABLE, down.facts["data"]).subject == "[Slipsnisse] A server does not answer: echo"
+    for _ in range(2):
+        health.mark_ok(server_id=server.pk, discovery=FOUND)
+    assert [row.facts["type"] for row in Delivery.objects.order_by("id")] == ["server.unavailable", "server.available"]

@@ -11,7 +11,7 @@ from django.urls import reverse
 from pytest_django.live_server_helper import LiveServer
 
 from mcpregistry.admin.base import RecordAdmin
-from mcpregistry.models import AuditEntry, Invocation, Server
+from mcpregistry.models import AuditEntry, Channel, Invocation, Server
 from mcpregistry.services import servers
 from tests.fakes.hostile import first_hostile, poison
 from tests.fakes.seed import ACTOR, PASSWORD, Site, populate
@@ -180,3 +180,33 @@ def test_pages_fit_a_phone_and_a_screen(page: Any, site: Site, width: int) -> No
     for address in addresses:
         page.goto(address)
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, address
+
+
+CHANNEL_FIELDS = {"#id_url": {"webhook", "slack"}, "#id_signing": {"webhook", "slack"}, "#id_token": {"slack"},
+          "#id_room": {"slack"}, "#id_addresses": {"email"}}  # fmt: skip
+
+
+def test_only_the_fields_of_the_chosen_kind_of_channel_are_shown_and_it_can_be_saved(page: Any, site: Site) -> None:
+    log_in(page, "admin")
+    page.goto(reverse("admin:mcpregistry_channel_add"))
+    for kind in ("slack", "email", "webhook", "email"):
+        page.select_option("#id_kind", kind)
+        shown = {field for field in CHANNEL_FIELDS if page.locator(field).is_visible()}
+        assert shown == {field for field, kinds in CHANNEL_FIELDS.items() if kind in kinds}, kind
+    page.fill("#id_name", "Night shift")
+    page.fill("#id_addresses", "night@example.org")
+    page.get_by_label("expired").check()
+    page.click("button[name=_save]")
+    page.wait_for_url("**/channel/")
+    channel = Channel.objects.get(name="Night shift")
+    assert (channel.kind, channel.addresses, channel.events) == ("email", ["night@example.org"], ["expired"])
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_channels_page_fits_and_offers_a_test(page: Any, site: Site) -> None:
+    log_in(page, "admin")
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.goto(reverse("admin:mcpregistry_channel_change", args=[Channel.objects.get(name="On call").pk]))
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.get_by_role("button", name="Send a test").click()
+    page.get_by_text("A test message is on its way").wait_for()

@@ -12,7 +12,9 @@ from mcpregistry.api.schemas.basics import Input, Slug, Text, capped
 from mcpregistry.models import Channel, Delivery
 
 Kind = Literal["webhook", "email", "slack"]
-EventName = Literal["asked", "approved", "rejected", "expired", "cancelled", "void", "definitions"]
+EventName = Literal[
+    "asked", "approved", "rejected", "expired", "cancelled", "void", "definitions", "unavailable", "available"
+]
 Risk = Literal["low", "medium", "high"]
 State = Literal["waiting", "failed", "sent", "given up"]
 RANKS: dict[str, int] = {"low": 1, "medium": 2, "high": 3}

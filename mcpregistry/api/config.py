@@ -18,7 +18,7 @@ from mcpregistry.api.routes import Routes
 from mcpregistry.api.schemas.basics import Text, capped
 from mcpregistry.api.schemas.config import ChangeOut, ExportOut, ImportOut, NoteOut
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.formats import FORMATS
+from mcpregistry.domain.formats import FORMATS, slipsnisse
 from mcpregistry.domain.formats.notes import Note
 from mcpregistry.services.exchange import export_config, import_file
 
@@ -46,6 +46,16 @@ def export_configuration(request: HttpRequest, format: FormatName, only_enabled:
     written = export_config(format_name=format, actor=actor(request), only_enabled=only_enabled)
     _refuse(written.refused, "Nothing was exported")
     return ExportOut(format=format, data=written.data, notes=_notes(written.notes))
+
+
+@router.get("/config/schema", response=dict[str, Any])
+def configuration_schema(
+    request: HttpRequest,
+    *,
+    variant: Annotated[slipsnisse.Variant, Query(description="Of the plain or the extended format.")] = "slipsnisse",
+) -> dict[str, Any]:
+    """The JSON Schema of the site's own file format, to validate files with before they are imported."""
+    return slipsnisse.schema(variant)
 
 
 @router.post("/config/import", response=ImportOut, openapi_extra=_FILE)

@@ -1,32 +1,42 @@
-"""Definitions that wait for a decision, and the decision: approve or reject."""
+"""Definitions that wait for a decision, what was found in them, and the decision; tools that have drifted."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Annotated, Literal
 
 from django.db.models import F
 from django.http import HttpRequest
+from ninja import Query
 
 from mcpregistry.api import lookup
 from mcpregistry.api.auth import actor, person
 from mcpregistry.api.paging import Cursor, Limit, page
 from mcpregistry.api.routes import Routes
-from mcpregistry.api.schemas.basics import Page, Slug
-from mcpregistry.api.schemas.tools import DefinitionOut, definition_out
-from mcpregistry.models import Definition
+from mcpregistry.api.schemas.basics import Page, Problem, Slug
+from mcpregistry.api.schemas.tools import (
+    DefinitionDetail,
+    DefinitionOut,
+    DriftOut,
+    definition_detail,
+    definition_out,
+    drift_out,
+)
+from mcpregistry.models import Definition, Tool
 from mcpregistry.services import definitions
 
 router = Routes(tags=["definitions"])
 
-_ROWS = Definition.objects.select_related("tool__server")
+_ROWS = Definition.objects.select_related("tool__server", "tool__latest", "tool__pinned")
 
 
 @router.get("/definitions", response=Page[DefinitionOut])
 def list_definitions(
     request: HttpRequest,
     *,
-    state: Literal["waiting", "serving", "all"] = "waiting",
+    state: Literal["waiting", "serving", "rejected", "all"] = "waiting",
     server: Slug | None = None,
+    severity: Annotated[int, Query(ge=0, le=3, description="At least: 1 note, 2 suspicious, 3 danger.")] = 0,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[DefinitionOut]:
@@ -35,33 +45,57 @@ def list_definitions(
     if state == "waiting":
         rows = rows.filter(decided_at__isnull=True, tool__present=True, tool__latest=F("pk"))
     elif state == "serving":
-        rows = rows.filter(tool__pinned=F("pk"))
+        rows = rows.filter(tool__pinned=F("pk"), tool__latest=F("pk"), tool__present=True)
+    elif state == "rejected":
+        rows = rows.filter(decided_at__isnull=False, approved=False)
+    if severity:
+        rows = rows.filter(severity__gte=severity)
     if server:
         rows = rows.filter(tool__server__slug=server)
     return page(rows, order=("-id",), limit=limit, cursor=cursor, show=lambda row: definition_out(row, row.tool))
 
 
-@router.get("/definitions/{definition_id}", response=DefinitionOut)
-def get_definition(request: HttpRequest, definition_id: lookup.Id) -> DefinitionOut:
+@router.get("/drift", response=Page[DriftOut])
+def list_drift(
+    request: HttpRequest, *, server: Slug | None = None, limit: Limit = 50, cursor: Cursor = None
+) -> Page[DriftOut]:
+    """Every tool that no agent sees because of its definition: new, changed, rejected, or gone from its server."""
+    rows = Tool.objects.exclude(pk__in=Tool.objects.serving()).select_related("server", "latest", "pinned")
+    if server:
+        rows = rows.filter(server__slug=server)
+    return page(rows, order=("server__slug", "name"), limit=limit, cursor=cursor, show=drift_out)
+
+
+@router.get("/definitions/{definition_id}", response=DefinitionDetail)
+def get_definition(request: HttpRequest, definition_id: lookup.Id) -> DefinitionDetail:
+    """With what the scanner found and, word by word, what differs from the approved one."""
     return _shown(definition_id)
 
 
-@router.post("/definitions/{definition_id}/approve", response=DefinitionOut)
-def approve_definition(request: HttpRequest, definition_id: lookup.Id) -> DefinitionOut:
-    """From now on exactly this text and schema is listed and called."""
-    found = lookup.one(_ROWS.all(), "definition", pk=definition_id)
-    definitions.approve(definition=found, actor=actor(request), user=person(request))
-    return _shown(definition_id)
+@router.post("/definitions/{definition_id}/approve", response=DefinitionDetail)
+def approve_definition(request: HttpRequest, definition_id: lookup.Id) -> DefinitionDetail:
+    """From now on the tool is listed and called while its server says exactly this."""
+    return _decided(request, definition_id, definitions.approve)
 
 
-@router.post("/definitions/{definition_id}/reject", response=DefinitionOut)
-def reject_definition(request: HttpRequest, definition_id: lookup.Id) -> DefinitionOut:
+@router.post("/definitions/{definition_id}/reject", response=DefinitionDetail)
+def reject_definition(request: HttpRequest, definition_id: lookup.Id) -> DefinitionDetail:
     """Never serve it; if it is being served, the tool is withdrawn."""
+    return _decided(request, definition_id, definitions.reject)
+
+
+@router.post("/definitions/{definition_id}/revert", response={200: DefinitionDetail, 409: Problem})
+def revert_definition(request: HttpRequest, definition_id: lookup.Id) -> DefinitionDetail:
+    """Not this one: keep the text approved before. The tool serves again as soon as its server offers that."""
+    return _decided(request, definition_id, definitions.revert)
+
+
+def _decided(request: HttpRequest, definition_id: int, verb: Callable[..., Tool]) -> DefinitionDetail:
     found = lookup.one(_ROWS.all(), "definition", pk=definition_id)
-    definitions.reject(definition=found, actor=actor(request), user=person(request))
+    verb(definition=found, actor=actor(request), user=person(request))
     return _shown(definition_id)
 
 
-def _shown(definition_id: int) -> DefinitionOut:
+def _shown(definition_id: int) -> DefinitionDetail:
     row = lookup.one(_ROWS.all(), "definition", pk=definition_id)
-    return definition_out(row, row.tool)
+    return definition_detail(row, row.tool)

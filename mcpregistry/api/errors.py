@@ -27,6 +27,16 @@ class Unauthorized(errors.SlipsnisseError):
     code = "UNAUTHORIZED"
 
 
+class MethodNotAllowed(errors.SlipsnisseError):
+    """``allow``: the methods that the address takes, as HTTP's Allow header has them."""
+
+    code = "METHOD_NOT_ALLOWED"
+
+    def __init__(self, message: str, *, remedy: str, allow: str) -> None:
+        super().__init__(message, remedy=remedy)
+        self.allow = allow
+
+
 class TooManyRequests(errors.SlipsnisseError):
     """``wait``: seconds until another attempt is looked at."""
 
@@ -50,6 +60,7 @@ STATUS: dict[type[BaseException], int] = {
     errors.Conflict: 409,
     errors.ConfigInvalid: 422,
     errors.ArgumentsInvalid: 422,
+    MethodNotAllowed: 405,
     TooManyRequests: 429,
     errors.DownstreamError: 502,
     errors.TimedOut: 504,
@@ -69,6 +80,8 @@ def refusal(error: errors.SlipsnisseError) -> HttpResponse:
     headers = {}
     if status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="Slipsnisse"'
+    if isinstance(error, MethodNotAllowed):
+        headers["Allow"] = error.allow
     if status in (429, 503):
         headers["Retry-After"] = str(max(1, round(getattr(error, "wait", 1))))
     return JsonResponse(body, status=status, headers=headers)

@@ -12,12 +12,14 @@ from collections.abc import Callable
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from ninja import Router
+from ninja.operation import PathView
 from ninja.parser import Parser
 from ninja.renderers import JSONRenderer
 
 from mcpregistry.api.auth import gates
+from mcpregistry.api.errors import MethodNotAllowed, refusal
 from mcpregistry.api.permissions import TABLE, Rule
 from mcpregistry.api.schemas.basics import Problem
 
@@ -25,8 +27,22 @@ from mcpregistry.api.schemas.basics import Problem
 _ALWAYS = (400, 401, 403, 422, 429, 500, 503)
 
 
+class OurPathView(PathView):
+    """Answers a method that an address does not take in the shape of every other refusal."""
+
+    def clone(self) -> OurPathView:
+        ours = OurPathView()
+        ours.__dict__.update(super().clone().__dict__)
+        return ours
+
+    def _not_allowed(self) -> HttpResponse:
+        methods = ", ".join(sorted({method for operation in self.operations for method in operation.methods}))
+        return refusal(MethodNotAllowed(f"This address takes {methods}.", remedy="Send one of these.", allow=methods))
+
+
 class Routes(Router):
     def add_api_operation(self, path: str, methods: list[str], view_func: Callable[..., Any], **options: Any) -> None:
+        self.path_operations.setdefault(path, OurPathView())
         is_async = inspect.iscoroutinefunction(view_func)
         own = options["response"] if isinstance(options["response"], dict) else {200: options["response"]}
         options["auth"] = gates(_rule(path, methods), is_async=is_async)

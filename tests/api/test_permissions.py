@@ -26,7 +26,7 @@ LOWEST = {
         GET /channels | GET /channels/{channel_id} | GET /deliveries | GET /deliveries/{delivery_id}
         GET /approvals | GET /approvals/{approval_id} | GET /approvals/{approval_id}/result
         | GET /rules | POST /rules/test | GET /rules/{rule_id} | GET /tools/{name}/annotations | GET /permits
-        | GET /why | POST /why
+        | GET /why | POST /why | GET /drift | GET /config/schema
         """,
     "operator": """
         POST /servers | PATCH /servers/{slug} | DELETE /servers/{slug} | POST /servers/{slug}/enable
@@ -37,6 +37,7 @@ LOWEST = {
         """,
     "approver": """
         POST /definitions/{definition_id}/approve | POST /definitions/{definition_id}/reject
+        POST /definitions/{definition_id}/revert
         POST /approvals/{approval_id}/approve | POST /approvals/{approval_id}/reject
         | PUT /tools/{name}/annotations | DELETE /permits/{permit_id}
         """,

@@ -210,6 +210,12 @@ def test_a_clients_entry_starts_runmcp_or_names_the_address() -> None:
         run("exportconfig", "--client", "cursor", "--endpoint", "nowhere")
 
 
+@pytest.mark.parametrize("extended", [[], ["--extended"]])
+def test_the_schema_of_our_own_format_is_printed(extended: list[str]) -> None:
+    schema = json.loads(run("exportconfig", "--schema", *extended)[1])
+    assert schema["$schema"].startswith("http://json-schema.org/")
+
+
 class Watching:
     """A real ``importconfig --watch`` on this test's database."""
 
@@ -252,8 +258,10 @@ def watching(site_env: dict[str, str], tmp_path: Path) -> Iterator[Callable[[str
 def test_a_watched_file_is_imported_at_every_change_and_a_broken_one_changes_nothing(
     watching: Callable[[str], Watching], tmp_path: Path
 ) -> None:
+    Server.objects.create(slug="mine", command=["x"], source="admin")
+
     def commands() -> dict[str, list[str]]:
-        return dict(Server.objects.values_list("slug", "command"))
+        return dict(Server.objects.exclude(slug="mine").values_list("slug", "command"))
 
     path = tmp_path / "mcp.json"
     watch = watching(put(path, {"mcpServers": {"a": {"command": "one"}}}))
@@ -272,6 +280,10 @@ def test_a_watched_file_is_imported_at_every_change_and_a_broken_one_changes_not
     put(tmp_path / "new", {"mcpServers": {"a": {"command": "five"}}})
     (tmp_path / "new").replace(path)
     watch.until(lambda: commands() == {"a": ["five"], "b": ["three"]})
+    watch.until(watch.says("b is no longer in the file: disabled"))
+    assert Server.objects.get(slug="b").lifecycle == "disabled"
+    put(path, {"mcpServers": {"a": {"command": "five"}, "b": {"command": "three"}}})
+    watch.until(watch.says("b is in the file again: draft"))
 
     watch.process.send_signal(signal.SIGINT)
     assert watch.process.wait(30) == 0

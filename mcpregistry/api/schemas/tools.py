@@ -8,6 +8,9 @@ from typing import Any, Literal
 from ninja import Schema
 
 from mcpregistry.api.schemas.basics import Input, capped, decoded
+from mcpregistry.domain.definitions import differences
+from mcpregistry.domain.phrases import Severity
+from mcpregistry.domain.wording import rewordings
 from mcpregistry.models import Definition, Tool
 
 ToolStatus = Literal["approved", "changed", "quarantined", "rejected", "gone"]
@@ -48,6 +51,48 @@ class DefinitionOut(Schema):
     data: dict[str, Any] | None
 
 
+class FindingOut(Schema):
+    """What the scanner found: a hint for whoever decides, no verdict. ``where`` is a JSON pointer into ``data``."""
+
+    kind: str
+    severity: Literal["note", "suspicious", "danger"]
+    where: str
+    excerpt: str
+    why: str
+
+
+class SegmentOut(Schema):
+    """A piece of text: kept, removed (only in the approved definition) or added."""
+
+    sign: Literal[" ", "-", "+"]
+    text: str
+
+
+class RewordingOut(Schema):
+    field: str
+    segments: list[SegmentOut]
+
+
+class DefinitionDetail(DefinitionOut):
+    """``changes`` are against the approved definition, word by word; empty for a new tool and for that one itself."""
+
+    findings: list[FindingOut]
+    changes: list[RewordingOut]
+
+
+class DriftOut(Schema):
+    """A tool that no agent sees, because what its server says is not what was approved (or nothing was)."""
+
+    tool: str
+    server: str
+    status: Literal["changed", "quarantined", "rejected", "gone"]
+    fields: list[str]
+    severity: Literal["clean", "note", "suspicious", "danger"]
+    last_seen_at: datetime
+    approved: int | None
+    latest: int | None
+
+
 class ToolDetail(ToolOut):
     """``input_schema`` is of the approved definition; ``latest`` is what the server says now."""
 
@@ -75,7 +120,38 @@ def definition_out(definition: Definition, tool: Tool) -> DefinitionOut:
     return DefinitionOut(
         id=definition.id, tool=str(tool), hash=definition.hash, seen_at=definition.seen_at,
         decided_at=definition.decided_at, approved=definition.approved,
-        serving=tool.pinned_id == definition.id, data=decoded(definition.body),
+        serving=tool.status == "approved" and tool.pinned_id == definition.id, data=decoded(definition.body),
+    )  # fmt: skip
+
+
+_SEVERITIES: dict[int, Literal["clean", "note", "suspicious", "danger"]] = {
+    Severity.CLEAN: "clean", Severity.NOTE: "note", Severity.ALARM: "suspicious", Severity.DANGER: "danger",
+}  # fmt: skip
+
+
+def definition_detail(definition: Definition, tool: Tool) -> DefinitionDetail:
+    compared = tool.pinned is not None and tool.pinned.pk != definition.pk
+    found = [
+        FindingOut(kind=f.kind, severity=_SEVERITIES[f.severity], where=f.where, excerpt=f.excerpt, why=f.why)
+        for f in definition.findings
+    ]  # fmt: skip
+    changes = rewordings(tool.pinned.data, definition.data) if compared and tool.pinned else []
+    return DefinitionDetail(
+        **definition_out(definition, tool).dict(), findings=found,
+        changes=[
+            RewordingOut(field=c.field, segments=[SegmentOut(sign=s, text=capped(text)) for s, text in c.segments])
+            for c in changes
+        ],
+    )  # fmt: skip
+
+
+def drift_out(tool: Tool) -> DriftOut:
+    old, new = tool.pinned, tool.latest
+    fields = differences(old.data, new.data) if old and new and old.pk != new.pk else []
+    return DriftOut(
+        tool=str(tool), server=tool.server.slug, status=tool.status, fields=fields,
+        severity=_SEVERITIES[new.severity if new else 0], last_seen_at=tool.last_seen_at,
+        approved=tool.pinned_id, latest=tool.latest_id,
     )  # fmt: skip
 
 

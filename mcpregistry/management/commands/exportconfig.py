@@ -11,7 +11,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
 from mcpregistry.domain import formats
-from mcpregistry.domain.formats import snippets, text
+from mcpregistry.domain.formats import slipsnisse, snippets, text
 from mcpregistry.domain.formats.document import JsonObject
 from mcpregistry.models import Endpoint
 from mcpregistry.services.exchange import export_config
@@ -26,6 +26,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         what = parser.add_mutually_exclusive_group(required=True)
         what.add_argument("--format", choices=list(formats.FORMATS), help="format of the file")
+        what.add_argument("--schema", action="store_true", help="print the JSON Schema of the Slipsnisse format")
         what.add_argument("--client", choices=list(snippets.CLIENTS), help="print the entry for this program")
         parser.add_argument("--include-secrets", action="store_true", help="write secret values too (audited)")
         parser.add_argument("--extended", action="store_true", help="Slipsnisse: also remote servers, any provider")
@@ -37,6 +38,10 @@ class Command(BaseCommand):
         )
 
     def handle(self, **options: Any) -> None:
+        if options["schema"]:
+            variant: slipsnisse.Variant = "slipsnisse-extended" if options["extended"] else "slipsnisse"
+            self._put(slipsnisse.schema(variant), options["output"], as_yaml=False)
+            return
         if options["client"]:
             self._put(self._snippet(options), options["output"], as_yaml=False)
             return

@@ -18,6 +18,7 @@ from mcpregistry.domain.errors import NotFound
 from mcpregistry.domain.formats.notes import FileInvalid, Note
 from mcpregistry.services.exchange import Outcome, import_file
 from mcpregistry.services.exchange_files import FileWatch, folders_for, locate, read_file
+from mcpregistry.services.exchange_watch import Followed
 
 ACTOR = "importconfig"
 
@@ -102,6 +103,9 @@ class Command(BaseCommand):
         if self.options["dry_run"]:
             self.stdout.write(outcome.diff() or "Nothing would change.", ending="")
         self._summary(outcome)
+        if self.options["watch"]:
+            for sentence in self.followed.after(outcome):
+                self.stdout.write(f"{name}: {sentence}")
         return not outcome.refused
 
     def _check(self, raw: bytes, name: str) -> bool:
@@ -133,7 +137,7 @@ class Command(BaseCommand):
         """Import at every change until interrupted; a broken file leaves the last good state as it is."""
         for number in (signal.SIGINT, signal.SIGTERM):  # explicitly: whoever started us may have had them ignored
             signal.signal(number, signal.default_int_handler)
-        watch, missing = FileWatch(path), False
+        watch, missing, self.followed = FileWatch(path), False, Followed(ACTOR)
         self.stdout.write(f"{path}: watching; Ctrl-C ends.")
         try:
             while True:

@@ -1,0 +1,43 @@
+"""What a watched configuration file means for servers that vanish from it.
+
+They are switched off, never deleted: their approvals, grants and history stay, and one that returns to the
+file is switched on again. Only servers that this file brought are touched; if the file itself vanishes, none.
+"""
+
+from __future__ import annotations
+
+from mcpregistry.models import Server
+from mcpregistry.models.server import Lifecycle
+from mcpregistry.services.exchange import Outcome
+from mcpregistry.services.servers import disable_server, enable_server
+
+
+class Followed:
+    """The servers of one watched file, as of its last good content."""
+
+    def __init__(self, actor: str) -> None:
+        self.actor = actor
+        self._brought: set[str] = set()
+        self._switched_off: set[str] = set()
+
+    def after(self, outcome: Outcome) -> list[str]:
+        """Follow what was just imported. Returns what was done, a sentence each."""
+        if not outcome.saved:
+            return []
+        named = {change.slug for change in outcome.changes if change.action != "skipped"}
+        ours = Server.objects.filter(source=outcome.format)
+        vanished = ours.filter(slug__in=self._brought - named).exclude(lifecycle=Lifecycle.DISABLED)
+        back = ours.filter(slug__in=self._switched_off & named, lifecycle=Lifecycle.DISABLED)
+        told = [self._off(server) for server in vanished] + [self._on(server) for server in back]
+        self._brought |= {*ours.filter(slug__in=named).values_list("slug", flat=True)}
+        self._switched_off -= named
+        return told
+
+    def _off(self, server: Server) -> str:
+        disable_server(server=server, actor=self.actor)
+        self._switched_off.add(server.slug)
+        return f"{server.slug} is no longer in the file: disabled."
+
+    def _on(self, server: Server) -> str:
+        state = enable_server(server=server, actor=self.actor).lifecycle
+        return f"{server.slug} is in the file again: {state}."

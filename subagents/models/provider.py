@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 
-from django.core.validators import MaxValueValidator, MinValueValidator
+from django.core.validators import MaxValueValidator, MinValueValidator, URLValidator
 from django.db import models
 from simple_history.models import HistoricalRecords
 
@@ -33,8 +33,12 @@ class Provider(models.Model):
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     slug = models.CharField(max_length=63, unique=True, validators=[slug_validator])
     kind = models.CharField(max_length=12, choices=Kind.choices)
-    base_url = models.URLField(
-        "base URL", blank=True, help_text="Empty: the provider's own. Ollama: http://127.0.0.1:11434."
+    base_url = models.CharField(
+        "base URL",
+        max_length=500,
+        blank=True,
+        validators=[URLValidator(schemes=["http", "https"])],
+        help_text="Empty: the provider's own. Ollama: http://127.0.0.1:11434.",
     )
     sealed_key = models.TextField(blank=True, editable=False)
     sealed_headers = models.TextField(blank=True, editable=False)

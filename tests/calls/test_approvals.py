@@ -62,7 +62,7 @@ def bob(live_db: None) -> User:
 
 async def held(count: int = 1) -> list[ApprovalRequest]:
     """The open requests, once there are so many."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while True:
             rows = await db_call(lambda: list(ApprovalRequest.objects.waiting().select_related("call", "group")))
             if len(rows) >= count:

@@ -1,0 +1,116 @@
+"""Killed with -9 at every named point of a held call: it runs once or not at all, and the record is honest."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.utils import timezone
+
+from mcpregistry import failpoints
+from mcpregistry.db import db_call
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.models import ApprovalRequest, Invocation, Server
+from mcpregistry.services import approvals, holding
+from mcpregistry.services.reaping import reap_calls
+from tests.calls.conftest import Site, journal, site
+from tests.calls.test_approvals import asking, bob, held
+from tests.conftest import child_env
+from tests.externals import ROOT
+
+__all__ = ["asking", "bob", "journal", "site"]  # fixtures
+
+pytestmark = pytest.mark.fault
+Make = Callable[..., Any]
+KILLED = -9
+
+
+@contextmanager
+def process(what: str, point: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A holder (or a voter) that kills itself at the point."""
+    env = child_env() | {"SLIPSNISSE_FAILPOINT": f"{point}:crash"}
+    child = subprocess.Popen([sys.executable, "-m", "tests.fault.holder", what], cwd=ROOT, env=env)
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.wait()
+
+
+def vote(user: User) -> None:
+    approvals.vote(request_id=ApprovalRequest.objects.get().pk, user=user, approve=True, via="web")
+
+
+def reap_later() -> None:
+    """The clock comes by once every lease has run out."""
+    later = timezone.now() + timedelta(days=2)
+    holding.expire_due(later)
+    reap_calls(later)
+
+
+async def killed_at(point: str, bob: User) -> Invocation:
+    """A process dies there. Returns the call as it left it."""
+    if point == "voted":
+        with process("call", "held") as child:
+            await held()
+            assert await db_call(child.wait, 60) == KILLED
+        with process("vote", point) as child:
+            assert await db_call(child.wait, 60) == KILLED
+    else:
+        with process("call", point) as child:
+            await held()
+            if point != "held":
+                await db_call(vote, bob)
+            assert await db_call(child.wait, 60) == KILLED
+    return await db_call(Invocation.objects.get)
+
+
+@pytest.mark.parametrize(
+    ("point", "left"), [("held", State.PENDING), ("voted", State.READY), ("before_claim", State.READY)]
+)
+async def test_what_was_not_claimed_is_run_once_by_whoever_comes_back(
+    site: Make, asking: Server, bob: User, point: str, left: State
+):
+    call = await killed_at(point, bob)
+    assert call.state == left
+    here: Site = await site()
+    assert here.sent() == []
+    if left is State.PENDING:
+        await db_call(vote, bob)
+    outcome = await here.call("echo__echo", {"n": 1})
+    assert (outcome.state, outcome.invocation_id) == (State.SUCCEEDED, call.pk)
+    assert len(here.sent()) == 1
+
+
+@pytest.mark.parametrize(("point", "times"), [("after_claim", {0}), ("after_send", {0, 1}), ("before_end", {1})])
+async def test_what_was_claimed_is_never_sent_again_and_ends_unknown(
+    site: Make, asking: Server, bob: User, point: str, times: set[int]
+):
+    call = await killed_at(point, bob)
+    assert call.state == State.DISPATCHED
+    here: Site = await site()
+    assert len(here.sent()) in times
+    await db_call(reap_later)
+    outcome = await here.call("echo__echo", {"n": 1})  # the caller comes back, and hears how it ended
+    assert (outcome.state, outcome.invocation_id, outcome.error_code) == (State.UNKNOWN, call.pk, "LEASE_EXPIRED")
+    assert len(here.sent()) in times
+
+
+def test_every_failpoint_is_named_and_reached_somewhere():
+    used: set[str] = set()
+    for path in (ROOT / "mcpregistry").rglob("*.py"):
+        used |= set(re.findall(r'failpoint\("(\w+)"\)', Path(path).read_text()))
+    assert used == set(failpoints.NAMES)
+
+
+def test_without_the_variable_a_failpoint_does_nothing():
+    for name in failpoints.NAMES:
+        failpoints.failpoint(name)

@@ -1,0 +1,404 @@
+"""Every way of waiting, and everything that can happen to a held call meanwhile.
+
+The server keeps a journal of what it really received; after each cell the invariants are checked. What
+cannot happen is named in ``IMPOSSIBLE``, with the reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.utils import timezone
+
+from mcpregistry.domain.errors import Denied
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.models import Agent, ApprovalRequest, AuditEntry, Invocation, Permit, PolicyRule, Server
+from mcpregistry.services import access, approvals, definitions, holding, invariants, servers
+from mcpregistry.services.approvals import AlreadyDecided
+from mcpregistry.services.permits import PermitWish
+from mcpregistry.services.roles import install_roles
+from tests.fakes.stage import ACTOR, Stage, Web, folder, fresh, listed, outside, web
+from tests.fault.ways import SHORT_HOLD, WAYS, Seen, Waiter, Way
+from tests.gateway.conftest import stage
+from tests.tasks import worker
+
+__all__ = ["stage"]  # a fixture
+
+pytestmark = [pytest.mark.fault, pytest.mark.e2e]
+
+# Two tools for each kind of rule: one person decides, or two; and the same where the requester may confirm.
+TOOLS = ("ask", "ask_two", "mine", "mine_two")
+
+
+@dataclass
+class Place:
+    """What all cells share: a site of two web processes and a worker, and the people."""
+
+    stage: Stage
+    site: Web
+    brisk: Web
+    token: str
+    journal: Path
+    people: dict[str, User] = field(default_factory=dict)
+
+    def settle(self) -> None:
+        """Until every web process has heard of the last change of the configuration."""
+        agent = Agent.objects.get(slug="local")
+        _, text = access.issue_token(name=fresh("t"), agent=agent, actor=ACTOR)
+        for each in (self.site, self.brisk):
+            each.wait_known(text)
+
+
+@pytest.fixture(scope="module")
+def place(stage: Stage, broker: str) -> Iterator[Place]:
+    install_roles()
+    journal = folder() / "journal"
+    people = {name: _person(name) for name in ("bob", "eve", "dan", "owner")}
+    stage.endpoint()
+    server = stage.fake("echo", listed(*TOOLS), FAKE_JOURNAL=str(journal))
+    for tool in server.tools.all():
+        PolicyRule.objects.create(
+            name=tool.name, outcome="ask", tool=tool, requester_may_confirm=tool.name.startswith("mine"),
+            quorum=2 if tool.name.endswith("two") else 1,
+        )  # fmt: skip
+    token = stage.agent("local", server, owner=people["owner"])
+    worker.empty_broker()
+    with (
+        web(stage.env | {"SLIPSNISSE_HOLD": "60"}) as site,
+        web(stage.env | {"SLIPSNISSE_HOLD": SHORT_HOLD}) as brisk,
+        worker.running(stage.env, "matrix"),
+    ):
+        yield Place(stage, site, brisk, token, journal, people)
+
+
+def _person(name: str) -> User:
+    user = User.objects.create(username=name, first_name=name.title(), password="!")
+    user.groups.add(Group.objects.get(name="approver"))
+    return user
+
+
+@dataclass
+class Cell:
+    """One caller with one held call."""
+
+    place: Place
+    way: Way
+    waiter: Waiter
+    mark: str = field(default_factory=lambda: fresh("cell"))
+    two: bool = False
+
+    @property
+    def tool(self) -> str:
+        return f"echo__{'mine' if self.way.may_confirm else 'ask'}{'_two' if self.two else ''}"
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return {"mark": self.mark, "n": 1}
+
+    async def begin(self) -> ApprovalRequest:
+        await self.waiter.begin(self.tool, self.arguments)
+        return await self.request()
+
+    async def end(self) -> Seen:
+        return await self.waiter.end()
+
+    async def request(self) -> ApprovalRequest:
+        rows = ApprovalRequest.objects.select_related("call", "group").filter(call__arguments__contains=self.mark)
+        async with asyncio.timeout(60):
+            while (found := await outside(lambda: rows.order_by("asked_at").last())) is None:
+                await asyncio.sleep(0.01)
+        return found
+
+    async def until(self, *states: State) -> ApprovalRequest:
+        async with asyncio.timeout(60):
+            while State((found := await self.request()).call.state) not in states:
+                await asyncio.sleep(0.01)
+        return found
+
+    async def vote(self, who: str = "bob", approve: bool = True, **more: Any) -> ApprovalRequest:
+        request, user = await self.request(), await outside(User.objects.get, username=who)
+        return await outside(approvals.vote, request_id=request.pk, user=user, approve=approve, via="web", **more)
+
+    def sent(self) -> list[dict[str, Any]]:
+        """The arguments that the server received from this cell's calls."""
+        lines = self.place.journal.read_text().splitlines() if self.place.journal.exists() else []
+        found = (m["params"]["arguments"] for m in map(json.loads, lines) if m.get("method") == "tools/call")
+        return [each for each in found if each["mark"] == self.mark]
+
+    async def ran(self, **changed: Any) -> Seen:
+        """The caller gets the answer, and the server got exactly one call."""
+        told = await self.end()
+        assert not told.is_error, told
+        assert self.sent() == [self.arguments | changed]
+        await self.until(State.SUCCEEDED)
+        return told
+
+    async def never_ran(self, state: State, words: str) -> None:
+        """The caller is told why, in words, and the server got nothing."""
+        told = await self.end()
+        assert told.is_error, told
+        assert words in told.text
+        assert (await self.until(state)).call.state == state
+        assert self.sent() == []
+
+    async def void(self, held: ApprovalRequest, words: str) -> None:
+        """What was approved is no more. A caller that comes back with the call asks for what there is now."""
+        if self.way.kind not in ("away", "rest"):
+            await self.never_ran(State.VOID, words)
+            return
+        assert await _rest_call(self, 1) == 202
+        assert (await self.request()).pk != held.pk
+        assert self.sent() == []
+
+    async def came_to_nothing(self, state: State) -> None:
+        """Nobody is there to be told."""
+        await self.until(state)
+        assert self.sent() == []
+
+
+# What can happen
+
+
+async def approved(cell: Cell) -> None:
+    await cell.begin()
+    assert cell.sent() == []
+    await cell.vote()
+    await cell.ran()
+
+
+async def edited(cell: Cell) -> None:
+    await cell.begin()
+    await cell.vote(arguments={"mark": cell.mark, "n": 2})
+    assert "NOTE: Bob approved this call with changed arguments" in (await cell.ran(n=2)).text
+
+
+async def narrowed(cell: Cell) -> None:
+    """With the approval comes a permit for this very call, once more."""
+    request = await cell.begin()
+    wish = PermitWish(until=datetime.now(UTC) + timedelta(hours=1), pins=cell.arguments, uses=1)
+    await cell.vote(permit=wish)
+    await cell.ran()
+    await outside(cell.place.settle)
+    outcomes = [await _rest_call(cell, n) for n in (1, 1, 2)]
+    assert outcomes == [200, 202, 202]  # permitted; used up; never covered
+    assert [each["n"] for each in cell.sent()] == [1, 1]
+    assert (await outside(Permit.objects.get, request=request)).uses_left == 0
+
+
+async def rejected(cell: Cell) -> None:
+    await cell.begin()
+    await cell.vote(approve=False, reason="Not today.")
+    await cell.never_ran(State.REJECTED, "REFUSED by Bob: Not today. The call was not made.")
+
+
+async def expired(cell: Cell) -> None:
+    request = await cell.begin()
+    await outside(holding.expire, request_id=request.pk, now=request.decide_by)
+    await cell.never_ran(State.EXPIRED, holding.SILENCE)
+
+
+async def cancelled_by_host(cell: Cell) -> None:
+    await cell.begin()
+    await cell.waiter.cancel()
+    if cell.way.stays or cell.way.kind in ("task", "rest"):
+        await cell.came_to_nothing(State.CANCELLED)
+        with pytest.raises(AlreadyDecided):
+            await cell.vote()
+        return
+    # It was answered already, so this cancel is late: as of a host that sends one after every answer.
+    await cell.vote()
+    await cell.ran()
+
+
+async def host_killed(cell: Cell) -> None:
+    await cell.begin()
+    await (cell.waiter.host.leave() if cell.way.door == "stdio" else cell.waiter.kill())
+    if cell.way.stays:
+        await cell.came_to_nothing(State.CANCELLED)
+        return
+    request = await cell.vote()
+    if cell.way.kind == "task":  # whoever has the handle may come back for the result
+        await cell.until(State.SUCCEEDED)
+        assert cell.sent() == [cell.arguments]
+        return
+    execute_by = (await cell.until(State.READY)).execute_by
+    await outside(holding.expire, request_id=request.pk, now=execute_by)
+    await cell.came_to_nothing(State.EXPIRED)
+
+
+async def our_process_killed(cell: Cell) -> None:
+    """kill -9 while the call is held; the next process finds the request as it was."""
+    request = await cell.begin()
+    await _kill(cell)
+    async with cell.way.open(cell.place.stage, cell.place.site, cell.place.brisk, cell.place.token) as again:
+        if cell.way.kind == "task":
+            again.task_id = cell.waiter.task_id  # type: ignore[attr-defined]
+        else:
+            await again.begin(cell.tool, cell.arguments)
+        cell.waiter = again
+        await cell.vote()
+        await cell.ran()
+    assert (await cell.request()).pk == request.pk
+
+
+async def approver_switched_off(cell: Cell) -> None:
+    cell.two = True
+    await cell.begin()
+    await cell.vote("bob")
+    await outside(User.objects.filter(username="bob").update, is_active=False)
+    try:
+        await cell.vote("eve")
+        assert (await cell.request()).call.state == State.PENDING  # two have agreed, one of whom may not any more
+        await cell.vote("dan")
+        await cell.ran()
+    finally:
+        await outside(User.objects.filter(username="bob").update, is_active=True)
+
+
+async def definition_changed(cell: Cell) -> None:
+    request = await cell.begin()
+    await outside(_describe, cell.place, "Something else.")
+    try:
+        await cell.vote()
+        await cell.void(request, "The approval no longer holds: the tool")
+    finally:
+        await outside(_describe, cell.place, "")
+
+
+async def arguments_changed(cell: Cell) -> None:
+    """Another call is another request; and a record that was tampered with is not run."""
+    request = await cell.begin()
+    assert await _rest_call(cell, 5) == 202
+    other = await cell.request()
+    assert other.pk != request.pk
+    await outside(holding.cancel, request_id=other.pk, reason="Enough", actor="test")
+    rows = Invocation.objects.filter(pk=request.call_id)
+    await outside(rows.update, arguments=request.call.arguments.replace('"n":1', '"n":7'))
+    try:
+        user = await outside(User.objects.get, username="bob")
+        await outside(approvals.vote, request_id=request.pk, user=user, approve=True, via="web")
+        await cell.end()
+        assert await outside(lambda: rows.get().state) == State.VOID
+        assert cell.sent() == []
+    finally:
+        await outside(rows.update, arguments=request.call.arguments)
+
+
+async def server_edited(cell: Cell) -> None:
+    request = await cell.begin()
+    await outside(_edit_server)
+    await cell.vote()
+    await outside(cell.place.settle)
+    await cell.void(request, "the settings of the server echo were changed")
+
+
+async def rule_changed(cell: Cell) -> None:
+    request = await cell.begin()
+    rule = PolicyRule.objects.filter(name=cell.tool.removeprefix("echo__"))
+    await outside(lambda: rule.update(execute_seconds=rule.get().execute_seconds + 1))
+    await cell.vote()
+    await outside(cell.place.settle)
+    await cell.void(request, "was changed, or another one decides now")
+
+
+async def second_approver(cell: Cell) -> None:
+    await cell.begin()
+    await cell.vote("bob")
+    for approve in (True, False):
+        with pytest.raises(AlreadyDecided, match="Bob approved this call already"):
+            await cell.vote("eve", approve)
+    await cell.ran()
+
+
+async def self_approval(cell: Cell) -> None:
+    await cell.begin()
+    if cell.way.may_confirm:
+        await cell.vote("owner")
+    else:
+        with pytest.raises(Denied, match="yours, so somebody else"):
+            await cell.vote("owner")
+        await cell.vote()
+    await cell.ran()
+
+
+Happening = Callable[[Cell], Awaitable[None]]
+HAPPENINGS: tuple[Happening, ...] = (
+    approved, edited, narrowed, rejected, expired, cancelled_by_host, host_killed, our_process_killed,
+    approver_switched_off, definition_changed, arguments_changed, server_edited, rule_changed, second_approver,
+    self_approval,
+)  # fmt: skip
+IMPOSSIBLE: dict[tuple[str, Happening], str] = {
+    ("rest", host_killed): "nobody is on the line between two requests",
+}
+
+
+# How it is made to happen
+
+
+async def _rest_call(cell: Cell, n: int) -> int:
+    async with cell.place.brisk.raw(cell.place.token) as client:
+        url = f"http://{cell.place.brisk.address}/api/v1/tools/{cell.tool}/call"
+        return (await client.post(url, json={"params": cell.arguments | {"n": n}})).status_code
+
+
+async def _kill(cell: Cell) -> None:
+    if cell.way.door == "stdio":
+        await cell.waiter.kill()
+        return
+    running = cell.place.brisk if cell.way.kind == "away" else cell.place.site
+    for process in running.processes:
+        process.kill()
+        await asyncio.to_thread(process.wait)
+    running.processes.clear()
+    running.start()
+    await asyncio.to_thread(running.wait_ready)
+
+
+def _describe(place: Place, words: str) -> None:
+    """Every tool is described anew, and that is approved."""
+    server = Server.objects.get(slug="echo")
+    tools = [tool | ({"title": words} if words else {}) for tool in listed(*TOOLS)]
+    definitions.observe(server=server, listed=tools)
+    definitions.approve_waiting(server=server, actor=ACTOR)
+    place.settle()
+
+
+def _edit_server() -> None:
+    server = Server.objects.get(slug="echo")
+    server.request_timeout += 1
+    servers.save_server(server=server, actor=ACTOR)
+
+
+def _tidy(cell: Cell) -> list[str]:
+    """End what the cell has left open on purpose, and look at everything."""
+    left = ApprovalRequest.objects.filter(call__arguments__contains=cell.mark, call__state__in=["pending", "ready"])
+    for request in left:
+        holding.cancel(request_id=request.pk, reason="The cell is over", actor="test")
+    found = invariants.check(timezone.now())
+    return [f"{each.rule} {each.examples}" for each in found if each.violations]
+
+
+@pytest.fixture
+async def cell(way: Way, place: Place) -> AsyncIterator[Cell]:
+    async with way.open(place.stage, place.site, place.brisk, place.token) as waiter:
+        made = Cell(place, way, waiter)
+        yield made
+    assert await outside(_tidy, made) == []
+
+
+CELLS = [(way, what) for way in WAYS for what in HAPPENINGS if (way.kind, what) not in IMPOSSIBLE]
+
+
+@pytest.mark.parametrize(("way", "what"), CELLS, ids=[f"{way}-{what.__name__}" for way, what in CELLS])
+async def test_matrix(cell: Cell, what: Happening):
+    await what(cell)
+    dispatched = AuditEntry.objects.filter(kind="call.dispatched", subject=f"call:{(await cell.request()).call_id}")
+    assert await outside(dispatched.count) <= 1

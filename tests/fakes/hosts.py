@@ -140,11 +140,17 @@ class StdioHost(Host):
         self._pipe.send({"method": method, "params": params})
 
     async def kill(self) -> None:
-        self._pipe.process.kill()
+        """All that ``runmcp`` notices of a host's death is the end of its pipe."""
+        assert self._pipe.process.stdin
+        self._pipe.process.stdin.close()
 
     async def leave(self) -> None:
-        """Close stdin, as a host does that ends."""
+        """Close stdin, as a host does that ends, and wait for ``runmcp`` to end."""
         await self._pipe.end()
+
+    def crash(self) -> None:
+        """Kill ``runmcp`` itself."""
+        self._pipe.process.kill()
 
     async def _listen(self) -> None:
         while True:

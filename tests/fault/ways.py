@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import httpx2
 
-from tests.fakes.hosts import FORM, TASKS, Host, Lost, http_host, stdio_host
+from tests.fakes.hosts import FORM, TASKS, Host, Lost, StdioHost, http_host, stdio_host
 from tests.fakes.stage import MODERN, Stage, Web, folder
 
 LEGACY = "2025-11-25"
@@ -54,6 +54,11 @@ class Way:
     def stays(self) -> bool:
         """Whether a host is on the line while the call is held, so that its going can be noticed."""
         return self.kind == "progress" or (self.kind == "question" and self.era != MODERN)
+
+    @property
+    def runs_by_itself(self) -> bool:
+        """Whether an approved call runs although its caller does not come back for it."""
+        return self.kind == "task"
 
     @contextlib.asynccontextmanager
     async def open(self, stage: Stage, site: Web, brisk: Web, token: str) -> AsyncIterator[Waiter]:
@@ -121,6 +126,11 @@ class Waiter:
 
     async def kill(self) -> None:
         await self.host.kill()
+
+    def crash(self) -> None:
+        """Kill the process of ours that serves this host alone (stdio)."""
+        assert isinstance(self.host, StdioHost)
+        self.host.crash()
 
     async def confirm(self) -> None:
         """The person at the host says yes."""

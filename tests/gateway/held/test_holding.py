@@ -11,7 +11,7 @@ from mcpregistry.domain.lifecycle import State
 from mcpregistry.services import approvals
 from tests.fakes.hosts import Lost, http_host, stdio_host
 from tests.fakes.stage import MODERN, folder
-from tests.gateway.held.conftest import ERAS, LEGACY, SHORT_HOLD, Case, is_pending, words
+from tests.gateway.held.conftest import ERAS, LEGACY, SHORT_HOLD, is_pending, words
 
 pytestmark = pytest.mark.e2e
 
@@ -184,17 +184,27 @@ async def test_a_connection_that_is_lost_over_http_ends_the_request_in_both_eras
     assert case.sent() == []
 
 
-async def test_a_killed_host_ends_the_request_and_one_that_closes_its_pipe_as_well(stage, token, approver, journal):
-    for leave in ("kill", "leave"):
-        case = Case(approver, journal)
-        async with stdio_host(stage, "--cwd", str(folder())) as host:
-            calling = asyncio.create_task(host.call("echo__ask", case.arguments))
-            await host.until_told("Waiting")
-            if leave == "leave":
-                await host.leave()
-                await case.until(State.CANCELLED)
-            calling.cancel()
-        assert case.sent() == []
+async def test_a_host_that_closes_its_pipe_ends_the_request(stage, token, case):
+    async with stdio_host(stage, "--cwd", str(folder())) as host:
+        calling = asyncio.create_task(host.call("echo__ask", case.arguments))
+        await host.until_told("Waiting")
+        await host.leave()
+        await case.until(State.CANCELLED)
+        calling.cancel()
+    assert case.sent() == []
+
+
+async def test_a_killed_runmcp_leaves_the_request_to_the_next_identical_call(stage, token, case):
+    """Our own death is no word of the caller's: whoever comes back joins, and gets the one result."""
+    async with stdio_host(stage, "--cwd", str(folder())) as host:
+        calling = asyncio.create_task(host.call("echo__ask", case.arguments))
+        await host.until_told("Waiting")
+        host.crash()
+        calling.cancel()
+    await case.approve()
+    async with stdio_host(stage, "--cwd", str(folder())) as host:
+        assert (await host.call("echo__ask", case.arguments))["structuredContent"]["arguments"] == case.arguments
+    assert len(case.sent()) == len(await case.calls()) == 1
 
 
 async def test_a_joiner_that_leaves_takes_nothing_from_those_who_stay(site, token, case):

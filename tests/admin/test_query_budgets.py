@@ -16,6 +16,8 @@ from mcpregistry.models import (
     Connection,
     Grant,
     Invocation,
+    Permit,
+    PolicyRule,
     Server,
     ServerEvent,
     ServerTest,
@@ -30,7 +32,7 @@ from tests.fakes.seed import ACTOR, Site, tool
 BUDGETS = {
     "server": 12, "tool": 12, "definition": 12, "agent": 10, "token": 10, "endpoint": 9, "grant": 14, "workspace": 11,
     "credential": 9, "invocation": 11, "auditentry": 9, "connection": 11, "servertest": 11, "serverevent": 11,
-    "channel": 12, "delivery": 11, "slackidentity": 9,
+    "channel": 12, "delivery": 11, "slackidentity": 9, "policyrule": 14, "permit": 10,
 }  # fmt: skip
 
 
@@ -44,6 +46,9 @@ def more(site: Site) -> None:
         agent = access.save_agent(agent=Agent(slug=f"agent-{number}", owner=owner), actor=ACTOR)
         access.issue_token(name="t", agent=agent, actor=ACTOR)
         access.save_grant(grant=Grant(agent=agent, tool=Tool.objects.get(server=server)), actor=ACTOR, user=owner)
+        found = Tool.objects.get(server=server)
+        PolicyRule.objects.create(name=f"more {number}", tool=found, agent=agent, server=server)
+        Permit.objects.create(agent=agent, tool=found, definition_hash="h", server_revision=1, expires_at=now)
         Connection.objects.create(server=server, process="p", state="connected", since=now, seen_at=now)
         ServerEvent.objects.create(server=server, at=now, kind="connected")
         ServerTest.objects.create(server=server, requested_at=now, requested_by=owner)
@@ -74,7 +79,7 @@ def test_lists_and_overview_keep_their_budget_when_rows_multiply(client_of: Clie
     more(site)
     after = {name: asked(client_of, url) for name, url in urls.items()}
     assert after == before
-    assert {name: count for name, count in after.items() if count > (BUDGETS | {"index": 15})[name]} == {}
+    assert {name: count for name, count in after.items() if count > (BUDGETS | {"index": 16})[name]} == {}
 
 
 @pytest.mark.parametrize("name", ["server", "agent"])

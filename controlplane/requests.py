@@ -7,9 +7,10 @@ logged: they may carry tokens.
 from __future__ import annotations
 
 import re
+import secrets
 import time
-import uuid
 from collections.abc import Iterable
+from functools import lru_cache
 
 import structlog
 from asgiref.typing import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, ASGISendEvent, HTTPScope, Scope
@@ -27,6 +28,11 @@ _POLICY = (
     b"base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
 _ADMIN_POLICY = b"object-src 'none'; base-uri 'self'; form-action 'self'; frame-ancestors 'none'"
+_SECURITY = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"same-origin"),
+]
 
 
 class Guarded:
@@ -64,7 +70,7 @@ class _Request:
 
     def __init__(self, scope: HTTPScope, send: ASGISendCallable) -> None:
         given = _header(scope["headers"], b"x-request-id")
-        self.id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        self.id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
         self.status = 0
         self._scope, self._send, self._began = scope, send, time.perf_counter()
 
@@ -87,20 +93,19 @@ class _Request:
 
     def _headers(self, present: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         policy = _ADMIN_POLICY if self._scope["path"].startswith("/admin/") else _POLICY
-        ours = {
-            b"x-request-id": self.id.encode(),
-            b"content-security-policy": policy,
-            b"x-content-type-options": b"nosniff",
-            b"x-frame-options": b"DENY",
-            b"referrer-policy": b"same-origin",
-        }
+        ours = [(b"x-request-id", self.id.encode()), (b"content-security-policy", policy), *_SECURITY]
         there = {name.lower() for name, _ in present}
-        return [(name, value) for name, value in ours.items() if name not in there]
+        return [pair for pair in ours if pair[0] not in there]
 
 
 def _host_is_ours(scope: HTTPScope) -> bool:
-    domain, _ = split_domain_port(_header(scope["headers"], b"host"))
-    return bool(domain) and validate_host(domain, settings.ALLOWED_HOSTS)
+    return _is_allowed(_header(scope["headers"], b"host"), tuple(settings.ALLOWED_HOSTS))
+
+
+@lru_cache(maxsize=256)
+def _is_allowed(host: str, allowed: tuple[str, ...]) -> bool:
+    domain, _ = split_domain_port(host)
+    return bool(domain) and validate_host(domain, allowed)
 
 
 def _header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str:

@@ -20,6 +20,7 @@ import ssl
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urljoin, urlsplit
@@ -144,6 +145,12 @@ def check_url(url: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or port == 0:
         raise refused
     return url
+
+
+@lru_cache(maxsize=1024)
+def _request_url(url: str) -> URL:
+    """Checked and parsed once: a server's URL is the same for every call."""
+    return URL(check_url(url), encoded=True)
 
 
 def origin(url: str) -> tuple[str, str | None, int | None]:
@@ -298,7 +305,7 @@ class Outbound:
         with translated(attempt):
             async with self._session.request(
                 method,
-                URL(check_url(url), encoded=True),
+                _request_url(url),
                 headers=merged,
                 data=data,
                 allow_redirects=False,

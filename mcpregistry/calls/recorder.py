@@ -17,10 +17,11 @@ import secrets
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import structlog
@@ -66,9 +67,7 @@ class Recorder:
     def __init__(self, process: str) -> None:
         self.process = process
         self.writer = self._new_writer()
-        self._waiting: deque[_Item] = deque()
-        self._wake = threading.Semaphore(0)
-        self._asleep = False
+        self._waiting: SimpleQueue[_Item | None] = SimpleQueue()  # None: the last one was before
         self._closing = False
         self._door = threading.Lock()  # what passes it before close() is written, what comes after is refused
         self._thread: threading.Thread | None = None
@@ -87,7 +86,7 @@ class Recorder:
         """Write what waits, then end. Blocks; nothing may be recorded afterwards."""
         with self._door:
             self._closing = True
-        self._wake.release()
+            self._waiting.put(None)
         if self._thread:
             self._thread.join(timeout=30)
 
@@ -118,16 +117,13 @@ class Recorder:
 
     def _put(self, what: str, row: Mapping[str, Any], kind: str, facts: Mapping[str, Any]) -> asyncio.Future[None]:
         # An end is always taken: its call has happened, whatever the queue looks like.
-        if what == "insert" and len(self._waiting) >= MAX_WAITING:
+        if what == "insert" and self._waiting.qsize() >= MAX_WAITING:
             raise Busy("The site is recording as many calls as it can.", remedy="Call again in a moment.")
         with self._door:
             if self._closing or self._loop is None:
                 raise NotRecorded("The site is shutting down.", remedy="Call again in a moment.")
             done: asyncio.Future[None] = self._loop.create_future()
-            self._waiting.append(_Item(what, row, (kind, row["agent_slug"], f"call:{row['id']}", facts), done))
-        if self._asleep:
-            self._asleep = False
-            self._wake.release()
+            self._waiting.put(_Item(what, row, (kind, row["agent_slug"], f"call:{row['id']}", facts), done))
         return done
 
     @staticmethod
@@ -142,27 +138,23 @@ class Recorder:
 
     def _write(self) -> None:
         self._commit_all([_note("writer.started", self.writer)])
-        while True:
-            closing = self._closing  # read before looking: nothing can come in afterwards
-            batch = self._take()
+        closing = False
+        while not closing:
+            taken = self._take()
+            batch = [item for item in taken if item is not None]
+            closing = len(batch) < len(taken)
             if batch:
                 self._settle(batch, self._commit_all(batch))
-            elif closing:
-                break
-            else:
-                self._sleep()
         self._commit_all([_note("writer.stopped", self.writer)])
         connection.close()
 
-    def _take(self) -> list[_Item]:
-        return [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_BATCH))]
-
-    def _sleep(self) -> None:
-        self._asleep = True
-        # An item that came between the last look and the flag has released nothing: look once more.
-        if not self._waiting and not self._closing:
-            self._wake.acquire(timeout=1.0)
-        self._asleep = False
+    def _take(self) -> list[_Item | None]:
+        """What has come; waits for the first."""
+        taken = [self._waiting.get()]
+        with suppress(Empty):
+            while len(taken) < MAX_BATCH:
+                taken.append(self._waiting.get_nowait())
+        return taken
 
     def _commit_all(self, batch: list[_Item]) -> list[Exception | None]:
         """Commit the batch as one; if a row is to blame, each alone, so that a bad one stands alone."""

@@ -5,8 +5,9 @@ waits two. So this module (standard library only) claims stdin and stdout before
 reads, and answers the opening ``server/discover`` or ``initialize`` with the bytes that the real
 server answered last time to the same question. It answers ``tools/list`` likewise, but only while
 the configuration still has the revision at which that list was made. The request still goes to the
-real server; its own answer is not sent a second time but kept for the next start. Without kept
-bytes nothing is said early.
+real server; its own answer is not sent a second time but kept for the next start. At a host's first
+start the opening is answered with what every endpoint without instructions says (``openings.py``).
+Without kept bytes nothing is said early.
 
 From here on nothing but the protocol can reach stdout: descriptor 1 is stderr.
 """
@@ -42,10 +43,11 @@ class Kept(NamedTuple):
 class Doorman:
     """Owns the host's pipe. ``attach`` hands over what was read so far and all that follows."""
 
-    def __init__(self, kept: Path, database: Path | None) -> None:
-        self._kept_path = kept
+    def __init__(self, kept: Path, common: Path | None, database: Path | None) -> None:
+        self._kept_path, self._common_path = kept, common
         self._database = database
-        self._kept: dict[str, Kept] = self._load()
+        self._kept = load(kept)
+        self._common: dict[str, Kept] | None = None  # read when first needed
         self._questions: dict[str, str] = {}  # request id (JSON) -> question asked
         self._answered: set[str] = set()
         self._era: str | None = None  # of the host's first line: "legacy", "modern" or, for anything else, ""
@@ -80,10 +82,10 @@ class Doorman:
         question = self._questions.pop(request_id, None)
         if question is None:
             return False
-        said = self._kept.get(question)
-        if said != answer:
+        said = self._kept.get(question) or (self._common or {}).get(question)
+        if self._kept.get(question) != answer:
             self._kept[question] = answer
-            self._save()
+            save(self._kept_path, self._kept)
         if not self.has_answered(request_id):
             return False
         return True if said is not None and said.result == answer.result else None
@@ -128,6 +130,8 @@ class Doorman:
         key, question = json.dumps(asked.id), f"{asked.method} {asked.version}"
         self._questions[key] = question
         kept = self._kept.get(question)
+        if kept is None and self._take is None:
+            kept = self._common_answers().get(question)
         # The first line decides the era of the whole pipe; what is of the other one the server refuses.
         if self._take is None and asked.era == self._era and kept is not None and self._still_true(kept):
             self._answered.add(key)
@@ -139,31 +143,49 @@ class Doorman:
         return kept.revision is None or kept.revision == self._revision()
 
     def _revision(self) -> int | None:
-        """The configuration's revision, read without Django; None where the database is not the embedded one."""
+        return self._value("SELECT revision FROM mcpregistry_configuration WHERE id = 1")
+
+    def _value(self, query: str) -> int | None:
+        """A number from the database, read without Django; None where that is not the embedded one."""
         if self._database is None:
             return None
         try:
             with closing(
                 sqlite3.connect(f"{self._database.absolute().as_uri()}?mode=ro", uri=True, timeout=0.2)
             ) as raw:
-                return int(raw.execute("SELECT revision FROM mcpregistry_configuration WHERE id = 1").fetchone()[0])
+                return int(raw.execute(query).fetchone()[0])
         except (sqlite3.Error, TypeError):
             return None
 
-    def _load(self) -> dict[str, Kept]:
-        try:
-            return {question: Kept(*kept) for question, kept in json.loads(self._kept_path.read_text()).items()}
-        except (OSError, ValueError, TypeError, AttributeError):
-            return {}
+    def _common_answers(self) -> dict[str, Kept]:
+        """What all endpoints say to an opening, as long as none has instructions of its own."""
+        if self._common is None:
+            own = self._value("SELECT COUNT(*) FROM mcpregistry_endpoint WHERE instructions <> ''")
+            self._common = load(self._common_path) if self._common_path and own == 0 else {}
+        return self._common
 
-    def _save(self) -> None:
-        draft = self._kept_path.with_suffix(f".{os.getpid()}")
-        try:
-            self._kept_path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            draft.write_text(json.dumps(self._kept))
-            draft.replace(self._kept_path)
-        except OSError as error:
-            print(f"The opening answer could not be kept ({error}); the next start is slower.", file=sys.stderr)
+
+def load(path: Path) -> dict[str, Kept]:
+    """Kept answers by question; none from a file that is missing or damaged."""
+    try:
+        return {question: Kept(*kept) for question, kept in json.loads(path.read_text()).items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def save(path: Path, kept: dict[str, Kept]) -> None:
+    draft = path.with_suffix(f".{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        draft.write_text(json.dumps(kept))
+        draft.replace(path)
+    except OSError as error:
+        print(f"The opening answer could not be kept ({error}); the next start is slower.", file=sys.stderr)
+
+
+def common_path(var: Path) -> Path:
+    """Where the answers are that no endpoint's configuration changes."""
+    return var / "openings" / "common.json"
 
 
 class _Opening(NamedTuple):
@@ -204,11 +226,16 @@ _doorman: Doorman | None = None
 
 
 def open_door(var: Path, arguments: list[str]) -> Doorman:
-    """Claim stdin and stdout, once per process. ``arguments`` and the directory say whose answers to use."""
+    """Claim stdin and stdout, once per process. ``arguments`` say whose answers to use, and where they do not
+    name both endpoint and agent, the directory (by the workspaces) as well.
+    """
     global _doorman  # noqa: PLW0603 - a process has one stdin
     if _doorman is None:
-        whose = hashlib.sha256("\0".join([*arguments, os.getcwd()]).encode("utf-8", "surrogateescape")).hexdigest()
+        named = {argument.partition("=")[0] for argument in arguments}
+        place = [] if {"--endpoint", "--agent"} <= named else [os.getcwd()]
+        whose = hashlib.sha256("\0".join([*arguments, *place]).encode("utf-8", "surrogateescape")).hexdigest()
         embedded = not {"DATABASE_URL", "DATABASE_URL_FILE"} & set(os.environ)
         database = var / "slipsnisse.sqlite3" if embedded else None
-        _doorman = Doorman(var / "openings" / f"{whose[:32]}.json", database)
+        common = None if "--era" in named else common_path(var)  # it says what one of the two eras refuses
+        _doorman = Doorman(var / "openings" / f"{whose[:32]}.json", common, database)
     return _doorman

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -24,6 +25,7 @@ from mcpregistry.gateway.body import single_headers
 from mcpregistry.gateway.fast import FastLane
 from mcpregistry.gateway.identity import LEFT_KEY, SCOPE_KEY, Caller, bearer
 from mcpregistry.gateway.lists import ListLane
+from mcpregistry.gateway.openings import keep_common
 from mcpregistry.gateway.server import Gateway, current_caller
 from mcpregistry.services.access import token_hash
 
@@ -56,9 +58,11 @@ class McpApp:
             self.gateway.server, max_request_body_size=MAX_BODY, session_idle_timeout=SESSION_IDLE_SECONDS
         )
         await self._stack.enter_async_context(self._manager.run())
+        self._keeping = asyncio.ensure_future(keep_common(self.engine, Path(settings.VAR_DIR)))
 
     async def shutdown(self) -> None:
         self.begin_stop()
+        self._keeping.cancel()
         set_current_engine(None)
         await self.engine.stop()
         await self._stack.aclose()

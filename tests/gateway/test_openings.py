@@ -28,10 +28,37 @@ stage.endpoint(instructions="Ask first.")
 stage.agent("local", stage.fake("echo", listed("echo", "pid")))
 stage.endpoint("plain")
 """
+SILENT = """
+import django; django.setup()
+from mcpregistry.models import Endpoint
+Endpoint.objects.update(instructions="")
+"""
+TALKING = SILENT.replace('""', '"Ask first."')
 CHANGE = """
 import django; django.setup()
 from mcpregistry.models import Endpoint
 Endpoint.objects.update(naming_style="single", instructions="Ask twice.")
+"""
+
+
+WEB = """
+import asyncio
+from controlplane.asgi import application
+from django.conf import settings
+from mcpregistry.gateway.doorman import common_path
+
+async def run():
+    heard, told = asyncio.Queue(), asyncio.Queue()
+    heard.put_nowait({"type": "lifespan.startup"})
+    serving = asyncio.create_task(application({"type": "lifespan"}, heard.get, told.put))
+    assert (await told.get())["type"] == "lifespan.startup.complete"
+    async with asyncio.timeout(30):
+        while not common_path(settings.VAR_DIR).exists():
+            await asyncio.sleep(0.01)
+    heard.put_nowait({"type": "lifespan.shutdown"})
+    await serving
+
+asyncio.run(run())
 """
 
 
@@ -107,6 +134,35 @@ async def test_the_second_start_answers_the_same_from_kept_bytes(own, era):
         assert [answer["result"].pop("mark") for answer in answers] == [1, 1]
         assert answers == first
     assert json.loads(kept.read_text()) == stored  # and the real ones are kept again
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_the_very_first_start_answers_an_opening_with_what_a_web_process_kept(own, era):
+    """From the same bytes; not where some endpoint has instructions, and not what a forced era would refuse."""
+    own.run("-c", WEB)
+    common = own.var / "openings" / "common.json"
+    kept = json.loads(common.read_text())
+    marked = {question: [answer[0].replace("{", '{"mark":1,', 1), *answer[1:]] for question, answer in kept.items()}
+    common.write_text(json.dumps(marked))
+
+    async def opened(*arguments: str) -> dict[str, Any]:
+        async with raw_host(own.runmcp("--cwd", str(folder()), *arguments)) as host:
+            host.send({"id": "q0"} | OPENINGS[era][0])
+            answer = await host.answer("q0")
+            await host.end()
+        return answer
+
+    told = await opened()
+    assert "mark" not in told["result"]
+    own.run("-c", SILENT)
+    try:
+        first = (await opened())["result"]
+        assert first.pop("mark") == 1
+        assert "mark" not in (await opened("--era", "legacy")).get("result", {})
+        common.unlink()
+        assert (await opened())["result"] == first
+    finally:
+        own.run("-c", TALKING)
 
 
 async def test_damaged_kept_bytes_are_no_obstacle(own):

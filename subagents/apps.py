@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+from typing import Any
+
 from django.apps import AppConfig
+from django.db.models.signals import post_migrate
 
 
 class SubagentsConfig(AppConfig):
@@ -16,8 +19,16 @@ class SubagentsConfig(AppConfig):
         from subagents.runs.served import SECTION, expert_source
         from subagents.services.offering import offered
 
+        post_migrate.connect(_after_migrate, sender=self)
         watch(ExpertTool, frozenset({"created_at"}))
         watch(ExpertTool.users.through)
         watch(ExpertTool.endpoints.through)
         add_section(SECTION, offered)
         add_source(expert_source)
+
+
+def _after_migrate(**_: Any) -> None:
+    """Our permissions are made after the registry's, so its roles have not got them yet."""
+    from mcpregistry.services.roles import install_roles
+
+    install_roles()

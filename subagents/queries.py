@@ -20,7 +20,7 @@ def expert_figures(expert: ExpertTool, *, days: int = 30) -> dict[str, Any]:
     runs = Run.objects.filter(version__expert=expert, created_at__gte=since)
     totals = runs.aggregate(
         runs=Count("id"), done=Count("id", filter=Q(state=RunState.DONE)),
-        failed=Count("id", filter=Q(state=RunState.FAILED)), cost=Sum("cost"), average_cost=Avg("cost"),
+        failed=Count("id", filter=Q(state=RunState.FAILED)), average_cost=Avg("cost"), cost=Sum("cost"),
         tokens=Sum("input_tokens"),
     )  # fmt: skip
     saved = sorted(

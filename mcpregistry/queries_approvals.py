@@ -118,19 +118,18 @@ def queue(wanted: Wanted) -> list[Waiting]:
     """What waits, riskiest first and of these the oldest first; as bare rows, for there may be a thousand."""
     heads = {"asked_head": Substr("call__arguments", 1, HEAD + 1), "edited_head": Substr("edited", 1, HEAD + 1)}
     rows = wanted.narrow(ApprovalRequest.objects.waiting()).annotate(**heads).values_list(*_COLUMNS)
+    found = list(rows.order_by("-risk_rank", "asked_at", "id")[:MOST_SHOWN])
     votes = _open_votes()
-    return [
-        Waiting(*row, votes=tuple(votes.get(row[0], ())))
-        for row in rows.order_by("-risk_rank", "asked_at", "id")[:MOST_SHOWN]
-    ]
+    return [Waiting(*row, tuple(votes.get(row[0], ()))) for row in found]
 
 
 def _open_votes() -> dict[str, list[Vote]]:
     """The votes on everything that waits, each request's in the order in which they were given."""
     found: dict[str, list[Vote]] = defaultdict(list)
     votes = ApprovalVote.objects.filter(request__call__state=State.PENDING).order_by("at", "id")
-    for request_id, *facts in votes.values_list("request_id", "user_id", "approve", "arguments_hash"):
-        found[request_id].append(Vote(*facts))
+    columns = ("request_id", "user_id", "approve", "arguments_hash")
+    for request_id, user_id, approve, arguments_hash in votes.values_list(*columns):
+        found[request_id].append(Vote(user_id, approve, arguments_hash))
     return found
 
 

@@ -17,6 +17,8 @@ from mcpregistry.models.server import Transport
 
 # Characters of arguments that are shown at once; of longer ones the beginning, until somebody asks for all.
 FOLD = 20_000
+# A browser lays out ten megabytes in one piece for forty seconds, in blocks of this many characters in half a one.
+BLOCK = 20_000
 # Longer arguments cannot be edited on the page.
 EDITABLE = 200_000
 SAID = 4_000
@@ -24,9 +26,12 @@ SAID = 4_000
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The arguments that would run. ``parts`` is None where the text cannot be taken apart, or is folded."""
+    """The arguments that would run. ``parts`` is None where the text is too long to be taken apart, or cannot be.
 
-    text: str
+    ``blocks`` are the stored text with the place in it where each begins, from 1.
+    """
+
+    blocks: list[tuple[int, str]]
     parts: list[Argument] | None
     whole: bool
     length: int
@@ -39,8 +44,13 @@ def arguments(request: ApprovalRequest, before: ApprovalRequest | None, *, whole
     folded = len(text) > FOLD and not whole
     parts = None if len(text) > FOLD else laid_out(text, effective(before) if before else None)
     size = len(text.encode("utf-8", "surrogatepass"))
-    shown = reveal(text, FOLD) if folded else reveal(text, len(text))
-    return Shown(shown, parts, not folded, len(text), size, sha256(text))
+    blocks = [(1, reveal(text, FOLD))] if folded else _blocks(text)
+    return Shown(blocks, parts, not folded, len(text), size, sha256(text))
+
+
+def _blocks(text: str) -> list[tuple[int, str]]:
+    starts = range(0, len(text), BLOCK)
+    return [(start + 1, reveal(text[start : start + BLOCK], BLOCK)) for start in starts]
 
 
 def effective(request: ApprovalRequest) -> str:

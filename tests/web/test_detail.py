@@ -74,7 +74,9 @@ def test_arguments_are_compared_with_the_last_approved_call_of_the_tool(client_o
     assert "not there this time" in page
     assert page.count("as last time") == 2
     assert "never" not in page
-    foreign = plain(seen(client_of("approver"), address(hold(arguments={"branch": "x", "query": "q"}, agent="research"))))
+    foreign = plain(
+        seen(client_of("approver"), address(hold(arguments={"branch": "x", "query": "q"}, agent="research")))
+    )
     assert "by another agent" in foreign
 
 
@@ -285,7 +287,9 @@ def test_an_open_page_learns_of_votes_edits_and_ends(client_of: ClientOf, people
     assert "1 of 2 agree" in plain(fresh)
     assert 'data-changed=""' in fresh
     where = poll(fresh)
-    approvals.vote(request_id=held.pk, user=people.people["approver"], approve=True, arguments={"query": "x"}, via="web")
+    approvals.vote(
+        request_id=held.pk, user=people.people["approver"], approve=True, arguments={"query": "x"}, via="web"
+    )
     fresh = client.get(where).content.decode()
     assert 'data-changed="1"' in fresh
     assert "other arguments, does not count" in plain(fresh)

@@ -126,7 +126,13 @@ def test_a_poll_after_the_session_ended_reloads_the_page(client_of: ClientOf):
 
 def test_every_answer_is_sealed(client_of: ClientOf):
     held, client = hold(), client_of("approver")
-    for address in (QUEUE, f"/approvals/{held.pk}/", "/approvals/history/", "/approvals/figures/", "/approvals/nothing/"):
+    for address in (
+        QUEUE,
+        f"/approvals/{held.pk}/",
+        "/approvals/history/",
+        "/approvals/figures/",
+        "/approvals/nothing/",
+    ):
         answer = client.get(address)
         assert "frame-ancestors 'none'" in answer["Content-Security-Policy"]
         assert "script-src 'self'" in answer["Content-Security-Policy"]
@@ -138,7 +144,12 @@ def test_every_answer_is_sealed(client_of: ClientOf):
 def test_looking_changes_nothing(client_of: ClientOf):
     held, client = hold(), client_of("approver")
     before = (AuditEntry.objects.count(), ApprovalRequest.objects.values().get())
-    for address in (f"/approvals/{held.pk}/", f"/approvals/{held.pk}/?do=approve&reason=x", f"/approvals/{held.pk}/live/", QUEUE):
+    for address in (
+        f"/approvals/{held.pk}/",
+        f"/approvals/{held.pk}/?do=approve&reason=x",
+        f"/approvals/{held.pk}/live/",
+        QUEUE,
+    ):
         for ask in (client.get, client.head):
             assert ask(address, headers={"Purpose": "prefetch", "Sec-Purpose": "prefetch"}).status_code == 200
     for ask in (client.put, client.delete, client.patch):
@@ -147,7 +158,9 @@ def test_looking_changes_nothing(client_of: ClientOf):
     assert (AuditEntry.objects.count(), ApprovalRequest.objects.values().get()) == before
 
 
-def test_a_thousand_waiting_calls_cost_a_bounded_number_of_questions(client_of: ClientOf, capsys: pytest.CaptureFixture[str]):
+def test_a_thousand_waiting_calls_cost_a_bounded_number_of_questions(
+    client_of: ClientOf, capsys: pytest.CaptureFixture[str]
+):
     client = client_of("approver")
     bulk(30)
     with CaptureQueriesContext(connection) as few:

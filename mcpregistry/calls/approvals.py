@@ -267,8 +267,10 @@ class Approvals:
     def _look(self, request_id: str, now: datetime) -> tuple[ApprovalRequest, int, str]:
         """In a database thread: the request, the configuration as it is this moment, and whether the votes hold."""
         revision = self._live.refresh().revision
-        holding.expire(request_id=request_id, now=now)
         request = holding.load(request_id)
+        if request.execute_by is not None and request.execute_by <= now:
+            holding.expire(request_id=request_id, now=now)
+            request = holding.load(request_id)
         return request, revision, approvals.lost_votes(request)
 
     async def _claim(self, call: Call, revision: int) -> Call | None:

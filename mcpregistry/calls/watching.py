@@ -13,7 +13,7 @@ from mcpregistry.services import holding
 
 log = structlog.get_logger(__name__)
 
-LOOK_EVERY = 0.08  # seconds; a decision made anywhere is seen in a tenth of a second
+LOOK_EVERY = 0.05  # seconds; a decision made anywhere is seen in less than a tenth of a second
 _AFTER_FAULT = 1.0
 
 

@@ -526,3 +526,16 @@ async def test_the_person_at_the_host_confirms_where_the_rule_says_so(site: Make
     assert await here.engine.approvals.confirm(ticket, "the person at host") == State.READY
     assert (await call).state == State.SUCCEEDED
     assert await db_call(holding.find, held_id=request.pk, agent_slug="other") is None
+
+
+async def test_an_approval_is_seen_and_its_call_sent_in_a_moment(site: Make, asking: Server, bob: User):
+    """At most 300 ms from the decision to the claim, which the database alone carries from one to the other."""
+    here: Site = await site()
+    for number in range(5):
+        call = calling(here, {"n": number})
+        await held()
+        await vote(bob)
+        await call
+    rows = await db_call(lambda: list(ApprovalRequest.objects.select_related("call")))
+    took = sorted((each.call.dispatched_at - each.decided_at).total_seconds() for each in rows)
+    assert took[0] <= 0.3, took

@@ -171,6 +171,9 @@ class _Follower:
         self._cancel_sent = False
         self._heard = asyncio.Event()
         self.work = asyncio.ensure_future(self._run())
+        if not followed.remote:  # its process is all that knows of the task
+            release = pool.hold(followed.server_id)
+            self.work.add_done_callback(lambda _: release())
 
     def hear(self, wish: Wish) -> None:
         self._wish = wish
@@ -256,10 +259,10 @@ class _Follower:
             following.note, followed=self.followed, message=_message(seen), requests=asked, poll_ms=_poll(seen)
         )
 
-    def _pause(self, seen: Mapping[str, Any]) -> float:
-        """As the server wishes, but never so long that its connection would be closed as idle."""
-        idle = self._pool.idle_seconds(self.followed.server_id) or LONGEST_PAUSE * 2
-        return max(min(_poll(seen) / 1000, LONGEST_PAUSE, idle / 2), 0.05)
+    @staticmethod
+    def _pause(seen: Mapping[str, Any]) -> float:
+        """As the server wishes, within reason."""
+        return max(min(_poll(seen) / 1000, LONGEST_PAUSE), 0.05)
 
     def _hopeless(self, error: SlipsnisseError, failing_since: float) -> bool:
         it = self.followed

@@ -135,14 +135,25 @@ class Pool:
         try:
             result = await connection.task(method, task_id, params, timeout=seconds_left(deadline), host=host)
             return await _shown(result, slot, connection, method)
+        except ToolRefused as error:
+            refusal, found = refusal_without_secrets(error, connection.blotter)
+            slot.tell_secrets(method, found)
+            raise refusal from None
         finally:
             slot.leave()
 
-    def idle_seconds(self, server_id: int) -> float | None:
-        """After how long without a request its connection is closed; None: never."""
+    def hold(self, server_id: int) -> Callable[[], None]:
+        """Keep the server's connection open, however idle, until the returned function is called."""
         slot = self._slots.get(server_id)
-        limits = slot.target.limits if slot is not None and slot.target is not None else None
-        return limits.idle_timeout or None if limits is not None else None
+        connection = slot.connection if slot is not None else None
+        if connection is None:
+            return lambda: None
+        connection.in_flight += 1
+
+        def release() -> None:
+            connection.in_flight -= 1
+
+        return release
 
     async def discover(self, server_id: int) -> Discovery:
         """Read the server's tools now. Raises DownstreamError."""

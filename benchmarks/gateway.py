@@ -2,7 +2,8 @@
 
     .venv/bin/python -m benchmarks.gateway [--quick] [--out FILE]
 
-Prints tables and writes JSON. Policy and durable audit are on (SQLite, synchronous FULL). On a busy
+Prints tables and writes JSON. Policy (a rule with a condition) and durable audit (SQLite, synchronous
+FULL) are on, and every call carries a progress token, as those of real hosts do. On a busy
 machine calls per second swing; CPU microseconds per call are steady, so compare those. Linux only
 (it reads /proc).
 """
@@ -209,7 +210,7 @@ def _starts(times: int) -> dict[str, Any]:
     first, later = runs[0], runs[1:]
     middle = {key: sorted(run[key] for run in later)[len(later) // 2] for key in later[0]}
     web = sorted(web_start() for _ in range(times))[times // 2]
-    print(f"\nrunmcp, first start ever:  answer {first['answer_s']:.2f} s, tools/list {first['list_s']:.2f} s")
+    print(f"\nrunmcp, first start:       answer {first['answer_s']:.2f} s, tools/list {first['list_s']:.2f} s")
     print(
         f"runmcp, later starts:      answer {middle['answer_s']:.2f} s, tools/list {middle['list_s']:.2f} s, "
         f"first call {middle['call_s']:.2f} s, peak {middle['peak_mb']:.0f} MB"

@@ -18,14 +18,16 @@ from urllib.parse import urlsplit
 META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
     "io.modelcontextprotocol/clientInfo": {"name": "load", "version": "1"},
-    "io.modelcontextprotocol/clientCapabilities": {},
+    "io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}, "url": {}}},
 }
+# As real hosts do: each sends a progress token with every call.
+CALL_META = META | {"progressToken": 7, "claudecode/toolUseId": "toolu_01"}
 
 
 def request(url: str, token: str, method: str, params: dict[str, object], request_id: int = 1) -> bytes:
     """One whole HTTP request."""
     parts = urlsplit(url)
-    message = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params | {"_meta": META}}
+    message = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": {"_meta": META} | params}
     body = json.dumps(message).encode()
     name = f"Mcp-Name: {params['name']}\r\n" if "name" in params else ""
     head = (
@@ -55,7 +57,7 @@ async def exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, r
 
 async def run(url: str, token: str, tool: str, concurrency: int, calls: int) -> dict[str, float]:
     parts = urlsplit(url)
-    raw = request(url, token, "tools/call", {"name": tool, "arguments": {"text": "x" * 100}})
+    raw = request(url, token, "tools/call", {"name": tool, "arguments": {"text": "x" * 100}, "_meta": CALL_META})
     left, times = iter(range(calls)), []
 
     async def one() -> None:

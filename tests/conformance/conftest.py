@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import pytest
 
@@ -24,15 +25,30 @@ class OpenWeb(Web):
         self._env |= {"SLIPSNISSE_ORIGINS": f"http://{self.address}"}
 
 
-@pytest.fixture(scope="module")
-def site(stage: Stage) -> Iterator[Web]:
-    running = OpenWeb(stage.env)
+class WithoutLanes(OpenWeb):
+    module = "tests.conformance.without_lanes"
+
+
+@contextmanager
+def started(running: Web) -> Iterator[Web]:
     running.start()
     try:
         running.wait_ready()
         yield running
     finally:
         running.stop()
+
+
+@pytest.fixture(scope="module")
+def site(stage: Stage) -> Iterator[Web]:
+    with started(OpenWeb(stage.env)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def site_without_lanes(stage: Stage) -> Iterator[Web]:
+    with started(WithoutLanes(stage.env)) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

@@ -65,6 +65,14 @@ def test_nine_of_the_ten_task_scenarios_pass_and_the_suite_skips_the_tenth(outco
     assert lines[SKIPPED_BY_THE_SUITE] == ["SKIPPED tasks-status-notifications"]
 
 
+def test_the_lanes_change_no_line(outcome, site_without_lanes, token):
+    """The same checks with the same verdicts when every request goes through the SDK."""
+    site_without_lanes.wait_known(token)
+    slow = run(site_without_lanes.url(), token, "--requirements", "2026-07-28")
+    assert slow.lines == outcome("2026-07-28").lines
+    assert len(slow.lines) > len(PASS["2026-07-28"])
+
+
 def test_a_server_that_is_not_there_fails(token):
     """That a run can fail at all."""
     found = run("http://127.0.0.1:9/mcp", token, "--scenario", "tools-list")

@@ -130,6 +130,8 @@ class Stage:
 class Web:
     """A web process of the site on a loopback socket of its own."""
 
+    module = "controlplane.web"
+
     def __init__(self, env: Mapping[str, str]) -> None:
         self._env = dict(env) | {"SLIPSNISSE_PROCESS": "web", "SLIPSNISSE_LOG_FORMAT": "json"}
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=512)
@@ -145,7 +147,7 @@ class Web:
         """One more process on the same socket; returns when it is ready."""
         number = self._socket.fileno()
         process = subprocess.Popen(
-            [sys.executable, "-m", "controlplane.web", "--fd", str(number)],
+            [sys.executable, "-m", self.module, "--fd", str(number)],
             cwd=ROOT, env=self._env, pass_fds=[number], stdout=self._log, stderr=self._log,
         )  # fmt: skip
         self.processes.append(process)

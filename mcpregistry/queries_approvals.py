@@ -118,7 +118,7 @@ def queue(wanted: Wanted) -> list[Waiting]:
     """What waits, riskiest first and of these the oldest first; as bare rows, for there may be a thousand."""
     heads = {"asked_head": Substr("call__arguments", 1, HEAD + 1), "edited_head": Substr("edited", 1, HEAD + 1)}
     rows = wanted.narrow(ApprovalRequest.objects.waiting()).annotate(**heads).values_list(*_COLUMNS)
-    found = list(rows.order_by("-risk_rank", "asked_at", "id")[:MOST_SHOWN])
+    found: list[tuple[Any, ...]] = list(rows.order_by("-risk_rank", "asked_at", "id")[:MOST_SHOWN])
     votes = _open_votes()
     return [Waiting(*row, tuple(votes.get(row[0], ()))) for row in found]
 

@@ -200,7 +200,7 @@ def another(field: models.Field, value: Any) -> Any:
         return "f" * 32
     if isinstance(field, models.IntegerField | models.FloatField | models.DecimalField):
         return (value or 0) + 1
-    return "other"
+    return "other"[: getattr(field, "max_length", None)]
 
 
 COLUMNS = [

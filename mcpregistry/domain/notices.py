@@ -20,8 +20,8 @@ from enum import StrEnum
 from typing import Any
 
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.formats.redaction import is_secret_name
 from mcpregistry.domain.reveal import reveal
+from mcpregistry.domain.secret_names import is_secret_name
 
 MASK = "•••"
 SHOWN_CHARACTERS = 1_500
@@ -124,12 +124,12 @@ def show(arguments_json: str) -> Shown:
 
 
 def _masked(value: Any, name: str = "") -> Any:
+    if name and is_secret_name(name) and value not in ("", None, [], {}, True, False):
+        return MASK  # whatever is in it
     if isinstance(value, dict):
         return {key: _masked(item, key) for key, item in value.items()}
-    if name and is_secret_name(name) and value not in ("", None, [], True, False):
-        return MASK
     if isinstance(value, list):
-        return [_masked(item, name) for item in value]
+        return [_masked(item) for item in value]
     return _SECRET_TEXT.sub(rf"\1{MASK}", value) if isinstance(value, str) else value
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, quote, quote_plus, urlsplit
 
-from mcpregistry.domain.formats.redaction import is_secret_name
+from mcpregistry.domain.secret_names import is_secret_name
 
 SHORTEST = 8  # shorter values occur in any text
 BLOT = "[secret]"

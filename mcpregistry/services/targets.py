@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from django.conf import settings
 
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound
-from mcpregistry.domain.formats.redaction import is_secret_name
 from mcpregistry.domain.launch import check_command, check_env, check_pairs, check_url, fill, fill_pairs
 from mcpregistry.domain.redaction import secrets_in
+from mcpregistry.domain.secret_names import is_secret_name
 from mcpregistry.domain.targets import Limits, Target
 from mcpregistry.models import Credential, Server
 from mcpregistry.models.server import Lifecycle, Transport

@@ -19,7 +19,6 @@ from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 
 from mcpregistry import queries_definitions as queries
-from mcpregistry.admin.base import actor
 from mcpregistry.domain.definitions import INSTRUCTIONS
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound, SlipsnisseError
 from mcpregistry.domain.phrases import Severity
@@ -204,6 +203,11 @@ def _revert(request: HttpRequest, definition: Definition) -> str:
 _VERDICTS: dict[str, Callable[[HttpRequest, Definition], str]] = {
     "approve": _approve, "reject": _reject, "revert": _revert,
 }  # fmt: skip
+
+
+def actor(request: HttpRequest) -> str:
+    """The person as the audit log names them, as in the admin."""
+    return f"user:{person(request).get_username()}"
 
 
 def _name(definition: Definition) -> str:

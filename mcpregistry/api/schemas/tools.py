@@ -15,6 +15,8 @@ from mcpregistry.models import Definition, Tool
 
 ToolStatus = Literal["approved", "changed", "quarantined", "rejected", "gone"]
 
+Level = Literal["clean", "note", "suspicious", "danger"]
+
 
 class ToolChange(Input):
     enabled: bool | None = None
@@ -55,7 +57,7 @@ class FindingOut(Schema):
     """What the scanner found: a hint for whoever decides, no verdict. ``where`` is a JSON pointer into ``data``."""
 
     kind: str
-    severity: Literal["note", "suspicious", "danger"]
+    severity: Level
     where: str
     excerpt: str
     why: str
@@ -85,9 +87,9 @@ class DriftOut(Schema):
 
     tool: str
     server: str
-    status: Literal["changed", "quarantined", "rejected", "gone"]
+    status: ToolStatus
     fields: list[str]
-    severity: Literal["clean", "note", "suspicious", "danger"]
+    severity: Level
     last_seen_at: datetime
     approved: int | None
     latest: int | None
@@ -124,7 +126,7 @@ def definition_out(definition: Definition, tool: Tool) -> DefinitionOut:
     )  # fmt: skip
 
 
-_SEVERITIES: dict[int, Literal["clean", "note", "suspicious", "danger"]] = {
+_SEVERITIES: dict[int, Level] = {
     Severity.CLEAN: "clean", Severity.NOTE: "note", Severity.ALARM: "suspicious", Severity.DANGER: "danger",
 }  # fmt: skip
 

@@ -6,6 +6,7 @@ from django.contrib import admin
 from django.urls import include, path
 from django.views.generic import RedirectView
 
+import subagents.api  # noqa: F401 - adds its operations before the API's addresses are made
 from mcpregistry.web.slack import interact
 
 urlpatterns = [

@@ -152,7 +152,7 @@ def allowed(who: Principal, rule: Rule) -> Principal:
         if not rule.agent:
             raise Denied("The token of an agent may only call tools and list its own.", remedy="Use a person's token.")
         return who
-    if who.user is None or not who.user.has_perm(f"mcpregistry.{rule.person}"):
+    if who.user is None or not who.user.has_perm(rule.permission):
         raise Denied(f"This needs the permission '{rule.person}'.", remedy="Ask an admin for a role that has it.")
     return who
 

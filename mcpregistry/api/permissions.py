@@ -11,10 +11,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """``person``: the permission a person needs (app ``mcpregistry``). ``agent``: may an agent's token?"""
+    """``person``: the permission a person needs (of the app ``mcpregistry`` unless it names another).
+    ``agent``: may an agent's token?
+    """
 
     person: str
     agent: bool = False
+
+    @property
+    def permission(self) -> str:
+        return self.person if "." in self.person else f"mcpregistry.{self.person}"
 
 
 TABLE: dict[str, Rule] = {

@@ -11,6 +11,7 @@ from mcpregistry.api.auth import Bearer, Session
 from mcpregistry.api.permissions import TABLE
 from mcpregistry.api.routes import Routes
 from mcpregistry.api.v1 import api
+from subagents import api as _experts  # noqa: F401 - its operations belong to the document
 
 ROLES = ("viewer", "operator", "approver", "admin")
 
@@ -27,6 +28,8 @@ LOWEST = {
         GET /approvals | GET /approvals/{approval_id} | GET /approvals/{approval_id}/result
         | GET /rules | POST /rules/test | GET /rules/{rule_id} | GET /tools/{name}/annotations | GET /permits
         | GET /why | POST /why | GET /drift | GET /config/schema
+        GET /experts | GET /experts/{name} | GET /runs | GET /runs/{run_id} | GET /runs/{run_id}/events
+        GET /runs/{run_id}/accounting
         """,
     "operator": """
         POST /servers | PATCH /servers/{slug} | DELETE /servers/{slug} | POST /servers/{slug}/enable
@@ -34,6 +37,8 @@ LOWEST = {
         POST /servers/{slug}/tests | PATCH /tools/{name} | POST /tools/{name}/call | POST /endpoints
         PATCH /endpoints/{slug} | DELETE /endpoints/{slug} | GET /config/export | POST /config/import
         POST /approvals/{approval_id}/withdraw
+        POST /experts/{name}/runs | POST /runs/{run_id}/cancel | POST /runs/{run_id}/resume
+        POST /runs/{run_id}/replay | POST /runs/{run_id}/calls/{call_id}/settle
         """,
     "approver": """
         POST /definitions/{definition_id}/approve | POST /definitions/{definition_id}/reject
@@ -58,6 +63,12 @@ AGENT = {
     "GET /approvals/{approval_id}",
     "GET /approvals/{approval_id}/result",
     "POST /approvals/{approval_id}/withdraw",
+    "POST /experts/{name}/runs",
+    "GET /runs",
+    "GET /runs/{run_id}",
+    "GET /runs/{run_id}/events",
+    "GET /runs/{run_id}/accounting",
+    "POST /runs/{run_id}/cancel",
 }
 
 

@@ -1,0 +1,140 @@
+"""Runs over REST: started, listed, watched, cancelled; an agent sees its own."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.test import AsyncClient, Client
+from django.utils import timezone
+
+from mcpregistry.models import Agent
+from mcpregistry.services import access
+from subagents.domain.lifecycle import CallState, Exit, RunState
+from subagents.models import ExpertTool, LanguageModel, Provider, Run, ToolCall
+from subagents.services import experts, runs
+
+BASE = "/api/v1"
+
+
+class Caller:
+    def __init__(self, client: Any, token: str = "") -> None:
+        self.client = client
+        self.headers = {"Authorization": f"Bearer {token}"} if token else {}
+
+    def get(self, path: str) -> Any:
+        return self.client.get(BASE + path, headers=self.headers)
+
+    def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        return self.client.post(
+            BASE + path, json.dumps(body or {}), content_type="application/json", headers=self.headers
+        )
+
+
+@pytest.fixture(autouse=True)
+def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("subagents.services.runs.wake", lambda run_id: None)
+
+
+@pytest.fixture
+def expert(live_db: None) -> ExpertTool:
+    provider = Provider.objects.create(slug="acme", kind="compatible", base_url="http://127.0.0.1:9/v1")
+    model = LanguageModel.objects.create(provider=provider, name="small")
+    arguments = {"q": {"type": "string"}, "deep": {"type": "boolean", "default": False}}
+    return experts.save_expert(
+        expert=ExpertTool(name="digest", description="Reads.", arguments=arguments), targets=[model], actor="test"
+    )
+
+
+def agent(slug: str) -> Caller:
+    row = access.save_agent(agent=Agent(slug=slug), actor="test")
+    return Caller(Client(), access.issue_token(name="t", actor="test", agent=row)[1])
+
+
+def person(role: str) -> Caller:
+    user = User.objects.create_user(role)
+    user.groups.add(Group.objects.get(name=role))
+    return Caller(Client(), access.issue_token(name="t", actor="test", user=user)[1])
+
+
+def test_a_run_is_started_with_defaults_filled_in_and_listed(expert: ExpertTool) -> None:
+    operator = person("operator")
+    started = operator.post("/experts/digest/runs", {"arguments": {"q": "why"}})
+    assert started.status_code == 202
+    run = operator.get(f"/runs/{started.json()['id']}").json()
+    assert (run["state"], run["arguments"]) == ("queued", {"q": "why", "deep": False})
+    assert [r["id"] for r in operator.get("/runs?expert=digest&state=queued").json()["items"]] == [run["id"]]
+    assert operator.get("/runs?state=done").json()["items"] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "status", "code"),
+    [
+        ("digest", {"q": 5}, 422, "ARGUMENTS_INVALID"),
+        ("digest", {}, 422, "ARGUMENTS_INVALID"),
+        ("nothing", {"q": "x"}, 404, "NOT_FOUND"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_anything_is_spent(
+    expert: ExpertTool, name: str, arguments: dict[str, Any], status: int, code: str
+) -> None:
+    answer = person("operator").post(f"/experts/{name}/runs", {"arguments": arguments})
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert not Run.objects.exists()
+
+
+def test_a_tool_without_a_model_that_is_on_is_refused(expert: ExpertTool) -> None:
+    Provider.objects.update(enabled=False)
+    answer = person("operator").post("/experts/digest/runs", {"arguments": {"q": "x"}})
+    assert answer.json()["code"] == "DENIED"
+    assert "switched on" in answer.json()["message"]
+
+
+def test_an_agent_starts_what_it_may_and_sees_its_own(expert: ExpertTool) -> None:
+    ann, bob = agent("ann"), agent("bob")
+    assert ann.post("/experts/digest/runs", {"arguments": {"q": "x"}}).status_code == 404
+    expert.users.add(Agent.objects.get(slug="ann"))
+    run = ann.post("/experts/digest/runs", {"arguments": {"q": "x"}}).json()
+    assert [r["id"] for r in ann.get("/runs").json()["items"]] == [run["id"]]
+    assert bob.get("/runs").json()["items"] == []
+    for answer in (bob.get(f"/runs/{run['id']}"), bob.post(f"/runs/{run['id']}/cancel")):
+        assert answer.status_code == 404
+    assert ann.post(f"/runs/{run['id']}/cancel").status_code == 200
+    assert Run.objects.get().cancel_requested
+    assert ann.post(f"/runs/{run['id']}/resume").status_code == 403
+
+
+def test_an_unknown_call_is_settled_once(expert: ExpertTool) -> None:
+    operator = person("operator")
+    run = runs.start(expert="digest", arguments={"q": "x"}, origin="rest")
+    call = ToolCall.objects.create(run=run, turn_number=1, index=0, name="write", state=CallState.UNKNOWN)
+    path = f"/runs/{run.pk}/calls/{call.pk}/settle"
+    assert operator.post(path, {"what": "failed", "note": "no row"}).json()["calls"][0]["state"] == "failed"
+    assert operator.post(path, {"what": "done"}).status_code == 409
+    assert operator.post(path, {"what": "maybe"}).status_code == 422
+
+
+def test_an_expert_tool_shows_its_figures(expert: ExpertTool) -> None:
+    run = runs.start(expert="digest", arguments={"q": "x"}, origin="rest")
+    Run.objects.filter(pk=run.pk).update(state=RunState.DONE, exit=Exit.ANSWER, savings={"context_saved": -5})
+    shown = person("viewer").get("/experts/digest").json()
+    assert (shown["models"], shown["agent"], shown["figures"]["saved"]) == (["acme/small"], "expert.digest", -5)
+    assert shown["figures"]["costs_more"]
+
+
+async def test_watching_tells_every_change_and_ends_with_the_run(expert: ExpertTool) -> None:
+    from mcpregistry.db import db_call
+
+    run = await db_call(runs.start, expert="digest", arguments={"q": "x"}, origin="rest")
+    viewer = await db_call(person, "viewer")
+    answer = await AsyncClient().get(f"{BASE}/runs/{run.pk}/events", headers=viewer.headers)
+    assert answer["Content-Type"] == "text/event-stream"
+    seen = []
+    async for chunk in answer.streaming_content:  # type: ignore[union-attr]
+        seen.append(json.loads(chunk.decode().split("data: ", 1)[1])["state"])
+        if len(seen) == 1:
+            ended = {"state": RunState.FAILED, "exit": Exit.AUTH, "finished_at": timezone.now()}
+            await db_call(Run.objects.filter(pk=run.pk).update, **ended)
+    assert seen == ["queued", "failed"]

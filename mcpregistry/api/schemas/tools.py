@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from ninja import Schema
 
@@ -151,7 +151,7 @@ def drift_out(tool: Tool) -> DriftOut:
     old, new = tool.pinned, tool.latest
     fields = differences(old.data, new.data) if old and new and old.pk != new.pk else []
     return DriftOut(
-        tool=str(tool), server=tool.server.slug, status=tool.status, fields=fields,
+        tool=str(tool), server=tool.server.slug, status=cast(ToolStatus, tool.status), fields=fields,
         severity=_SEVERITIES[new.severity if new else 0], last_seen_at=tool.last_seen_at,
         approved=tool.pinned_id, latest=tool.latest_id,
     )  # fmt: skip

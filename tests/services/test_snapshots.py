@@ -23,7 +23,9 @@ def fill(count: int) -> None:
         agent, endpoint = Agent.objects.create(slug=f"a{n}"), Endpoint.objects.create(slug=f"e{n}")
         for name in ("x", "y"):
             tool = Tool.objects.create(server=server, name=name, first_seen_at=NOW, last_seen_at=NOW)
-            tool.pinned = tool.latest = Definition.objects.create(tool=tool, hash=name, body=json.dumps({"name": name}), seen_at=NOW)
+            tool.pinned = tool.latest = Definition.objects.create(
+                tool=tool, hash=name, body=json.dumps({"name": name}), seen_at=NOW
+            )
             tool.save()
         Grant.objects.create(agent=agent, server=server)
         Grant.objects.create(endpoint=endpoint, tool=tool)

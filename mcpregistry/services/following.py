@@ -177,13 +177,14 @@ _RECORDED = 64 * 1024  # as the recorder keeps
 
 def orphans(now: datetime) -> list[str]:
     """Tasks at remote servers that nobody follows, a batch at a time."""
-    waiting = _open_tasks().filter(call__lease_until__lt=now).order_by("call__lease_until")
-    return list(waiting.values_list("pk", flat=True)[:_BATCH])
+    waiting = _followed_calls().filter(lease_until__lt=now).order_by("lease_until")
+    return list(waiting.values_list("task__pk", flat=True)[:_BATCH])
 
 
-def _open_tasks() -> QuerySet[Task]:
-    remote = Task.objects.exclude(downstream_id="").filter(call__state=State.DISPATCHED)
-    return remote.exclude(server=None).exclude(server__transport=_STDIO)
+def _followed_calls() -> QuerySet[Invocation]:
+    """From the few open calls to their tasks, not the other way round: ended tasks are many."""
+    remote = tasks.open_calls().filter(state=State.DISPATCHED, task__server__isnull=False)
+    return remote.exclude(task__downstream_id="").exclude(task__server__transport=_STDIO)
 
 
 @transaction.atomic
@@ -205,9 +206,10 @@ def release(*, followed: Followed, now: datetime) -> None:
     held.update(lease_until=now - timedelta(milliseconds=1))
 
 
-def left_to_followers(now: datetime) -> QuerySet:
+def left_to_followers(now: datetime) -> list[str]:
     """Keys of calls that the reaper does not end yet: some process will follow their task."""
-    return _open_tasks().filter(call__lease_until__gte=now - PATIENCE).values("call_id")
+    left = _followed_calls().filter(lease_until__lt=now, lease_until__gte=now - PATIENCE).order_by("lease_until")
+    return list(left.values_list("pk", flat=True))
 
 
 def _followed(task: Task) -> Followed:

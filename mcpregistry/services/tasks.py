@@ -42,7 +42,7 @@ def create(
     Raises Busy when the agent has too many open.
     """
     now = now or timezone.now()
-    if _open_calls().filter(agent_slug=agent, task__isnull=False)[:MAX_OPEN].count() >= MAX_OPEN:
+    if open_calls().filter(agent_slug=agent, task__isnull=False)[:MAX_OPEN].count() >= MAX_OPEN:
         raise Busy(f"The agent has {MAX_OPEN:,} tasks open.", remedy="Wait until some have ended, or cancel some.")
     return Task.objects.create(
         id=secrets.token_urlsafe(32), call_id=call_id, agent_slug=agent, endpoint_slug=endpoint,
@@ -51,7 +51,8 @@ def create(
     )  # fmt: skip
 
 
-def _open_calls() -> QuerySet[Invocation]:
+def open_calls() -> QuerySet[Invocation]:
+    """Of all agents, by the index of open calls."""
     return Invocation.objects.extra(where=[f"mcpregistry_invocation.{_IS_OPEN}"])  # noqa: S610 - a constant
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Group, User
 
+from mcpregistry.calls.background import Background
 from mcpregistry.models import PolicyRule
 from mcpregistry.services.roles import install_roles
 from tests.fakes import sdk
@@ -21,6 +22,7 @@ from tests.fakes.targets import LOOPBACK, SERVERS
 
 ABLE = TASKS | FORM
 Open = Callable[..., Any]
+IMPATIENT: dict[str, Any] = {"connect_timeout": 60, "idle_timeout": 1}
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +65,7 @@ def token(stage: Stage, site: Web, addresses: dict[str, str], journal: Path) -> 
         stage.server("remote", tasks_server.TOOLS, url=addresses["remote"], **reachable),
         stage.server("asks", conformance_server.TOOLS, url=addresses["asks"], **reachable),
         stage.server("local", tasks_server.TOOLS, command=command, connect_timeout=60),
+        stage.server("sleepy", tasks_server.TOOLS, command=command, env={"FAKE_POLL_MS": "2500"}, **IMPATIENT),
         stage.fake("echo", listed("echo"), FAKE_JOURNAL=str(journal)),
     ]
     PolicyRule.objects.create(name="ask about echo", server=rows[-1], outcome="ask")
@@ -70,6 +73,14 @@ def token(stage: Stage, site: Web, addresses: dict[str, str], journal: Path) -> 
     token = stage.agent("local", *rows)
     site.wait_known(token)
     return token
+
+
+@pytest.fixture(scope="module")
+def worker(token: str) -> Iterator[Background]:
+    """What runs approved calls in a worker process."""
+    running = Background()
+    yield running
+    running.close()
 
 
 @pytest.fixture(params=["http", "stdio"])

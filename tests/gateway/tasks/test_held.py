@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -20,14 +19,6 @@ from tests.fakes.stage import fresh, outside
 from tests.gateway.tasks.play import ask, begin, call, look, text_of, until
 
 pytestmark = pytest.mark.e2e
-
-
-@pytest.fixture(scope="module")
-def worker(token: str) -> Iterator[Background]:
-    """What runs approved calls in a worker process."""
-    running = Background()
-    yield running
-    running.close()
 
 
 async def held(task_id: str) -> ApprovalRequest:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
 
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.models import AuditEntry, Invocation, PolicyRule, Server
+from mcpregistry.models import ApprovalRequest, AuditEntry, Invocation, PolicyRule, Server
+from mcpregistry.services import approvals
 from tests.fakes.hosts import FORM, Host
 from tests.fakes.stage import outside
-from tests.gateway.tasks.play import begin, call, text_of
+from tests.gateway.tasks.play import begin, call, text_of, until
 
 pytestmark = pytest.mark.e2e
 ALL = FORM | {"sampling": {}, "roots": {}}
@@ -67,17 +69,23 @@ async def test_a_host_that_cannot_bear_it_is_told_plainly(opened, door, era, abi
     assert "INPUT_NEEDED" in text_of(refused)
 
 
-async def test_nothing_is_added_to_what_people_approved(opened):
+async def test_nothing_is_added_to_what_people_approved(opened, bob, worker):
     """A held call goes to the server as it was decided on: it cannot be continued with answers."""
     server = await outside(Server.objects.get, slug="asks")
     rule = await outside(PolicyRule.objects.create, name="ask about asks", server=server, outcome="ask")
+    said = {"user_name": {"action": "accept", "content": {"name": "Ann"}}}
     try:
-        async with opened() as host:
-            said = {"user_name": {"action": "accept", "content": {"name": "Ann"}}}
-            held = (await again(host, f"{PREFIX}elicitation", inputResponses=said))["result"]
-            assert held["resultType"] == "task"
+        async with opened() as host, asyncio.timeout(60):
+            while "taskId" not in (held := (await again(host, f"{PREFIX}elicitation", inputResponses=said))["result"]):
+                await asyncio.sleep(0.05)  # until the rule has reached the process
+            request = await outside(ApprovalRequest.objects.get, call__task__pk=held["taskId"])
+            await outside(approvals.vote, request_id=request.pk, user=bob, approve=True, via="web")
+            worker.run(request.call_id)
+            seen = await until(host, held["taskId"])
     finally:
         await outside(rule.delete)
+    assert seen["result"]["isError"] is True
+    assert "INPUT_NEEDED" in text_of(seen["result"])
 
 
 async def test_the_answers_are_noted_by_their_hash_only(opened):

@@ -140,6 +140,13 @@ async def test_a_host_that_cannot_be_asked_gets_no_task_that_asks(opened):
     assert "elicitation/create" in text_of(seen["result"])
 
 
+async def test_a_servers_process_is_not_put_to_sleep_while_it_works_on_a_task(opened):
+    """It asks to be polled less often than idle connections are closed."""
+    async with opened() as host:
+        seen = await until(host, await begin(host, "sleepy__slow_compute", seconds=3, label="awake"))
+    assert seen["result"]["structuredContent"] == {"label": "awake"}
+
+
 async def test_many_tasks_at_once_each_end_with_their_own_result(opened):
     labels = [fresh("many") for _ in range(40)]
     async with opened() as host:

@@ -9,12 +9,11 @@ from typing import Any
 
 import msgspec
 
-_TAGS = {"image": "[Image]", "audio": "[Audio]", "resource": "[Resource]"}
 PAGE = 8_000  # characters that one page of a stored output holds at most
 
 
 def flattened(result: Mapping[str, Any]) -> str:
-    """The text of a result: text parts joined by line breaks, others as tags such as ``[Image]``.
+    """The text of a result: text parts joined by line breaks, others as tags: ``[image: image/png, 512 bytes]``.
 
     A result with structured content only is shown as compact JSON: some servers send nothing else.
     """
@@ -30,9 +29,14 @@ def _part(part: Mapping[str, Any]) -> str:
         return str(part.get("text") or "")
     if kind == "resource_link":
         return f"[resource_link: {part.get('uri')}]"
-    if kind == "resource" and isinstance(part.get("resource"), dict) and "text" in part["resource"]:
-        return str(part["resource"]["text"])
-    return _TAGS.get(str(kind), f"[{kind}]")
+    if kind == "resource":
+        resource = part.get("resource") if isinstance(part.get("resource"), dict) else {}
+        assert resource is not None
+        return str(resource["text"]) if "text" in resource else f"[resource: {resource.get('uri')}]"
+    data = part.get("data")
+    if isinstance(data, str):  # base64, which has four characters for three bytes
+        return f"[{kind}: {part.get('mimeType')}, {len(data) * 3 // 4 - data.count('=')} bytes]"
+    return f"[{kind}]"
 
 
 def handle_of(run: str, place: str) -> str:

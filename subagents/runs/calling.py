@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+import structlog
 from django.utils import timezone
 
 from mcpregistry.db import db_call
@@ -22,6 +23,8 @@ from subagents.runs import lease, records, telemetry
 from subagents.runs.records import Ended
 from subagents.runs.toolbox import Toolbox, ended, read_output, recorded
 from subagents.runs.views import RunView
+
+log = structlog.get_logger(__name__)
 
 _OPEN = {State.PENDING, State.READY}
 _MOST_ATTEMPTS = 3  # of a call that repeating cannot harm
@@ -115,12 +118,15 @@ class _Room:
         async with self._lock:
             shown, store = _sized(end, self._seen, call)
             target = max(self._seen.spec.targets, key=lambda t: t.room, default=None)
-            if target is not None and not await self._fits(target, shown.text):
-                shown = Ended(end.state, REFUSAL, end.whole, is_error=True)
+            over = None if target is None else await self._over(target, shown.text)
+            if over is not None:
+                shown = Ended(end.state, REFUSAL, end.whole, is_error=True, facts=_details(over))
+                log.info("agent:context", run=held.run, call=call.name, **_details(over))
                 await db_call(records.must_conclude, held, Exit.TOKEN_LIMIT)
             await db_call(records.end_call, held, call.id, shown, was=was, store=store)
 
-    async def _fits(self, target: TargetSpec, text: str) -> bool:
+    async def _over(self, target: TargetSpec, text: str) -> Reckoning | None:
+        """None: the text fits, and is counted in. Else what did not fit."""
         count = counter(target.tokenizer, target.label)
         if self._used is None:
             self._used = await asyncio.to_thread(_known, self._seen, count)
@@ -131,9 +137,18 @@ class _Room:
         if self._full or not reckoning.fits:
             self._full = True
             _tell(target, reckoning)
-            return False
+            return reckoning
         self._used = reckoning.projected
-        return True
+        return None
+
+
+def _details(reckoning: Reckoning) -> dict[str, int]:
+    """In the names of the third source design."""
+    return {
+        "projected_tokens": reckoning.projected,
+        "limit_tokens": reckoning.limit,
+        "remaining_tokens": reckoning.remaining,
+    }
 
 
 def _known(seen: RunView, count: Any) -> int:

@@ -111,7 +111,7 @@ def end_call(lease: Lease, call_id: int, ended: Ended, *, was: CallState, store:
         call = ToolCall.objects.get(pk=call_id)
         stored = _stored(run, call, ended.whole) if store else None
         _move(call_id, was, ended.state, result=ended.text, is_error=ended.is_error, stored=stored,
-              raw_characters=len(ended.whole), finished_at=timezone.now())  # fmt: skip
+              raw_characters=len(ended.whole), details=ended.facts, finished_at=timezone.now())  # fmt: skip
 
 
 def move_call(lease: Lease, call_id: int, *, was: CallState, to: CallState) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from mcpregistry.models import Invocation
-from subagents.domain.context import REFUSAL
 from subagents.models import Attempt, Run, ToolCall, Turn
 
 
@@ -50,7 +49,7 @@ def _calls(run: Run) -> Iterator[dict[str, Any]]:
             "charactersIn": len(call.arguments),
             "charactersOut": call.raw_characters or len(call.result),
         }
-        yield entry | ({"details": {"refused": "context window"}} if call.result == REFUSAL else {})
+        yield entry | ({"details": call.details} if call.details else {})
 
 
 def _head(run: Run, kind: str, at: Any, status: str, latency: float | None) -> dict[str, Any]:

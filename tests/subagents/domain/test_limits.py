@@ -1,0 +1,162 @@
+"""Budgets, the context guard, fallback, savings: tables, and properties where there are any."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from subagents.domain import context, fallback
+from subagents.domain.budget import Spent, affordable, price, reached, reserve
+from subagents.domain.fallback import Ask, Failed, GiveUp, Wait, choose
+from subagents.domain.lifecycle import CALL_MOVES, RUN_ENDS, RUN_MOVES, CallState, Exit, RunState
+from subagents.domain.savings import Counted, money_saved, savings
+from subagents.domain.spec import DEFAULT_WINDOW, ExpertSpec, Prices, TargetSpec
+from subagents.domain.trouble import Trouble, classify
+
+PRICES = Prices(Decimal(1), Decimal(5), Decimal("0.1"), Decimal("1.25"))
+SPEC = ExpertSpec("x", "d", {}, "", (), max_steps=5, max_tokens=1000, max_calls=10, max_cost=Decimal(1), max_seconds=60)
+
+
+def target(model_id: int, window: int = 10_000) -> TargetSpec:
+    return TargetSpec(model_id, f"p/m{model_id}", "p", window, 1_000, 256, "", PRICES)
+
+
+@pytest.mark.parametrize(
+    ("used", "dollars"),
+    [
+        ({"input": 1_000_000, "output": 0}, "1"),
+        ({"input": 0, "output": 1_000_000}, "5"),
+        ({"input": 1_000_000, "output": 0, "cached": 1_000_000}, "0.1"),
+        ({"input": 1_000_000, "output": 0, "cache_write": 1_000_000}, "1.25"),
+        ({"input": 1600, "output": 20, "cached": 400, "cache_write": 200}, "0.00139"),
+    ],
+)
+def test_prices(used: dict[str, int], dollars: str) -> None:
+    assert price(PRICES, **used) == Decimal(dollars)
+
+
+def test_an_unknown_price_is_unknown_and_a_free_model_is_free() -> None:
+    assert price(Prices(input=Decimal(1)), input=1, output=1) is None
+    assert price(Prices(free=True), input=1, output=1) == 0
+
+
+@given(st.integers(0, 10**6), st.integers(1, 10**5), st.integers(0, 10**6), st.integers(0, 10**6))
+def test_what_is_reserved_is_never_less_than_what_it_costs(inp: int, out: int, cached: int, written: int) -> None:
+    cached, written = min(cached, inp), min(written, max(0, inp - cached))
+    cost = price(PRICES, input=inp, output=out, cached=cached, cache_write=written)
+    assert cost is not None
+    assert reserve(PRICES, estimated_input=inp, max_output=out) >= cost
+
+
+@pytest.mark.parametrize(
+    ("spent", "exit"),
+    [
+        (Spent(), None),
+        (Spent(steps=3), None),
+        (Spent(steps=4), Exit.MAX_TURNS),
+        (Spent(seconds=60), Exit.TIME_LIMIT),
+        (Spent(tokens=1000), Exit.BUDGET),
+        (Spent(calls=10), Exit.BUDGET),
+    ],
+)
+def test_limits(spent: Spent, exit: Exit | None) -> None:
+    assert reached(SPEC, spent) == exit
+
+
+def test_money_is_affordable_up_to_its_last_cent() -> None:
+    spent = Spent(cost=Decimal("0.6"))
+    assert affordable(SPEC, spent, Decimal("0.4"))
+    assert not affordable(SPEC, spent, Decimal("0.41"))
+    assert affordable(replace(SPEC, max_cost=None), spent, Decimal(99))
+
+
+def test_the_room_of_a_model_leaves_its_answer_and_its_buffer() -> None:
+    assert target(1).room == 10_000 - 1_000 - 256
+    assert DEFAULT_WINDOW == 131_072
+
+
+def test_results_enter_in_order_until_one_does_not_fit_and_then_none() -> None:
+    assert context.admitted([100, 5_000, 10], target=target(1), known=5_000, ratio=1.0) == [True, False, False]
+    assert context.admitted([100, 10], target=target(1), known=5_000, ratio=1.0) == [True, True]
+
+
+@given(st.lists(st.integers(0, 5_000), max_size=8), st.integers(0, 9_000), st.floats(1, 3))
+def test_what_is_admitted_always_fits(sizes: list[int], known: int, ratio: float) -> None:
+    here = target(1)
+    let_in = context.admitted(sizes, target=here, known=known, ratio=ratio)
+    total = known + sum(round(size * ratio) for size, fits in zip(sizes, let_in, strict=True) if fits)
+    assert total <= max(here.room, known)
+
+
+def failed(model: int, trouble: Trouble, *, ago: float = 100.0, after: float | None = None) -> Failed:
+    return Failed(model, trouble, after, ago)
+
+
+@pytest.mark.parametrize(
+    ("before", "choice"),
+    [
+        ([], Ask(target(1))),
+        ([failed(1, Trouble.AUTH)], Ask(target(2))),
+        ([failed(1, Trouble.OVERLOADED)], Ask(target(2))),
+        ([failed(1, Trouble.OVERLOADED), failed(2, Trouble.OVERLOADED)], Ask(target(1))),
+        ([failed(1, Trouble.AUTH), failed(2, Trouble.QUOTA)], GiveUp(Exit.QUOTA, Trouble.QUOTA)),
+        ([failed(1, Trouble.BAD_REQUEST)], GiveUp(Exit.MODEL, Trouble.BAD_REQUEST)),
+        ([failed(1, Trouble.CONTEXT), failed(2, Trouble.CONTEXT)], GiveUp(Exit.TOKEN_LIMIT, Trouble.CONTEXT)),
+        (
+            [failed(1, Trouble.RATE_LIMITED, after=30, ago=10), failed(2, Trouble.RATE_LIMITED, after=20, ago=10)],
+            Wait(10),
+        ),
+        ([failed(1, Trouble.RATE_LIMITED, after=999, ago=10), failed(2, Trouble.AUTH)], Wait(50)),
+    ],
+)
+def test_fallback(before: list[Failed], choice: object) -> None:
+    assert choose([target(1), target(2)], before) == choice
+
+
+@given(st.lists(st.tuples(st.integers(1, 2), st.sampled_from(Trouble)), max_size=12))
+def test_no_target_is_asked_more_often_than_the_rounds(attempts: list[tuple[int, Trouble]]) -> None:
+    before: list[Failed] = []
+    for _, trouble in attempts:
+        choice = choose([target(1), target(2)], before)
+        if not isinstance(choice, Ask):
+            break
+        before.append(failed(choice.target.model_id, trouble))
+    for model in (1, 2):
+        assert sum(f.model_id == model for f in before) <= fallback.ROUNDS
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "text", "trouble"),
+    [
+        ("APIError", 403, "forbidden", Trouble.AUTH),
+        ("BadRequestError", 403, "forbidden", Trouble.AUTH),
+        ("InternalServerError", 500, "Connection error.", Trouble.NETWORK),
+        ("APIError", 529, "overloaded", Trouble.OVERLOADED),
+        ("RateLimitError", 429, "You exceeded your current quota", Trouble.QUOTA),
+        ("ContextWindowExceededError", 400, "too long", Trouble.CONTEXT),
+        ("SomethingNew", None, "?", Trouble.OVERLOADED),
+        ("SomethingNew", 418, "?", Trouble.BAD_REQUEST),
+    ],
+)
+def test_troubles(name: str, status: int | None, text: str, trouble: Trouble) -> None:
+    assert classify(name, status, text) == trouble
+
+
+def test_savings_are_negative_when_they_are() -> None:
+    long = Counted(12_704, 175, 163, 2_275 + 83, 83, 34_415, 4)
+    assert savings(long) == {
+        "context_saved": 12_716, "definitions_saved": 2_275, "compression": 79.01, "reread_tax": 2.67,
+        "results": 12_704, "calls": 175, "returned": 163,
+    }  # fmt: skip
+    assert savings(Counted(10, 5, 100, 50, 83, 500, 1))["context_saved"] == -85
+    assert money_saved(long, cost=Decimal("0.011"), input_price=Decimal(5), output_price=Decimal(25)) > 0
+
+
+def test_states_end_where_they_must() -> None:
+    assert {RunState.DONE, RunState.FAILED, RunState.CANCELLED} == RUN_ENDS
+    assert all(target in RunState for targets in RUN_MOVES.values() for target in targets)
+    assert CallState.STARTED not in CALL_MOVES[CallState.UNKNOWN], "nothing in doubt is started again by itself"

@@ -1,0 +1,66 @@
+"""Results as models read them: flattened, paged, searched."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from subagents.domain.outputs import flattened, found, handle_of, page, preview
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        ({"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, "a\nb"),
+        ({"content": [{"type": "image", "data": "aGVsbG8=", "mimeType": "image/png"}]}, "[image: image/png, 5 bytes]"),
+        ({"content": [{"type": "resource", "resource": {"uri": "f:/x", "text": "inside"}}]}, "inside"),
+        ({"content": [{"type": "resource", "resource": {"uri": "f:/x"}}]}, "[resource: f:/x]"),
+        ({"content": [{"type": "resource_link", "uri": "f:/y"}]}, "[resource_link: f:/y]"),
+        ({"content": [{"type": "text", "text": "a"}], "structuredContent": {"b": 1}}, "a"),
+        ({"content": [], "structuredContent": {"b": 1}}, '{"b":1}'),
+        ({"content": [{"type": "hologram"}]}, "[hologram]"),
+        ({}, ""),
+    ],
+)
+def test_flattening(result: dict, text: str) -> None:
+    assert flattened(result) == text
+
+
+@given(
+    st.lists(
+        st.text(st.characters(blacklist_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=50), min_size=1, max_size=60
+    )
+)
+def test_pages_together_are_the_whole(lines: list[str]) -> None:
+    text, read, start = "\n".join(lines), [], 1
+    every = text.splitlines() or [""]
+    while start <= len(every):
+        part = page(text, from_line=start, lines=7, limit=200)
+        assert part.first == start
+        assert part.of == len(every)
+        read += part.text.split("\n") if part.last >= part.first else []
+        start = part.last + 1
+    assert read == every
+
+
+def test_a_line_longer_than_a_page_is_cut_and_says_so() -> None:
+    assert "line of 500 characters" in page("x" * 500, limit=100).text
+
+
+def test_searching_shows_lines_with_their_surroundings() -> None:
+    text = "\n".join(f"line {n}" for n in range(100))
+    shown = found(text, "LINE 50", around=1)
+    assert shown.startswith("1 lines hold")
+    assert "50: line 49\n51: line 50\n52: line 51" in shown
+
+
+def test_a_preview_says_how_to_read_on() -> None:
+    text = preview("abc", "word\n" * 5_000, limit=2_000)
+    assert '"handle": "abc"' in text
+    assert "25000 bytes, 5001 lines" in text
+    assert len(text) < 1_500
+
+
+def test_the_same_place_has_the_same_handle() -> None:
+    assert handle_of("r", "1/0") == handle_of("r", "1/0") != handle_of("r", "1/1")

@@ -32,7 +32,7 @@ from tests.tasks import worker
 
 __all__ = ["stage"]  # a fixture
 
-pytestmark = [pytest.mark.fault, pytest.mark.e2e]
+pytestmark = [pytest.mark.fault, pytest.mark.e2e, pytest.mark.timeout(300)]  # the first test starts the site
 
 # Two tools for each kind of rule: one person decides, or two; and the same where the requester may confirm.
 TOOLS = ("ask", "ask_two", "mine", "mine_two")

@@ -120,7 +120,7 @@ def queue(wanted: Wanted) -> list[Waiting]:
     rows = wanted.narrow(ApprovalRequest.objects.waiting()).annotate(**heads).values_list(*_COLUMNS)
     found: list[tuple[Any, ...]] = list(rows.order_by("-risk_rank", "asked_at", "id")[:MOST_SHOWN])
     votes = _open_votes()
-    return [Waiting(*row, tuple(votes.get(row[0], ()))) for row in found]
+    return [Waiting(*(*row, tuple(votes.get(row[0], ())))) for row in found]
 
 
 def _open_votes() -> dict[str, list[Vote]]:

@@ -135,7 +135,7 @@ def showcase() -> Site:
     hold("postgres", "execute_sql", {"query": "SELECT customer, sum(amount)\nFROM orders\nGROUP BY 1", "limit": 5000},
          agent="research", risk="medium", rule=look, at=now - timedelta(minutes=7), waiting_as="away")  # fmt: skip
     hold("git", "git_commit", {"message": "Update lock file", "query": "."}, risk="medium", rule=look,
-         at=now - timedelta(seconds=70), decide_seconds=110)  # fmt: skip
+         at=now - timedelta(seconds=70), decide_seconds=240)  # fmt: skip
     for agent in ("local", "ci", "research"):
         hold(
             "time", "get_current_time", {"query": "Europe/Oslo"}, agent=agent, risk="low", at=now - timedelta(minutes=1)

@@ -1,0 +1,205 @@
+"""Between the approval and the call: what voids it, what an edit and a permit do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+
+from mcpregistry.calls.call import CallOutcome
+from mcpregistry.db import db_call
+from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, Denied
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.models import Agent, Configuration, Grant, Invocation, Permit, PolicyRule, Server, Tool
+from mcpregistry.services import approvals, definitions, permits, servers
+from mcpregistry.services.permits import PermitWish
+from tests.calls.conftest import ACTOR, Site, tool
+from tests.calls.test_approvals import NUMBER, asking, bob, calling, held, only, pending, person, vote
+
+__all__ = ["asking", "bob"]  # fixtures
+
+Make = Callable[..., Any]
+
+
+# -- what voids an approval --------------------------------------------------------------------------
+
+
+def edit_server() -> None:
+    server = Server.objects.get(slug="echo")
+    server.request_timeout = 77
+    servers.save_server(server=server, actor=ACTOR)
+
+
+def change_definition() -> None:
+    server = Server.objects.get(slug="echo")
+    definitions.observe(server=server, listed=[tool("echo", NUMBER, description="other"), tool("pid")])
+    definitions.approve_waiting(server=server, actor=ACTOR)
+
+
+CHANGES: dict[str, tuple[Callable[[], Any], str]] = {
+    "server edited": (edit_server, "settings of the server echo were changed"),
+    "definition changed": (change_definition, "definition was changed"),
+    "tool switched off": (lambda: Tool.objects.filter(name="echo").update(enabled=False), "not there any more"),
+    "agent switched off": (lambda: Agent.objects.update(enabled=False), "switched off"),
+    "grant withdrawn": (lambda: Grant.objects.all().delete(), "no longer granted"),
+    "grant narrowed": (lambda: Grant.objects.update(argument_pins={"n": 7}), "no longer granted with these arguments"),
+    "rule added": (lambda: PolicyRule(name="new", outcome="ask").save(), "was changed, or another one decides"),
+    "rule denies": (lambda: PolicyRule(name="new", outcome="deny").save(), "was changed, or another one decides"),
+    "approver switched off": (lambda: User.objects.update(is_active=False), "Bob may not approve it any more"),
+    "approver's role taken": (lambda: User.objects.get().groups.clear(), "Bob may not approve it any more"),
+    "approver deleted": (lambda: User.objects.all().delete(), "Bob may not approve it any more"),
+    "arguments in the record": (lambda: Invocation.objects.update(arguments='{"n":2}'), "too few people"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_whatever_changes_after_the_approval_voids_it(
+    site: Make, asking: Server, bob: User, settings: Any, change: str
+):
+    here: Site = await site()
+    first = await pending(here, settings)
+    await vote(bob)
+    act, words = CHANGES[change]
+    await db_call(act)
+    outcome = await here.engine.approvals.run(first.ticket)
+    assert (outcome.state, outcome.error_code) == (State.VOID, "VOID")
+    assert words in outcome.message
+    assert here.sent() == []
+    if change == "arguments in the record":  # nothing but tampering does that: let the record be true again
+        await db_call(lambda: Invocation.objects.update(arguments='{"n":1}'))
+
+
+async def test_a_change_between_the_look_and_the_claim_loses_the_claim(
+    site: Make, asking: Server, bob: User, settings: Any, monkeypatch: pytest.MonkeyPatch
+):
+    here: Site = await site()
+    first = await pending(here, settings)
+    await vote(bob)
+    recorder, changed = here.engine.recorder, []
+    real = recorder.claim
+
+    async def late(row: Any, **facts: Any) -> int:
+        if not changed:
+            changed.append(await db_call(edit_server))
+        return await real(row, **facts)
+
+    monkeypatch.setattr(recorder, "claim", late)
+    outcome = await here.engine.approvals.run(first.ticket)
+    assert (outcome.state, here.sent()) == (State.VOID, [])
+
+
+# -- edits and permits -------------------------------------------------------------------------------
+
+
+async def test_an_edit_runs_instead_and_the_agent_is_told_what_changed(site: Make, asking: Server, bob: User):
+    here: Site = await site()
+    call = calling(here, {"n": 100, "note": "all"})
+    await held()
+    await vote(bob, arguments={"n": 10})
+    outcome = await call
+    assert [sent["arguments"] for sent in here.sent()] == [{"n": 10}]
+    assert outcome.result["content"][0]["text"].splitlines()[1:] == ["- n: 100 -> 10", '- note: "all" -> (absent)']
+    assert outcome.result["structuredContent"]["arguments"] == {"n": 10}
+    assert outcome.result["_meta"]["slipsnisse/approval"]["changed"]["n"] == {"asked": 100, "ran": 10}
+    request, _ = await only()
+    assert (request.call.arguments, request.edited) == ('{"n":100,"note":"all"}', '{"n":10}')
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"n": "10"}, ArgumentsInvalid),
+        ({}, ArgumentsInvalid),
+        ({"n": float("nan")}, ArgumentsInvalid),
+        ({"n": 8}, Denied),
+    ],
+)
+async def test_an_edit_that_does_not_fit_is_refused_and_changes_nothing(
+    site: Make, asking: Server, bob: User, settings: Any, arguments: dict[str, Any], error: type[Exception]
+):
+    await db_call(lambda: Grant.objects.update(argument_pins={"n": 7}))
+    here: Site = await site()
+    await pending(here, settings, {"n": 7})
+    with pytest.raises(error):
+        await vote(bob, arguments=arguments)
+    request, kinds = await only()
+    assert (request.edited, kinds) == ("", ["call.pending"])
+    await vote(bob, False)
+
+
+async def test_votes_on_other_arguments_do_not_count(site: Make, asking: Server, bob: User):
+    def prepare() -> User:
+        PolicyRule(name="two", outcome="ask", quorum=2).save()
+        return person("eve")
+
+    eve = await db_call(prepare)
+    here: Site = await site()
+    call = calling(here)
+    await held()
+    shown = approvals.arguments_hash((await held())[0])
+    await vote(bob, seen=shown)
+    await vote(eve, arguments={"n": 5}, seen=shown)
+    assert (await only())[0].call.state == State.PENDING
+    with pytest.raises(Conflict, match="changed after this page"):
+        await vote(bob, seen=shown)
+    with pytest.raises(Conflict, match="voted on this already"):
+        await vote(eve)
+    await vote(bob)
+    assert (await call).state == State.SUCCEEDED
+    assert [sent["arguments"] for sent in here.sent()] == [{"n": 5}]
+
+
+async def test_a_permit_lets_such_calls_run_and_no_others(site: Make, asking: Server, bob: User, settings: Any):
+    here: Site = await site()
+    call = calling(here, {"n": 1, "note": "a"})
+    wish = PermitWish(until=datetime.now(UTC) + timedelta(hours=1), pins={"n": 1}, uses=2)
+    await held()
+    await vote(bob, permit=wish)
+    await call
+    for note in "bc":
+        outcome = await permitted(here, {"n": 1, "note": note})
+        assert outcome.state == State.SUCCEEDED
+    row = await db_call(lambda: Invocation.objects.order_by("-received_at").first())
+    assert (row.outcome, "permit" in row.reason, "bob" in row.reason) == ("allow", True, True)
+    await pending(here, settings, {"n": 1, "note": "d"})  # used up
+    await pending(here, settings, {"n": 2})  # never covered
+    for request in await held(2):
+        await db_call(approvals.vote, request_id=request.pk, user=bob, approve=False, via="web")
+
+
+async def permitted(here: Site, arguments: dict[str, Any]) -> CallOutcome:
+    """This engine has heard of the permit within a second, as of every change."""
+    async with asyncio.timeout(15):
+        while not here.engine.live.current.permits:
+            await asyncio.sleep(0.01)
+    return await here.call("echo__echo", arguments)
+
+
+ENDS: dict[str, Callable[[Permit], Any]] = {
+    "revoked": lambda permit: permits.revoke(permit=permit, actor=ACTOR),
+    "run out": lambda permit: Permit.objects.update(expires_at=datetime.now(UTC)),
+    "server edited": lambda permit: edit_server(),
+    "giver switched off": lambda permit: User.objects.update(is_active=False),
+    "rule changed": lambda permit: PolicyRule(name="new", outcome="ask").save(),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_a_permit_ends_with_what_it_was_given_for(site: Make, asking: Server, bob: User, settings: Any, end: str):
+    here: Site = await site()
+    call = calling(here)
+    await held()
+    await vote(bob, permit=PermitWish(until=datetime.now(UTC) + timedelta(hours=1)))
+    await call
+    assert (await permitted(here, {"n": 2})).state == State.SUCCEEDED
+    await db_call(lambda: ENDS[end](Permit.objects.get()))
+    async with asyncio.timeout(15):  # a process hears of a change within a second
+        revision = await db_call(lambda: Configuration.objects.get().revision)
+        while here.engine.live.current.revision < revision:
+            await asyncio.sleep(0.01)
+    outcome = await pending(here, settings, {"n": 3})
+    assert await here.engine.approvals.cancel(outcome.ticket, "Enough") == State.CANCELLED

@@ -13,7 +13,7 @@ import pytest
 from mcp import Client
 from mcp.client.stdio import stdio_client
 
-from tests.fakes.stage import MODERN, Stage, Web, folder, listed
+from tests.fakes.stage import MODERN, Stage, Web, folder
 
 pytestmark = pytest.mark.e2e
 BIN = Path(sys.executable).parent
@@ -30,9 +30,9 @@ def repository() -> Path:
 @pytest.fixture(scope="module")
 def token(stage: Stage, site: Web, repository: Path) -> str:
     stage.endpoint()
-    time = stage.server("time", listed("get_current_time"), command=[str(BIN / "mcp-server-time")], connect_timeout=60)
+    time = stage.real("time", "get_current_time", command=[str(BIN / "mcp-server-time")], connect_timeout=60)
     command = [str(BIN / "mcp-server-git"), "--repository", str(repository)]
-    git = stage.server("git", listed("git_log", "git_status"), command=command, connect_timeout=60)
+    git = stage.real("git", "git_log", "git_status", command=command, connect_timeout=60)
     token = stage.agent("local", time, git)
     site.wait_known(token)
     return token

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.externals import ROOT, node_program, npm_module
-from tests.fakes.stage import Stage, Web, folder, listed
+from tests.fakes.stage import Stage, Web, folder
 
 pytestmark = [pytest.mark.e2e, pytest.mark.node]
 INSPECTOR = "@modelcontextprotocol/inspector/package.json"
@@ -30,13 +30,13 @@ def home() -> Path:
 @pytest.fixture(scope="module")
 def token(stage: Stage, site: Web, home: Path) -> str:
     stage.endpoint()
-    everything = stage.server(
-        "everything", listed("echo", "get-sum", "get-tiny-image", "get-structured-content"),
+    everything = stage.real(
+        "everything", "echo", "get-sum", "get-tiny-image", "get-structured-content",
         command=[node_program(), npm_module(EVERYTHING)], connect_timeout=60,
     )  # fmt: skip
-    files = stage.server(
+    files = stage.real(
         "files",
-        listed("read_text_file"),
+        "read_text_file",
         command=[node_program(), npm_module(FILESYSTEM), str(home)],
         connect_timeout=60,
     )

@@ -32,7 +32,8 @@ from mcp.client.streamable_http import streamable_http_client
 from mcpregistry.domain.canonical import stored
 from mcpregistry.domain.definitions import definition_hash, visible
 from mcpregistry.models import Agent, Configuration, Definition, Endpoint, Invocation, Server, Token, Tool
-from mcpregistry.services import access, definitions, servers
+from mcpregistry.services import access, definitions, health, servers
+from mcpregistry.services.probing import Prober
 from tests.externals import ROOT
 from tests.fakes.targets import SERVERS
 
@@ -96,6 +97,20 @@ class Stage:
         server = servers.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
         definitions.observe(server=server, listed=[dict(tool) for tool in tools])
         definitions.approve_waiting(server=server, actor=ACTOR)
+        return server
+
+    def real(self, slug: str, *names: str, **fields: Any) -> Server:
+        """A server that was asked what it offers; the named tools of that are approved."""
+        server = self.server(slug, [], **fields)
+        prober = Prober()
+        try:
+            report = prober.test(server.pk)
+        finally:
+            prober.close()
+        assert report.discovery is not None, report.error
+        health.learn(server=server, discovery=report.discovery)
+        for tool in server.tools.filter(name__in=names).select_related("latest"):
+            definitions.approve(definition=tool.latest, actor=ACTOR)  # type: ignore[arg-type]
         return server
 
     @staticmethod

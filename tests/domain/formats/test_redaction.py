@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mcpregistry.domain.formats import FORMATS, write
 from mcpregistry.domain.formats.document import Document, Oauth, Parked, ServerEntry
-from mcpregistry.domain.formats.redaction import is_secret_name
+from mcpregistry.domain.secret_names import is_secret_name
 
 SECRET = "sk-5ecre7"
 

@@ -175,11 +175,11 @@ def test_a_thousand_waiting_calls_cost_a_bounded_number_of_questions(
     count = len(many)
     took = []
     for _ in range(3):
-        began = time.perf_counter()
+        began = time.process_time()
         client.get(QUEUE)
-        took.append((time.perf_counter() - began) * 1000)
+        took.append((time.process_time() - began) * 1000)
     with capsys.disabled():
-        print(f"\n  1,000 waiting calls: {min(took):.0f} ms at best of three, {count} queries")
+        print(f"\n  1,000 waiting calls: {min(took):.0f} ms of this process at best of three, {count} queries")
 
 
 # Identical low-risk calls

@@ -175,7 +175,4 @@ def _answer(outcome: CallOutcome, entry: Entry | None, meta: CallMeta, name: str
         result=plain_result(own) if success and own is not None else None,
         error=None if success or _ticket(outcome) else failure(outcome),
         mcp=details,
-        approval=ticket_out(outcome.ticket, outcome.state)
-        if outcome.ticket and outcome.state not in TERMINAL
-        else None,
     )

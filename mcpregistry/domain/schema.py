@@ -46,20 +46,30 @@ def check_arguments(definition_hash: str, schema: Mapping[str, Any], arguments: 
 
     ``definition_hash`` identifies the schema, so that it is compiled once.
     """
-    compiled = _compiled.get(definition_hash)
+    found = problems(definition_hash, schema, arguments)
+    if found:
+        raise ArgumentsInvalid(
+            f"The arguments do not fit the tool's schema: {' '.join(found)}", remedy="Correct them and call again."
+        )
+
+
+def problems(schema_hash: str, schema: Mapping[str, Any], value: Any) -> list[str]:
+    """What is wrong with any JSON value, a sentence each; empty when it fits.
+
+    Raises ConfigInvalid for an unusable schema, ArgumentsInvalid for a value that cannot be checked in time.
+    """
+    compiled = _compiled.get(schema_hash)
     if compiled is None:
         if len(_compiled) >= _MAX_VALIDATORS:
             _compiled.clear()
-        compiled = _compiled[definition_hash] = _compile_or_say(schema)
+        compiled = _compiled[schema_hash] = _compile_or_say(schema)
     if isinstance(compiled, ConfigInvalid):
         raise ConfigInvalid(compiled.message, remedy=compiled.remedy)
     if compiled.visits[-1] > _FEW_VISITS:
-        _refuse_long_work(compiled, arguments)
-    if not _fits(compiled.validator, arguments):
-        problems = [_sentence(error) for error in islice(compiled.validator.iter_errors(arguments), _MAX_PROBLEMS)]
-        raise ArgumentsInvalid(
-            f"The arguments do not fit the tool's schema: {' '.join(problems)}", remedy="Correct them and call again."
-        )
+        _refuse_long_work(compiled, value)
+    if _fits(compiled.validator, value):
+        return []
+    return [_sentence(error) for error in islice(compiled.validator.iter_errors(value), _MAX_PROBLEMS)]
 
 
 def _fits(validator: Any, arguments: Mapping[str, Any]) -> bool:

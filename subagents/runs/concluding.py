@@ -6,10 +6,12 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
-import jsonschema_rs
 import msgspec
 
 from mcpregistry.db import db_call
+from mcpregistry.domain.canonical import canonical, digest
+from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.schema import problems
 from subagents.domain.lifecycle import Exit, RunState
 from subagents.domain.savings import Counted, savings
 from subagents.domain.transcript import TurnView, repairing
@@ -61,11 +63,11 @@ def _checked(text: str, schema: Any) -> tuple[str, str]:
         value = json.loads(_unfenced(text))
     except ValueError as error:
         return "", f"it is no JSON ({error})."
-    first = next(iter(jsonschema_rs.validator_for(schema).iter_errors(value)), None)
-    if first is None:
-        return msgspec.json.encode(value).decode(), ""
-    where = "/".join(str(step) for step in first.instance_path) or "the top level"
-    return "", f"at {where}: {first.message[:300]}"
+    try:
+        wrong = problems(digest(canonical(schema)), schema, value)
+    except SlipsnisseError as error:
+        wrong = [error.message]
+    return ("", " ".join(wrong)) if wrong else (msgspec.json.encode(value).decode(), "")
 
 
 def _unfenced(text: str) -> str:

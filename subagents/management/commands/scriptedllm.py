@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
@@ -25,15 +26,17 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--script", type=Path, action="append", default=[], help="a YAML or JSON file; may repeat")
         parser.add_argument("--host", default="127.0.0.1")
-        parser.add_argument("--port", type=int, default=4800)
+        parser.add_argument("--port", type=int, default=4800, help="0: a free one")
 
     def handle(self, *args: Any, **options: Any) -> None:
         script = demo_script()
         for path in options["script"]:
             script = script.merged(_read(path))
-        where = f"http://{options['host']}:{options['port']}"
+        listening = socket.create_server((options["host"], options["port"]))
+        where = f"http://{options['host']}:{listening.getsockname()[1]}"
         self.stdout.write(f"Scripted models at {where}: {', '.join(sorted(script.scenarios))}. Ctrl-C ends.")
-        server_for(ScriptedModels(script), host=options["host"], port=options["port"]).run()
+        self.stdout.flush()
+        server_for(ScriptedModels(script)).run(sockets=[listening])
 
 
 def _read(path: Path) -> Script:

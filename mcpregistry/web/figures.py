@@ -9,8 +9,8 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils import timezone
 
-from mcpregistry import queries_approvals as queries
-from mcpregistry.queries_approvals import ApproverFigures, RuleFigures
+from mcpregistry import queries_approval_figures as queries
+from mcpregistry.queries_approval_figures import ApproverFigures, RuleFigures
 from mcpregistry.web.history import csv_of
 from mcpregistry.web.pages import page, show
 

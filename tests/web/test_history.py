@@ -13,7 +13,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from mcpregistry import queries_approvals as queries
+from mcpregistry import queries_approval_figures as queries
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import ApprovalRequest, ApprovalVote, Invocation
 from mcpregistry.services import approvals, holding

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from mcpregistry.domain.arguments import sha256
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.models import Agent, ApprovalRequest, ApprovalVote, Permit, PolicyRule, Server
+from mcpregistry.models import Agent, ApprovalRequest, ApprovalVote, Invocation, Permit, PolicyRule, Server
 from mcpregistry.services import approvals, servers
 from mcpregistry.web import renderings
 from tests.fakes.held import decided, ended, hold
@@ -308,6 +308,13 @@ def test_calls_that_wait_beside_it_are_shown_with_it(client_of: ClientOf):
     assert beside.pk in section
     assert same.pk in section
     assert other.pk not in section
+
+
+def test_a_call_whose_payload_was_erased_is_still_a_page(client_of: ClientOf):
+    held = hold()
+    decide(client_of("approver"), held, "deny", reason="no")
+    Invocation.objects.filter(pk=held.call_id).update(arguments="", result="")
+    assert "retention has erased them" in seen(client_of("viewer"), address(held))
 
 
 def test_there_is_no_such_request(client_of: ClientOf):

@@ -169,6 +169,19 @@ def test_withdrawn_too_late_is_completed():
     assert tasks.view(Task.objects.get())["status"] == "completed"
 
 
+def test_a_host_is_noted_as_seen_at_most_once_a_second_and_only_while_its_call_is_held():
+    for call_id, state in (("held", State.PENDING), ("out", State.DISPATCHED)):
+        dispatched(call_id, state=state)
+        tasks.create(call_id=call_id, agent="local", endpoint="default", ttl_ms=None, poll_ms=100)
+    mine, out = Task.objects.get(call_id="held"), Task.objects.get(call_id="out")
+    for seconds in (0.0, 0.5, 0.9, 1.5):
+        tasks.sighted([mine.pk, out.pk], NOW + timedelta(seconds=seconds))
+        mine.refresh_from_db()
+        assert mine.seen_at == NOW + timedelta(seconds=0 if seconds < 1 else seconds)
+    out.refresh_from_db()
+    assert out.seen_at is None
+
+
 def test_somebody_elses_is_not_found():
     followed = adopted()
     assert tasks.find(followed.task_id, agent="local", endpoint="default")

@@ -186,6 +186,13 @@ class Machine(RuleBasedStateMachine):
         self._runs(call)
         self.site.loop.run(all_at_once())
 
+    @rule(call=held, times=st.integers(1, 3))
+    def all_agree_and_it_runs(self, call: Modelled, times: int) -> None:
+        """What chance alone would seldom bring about."""
+        for who in PEOPLE:
+            self.approve(call=call, who=who, edit=None)
+        self.wake_workers(call=call, times=times)
+
     @rule(call=held)
     def the_caller_comes_back(self, call: Modelled) -> None:
         if call.state is State.PENDING:

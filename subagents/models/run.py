@@ -77,6 +77,7 @@ class Turn(models.Model):
     note = models.TextField(blank=True, help_text="What we told the model before this turn.")
     text = models.TextField(blank=True)
     finish = models.CharField(max_length=10)
+    dropped_calls = models.PositiveIntegerField(default=0, help_text="Asked for beyond what the run may make.")
     input_tokens = models.PositiveIntegerField(default=0)
     output_tokens = models.PositiveIntegerField(default=0)
     cached_tokens = models.PositiveIntegerField(default=0)

@@ -12,6 +12,8 @@ from typing import Any
 from django.db.models import F
 from django.utils import timezone
 
+from mcpregistry.models import ApprovalRequest
+from mcpregistry.services import holding as approvals
 from subagents.domain.budget import price
 from subagents.domain.lifecycle import CALL_MOVES, CallState, Exit, RunState
 from subagents.domain.outputs import handle_of
@@ -43,25 +45,29 @@ def begin_turn(lease: Lease, *, worst: Decimal) -> None:
 
 def end_turn(
     lease: Lease, reply: Reply, *, target: TargetSpec, number: int, final: Exit | None, note: str, estimated: int,
-    started_at: datetime, read_only: frozenset[str] = frozenset(),
+    started_at: datetime, most_calls: int = 1_000,
 ) -> None:  # fmt: skip
-    """The model's answer and the calls it plans, and what it cost."""
+    """The model's answer and the calls it plans, and what it cost.
+
+    ``most_calls``: how many the run may still make. What is asked beyond that is counted and dropped:
+    a thousand refusals would only fill the conversation.
+    """
     usage = reply.usage
     cost = price(
         target.prices, input=usage.input, output=usage.output, cached=usage.cached, cache_write=usage.cache_write
     )
+    calls = () if final is not None else reply.calls
     with holding(lease) as run:
         Turn.objects.create(
-            run=run, number=number, model_id=target.model_id, model_name=target.label, final=final is not None,
+            run=run, dropped_calls=len(calls[most_calls:]), number=number, model_id=target.model_id, model_name=target.label, final=final is not None,
             note=note, text=reply.text, finish=reply.finish, input_tokens=usage.input, output_tokens=usage.output,
             cached_tokens=usage.cached, cache_write_tokens=usage.cache_write, estimated_tokens=estimated, cost=cost,
             started_at=started_at, duration_ms=(timezone.now() - started_at).total_seconds() * 1000,
         )  # fmt: skip
-        calls = () if final is not None else reply.calls
         ToolCall.objects.bulk_create(
             ToolCall(run=run, turn_number=number, index=i, provider_id=_own(c.id, number, i), name=c.name[:500],
                      arguments=c.arguments)
-            for i, c in enumerate(calls)
+            for i, c in enumerate(calls[:most_calls])
         )  # fmt: skip
         Run.objects.filter(pk=run.pk).update(
             input_tokens=F("input_tokens") + usage.input,
@@ -172,9 +178,17 @@ def finish(
     """The end of the run. Calls that were never made are cancelled with it."""
     now = timezone.now()
     with holding(lease) as run:
+        _withdraw(run)
         ToolCall.objects.filter(run=run, state__in=unfinished).update(state=CallState.CANCELLED, finished_at=now)
         Run.objects.filter(pk=run.pk).update(
             state=state, exit=exit, answer=answer, structured=structured, error=error[:_LONGEST_ERROR],
             savings=savings or {}, finished_at=now, lease_until=None, worker="", wake_at=None, waiting_since=None,
             reserved_cost=0,
         )  # fmt: skip
+
+
+def _withdraw(run: Run) -> None:
+    """Nobody needs to decide any more about calls of a run that is over."""
+    waiting = ToolCall.objects.filter(run=run, state=CallState.WAITING).values_list("invocation", flat=True)
+    for request in ApprovalRequest.objects.filter(call_id__in=list(waiting)):
+        approvals.cancel(request_id=request.pk, reason="the run that asked for it is over", actor=f"run:{run.pk}")

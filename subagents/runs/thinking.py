@@ -92,6 +92,7 @@ class Thinking:
         await db_call(
             records.end_turn, held, reply, target=spec, number=request.number, final=request.final,
             note=request.note, estimated=estimated, started_at=began,
+            most_calls=max(0, seen.spec.max_calls - seen.spent.calls),
         )  # fmt: skip
         return True
 

@@ -9,7 +9,6 @@ from django.db import transaction
 
 from mcpregistry.domain.canonical import canonical, digest
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
-from mcpregistry.domain.formats.slipsnisse import input_schema
 from mcpregistry.domain.schema import check_schema
 from mcpregistry.models import Agent, Endpoint, Grant, Tool
 from mcpregistry.services import access, audit
@@ -59,6 +58,8 @@ def schema_of(expert: ExpertTool) -> dict[str, Any]:
     """The input schema, whichever notation the arguments are in."""
     if not isinstance(expert.arguments, dict):
         raise ConfigInvalid("The arguments must be an object.", remedy='Write e.g. {"query": {"type": "string"}}.')
+    from mcpregistry.domain.formats.slipsnisse import input_schema  # brings YAML along, which runmcp can do without
+
     return input_schema(expert.arguments)
 
 

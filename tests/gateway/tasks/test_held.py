@@ -161,7 +161,10 @@ async def test_polling_notes_that_the_host_was_seen(opened):
         await ask(host, "tasks/cancel", task_id)
 
 
-async def test_two_hundred_approvals_over_both_doors_are_exactly_two_hundred_effects(opened, bob, worker, journal):
+@pytest.mark.timeout(300)
+async def test_two_hundred_approvals_over_both_doors_are_exactly_two_hundred_effects(
+    opened, bob, worker, journal, broker
+):
     notes = [fresh("race") for _ in range(200)]
     second = Background()
     try:

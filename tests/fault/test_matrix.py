@@ -221,7 +221,7 @@ async def cancelled_by_host(cell: Cell) -> None:
 
 async def host_killed(cell: Cell) -> None:
     await cell.begin()
-    await (cell.waiter.host.leave() if cell.way.door == "stdio" else cell.waiter.kill())
+    await cell.waiter.kill()
     if cell.way.stays:
         await cell.came_to_nothing(State.CANCELLED)
         return
@@ -352,7 +352,7 @@ async def _rest_call(cell: Cell, n: int) -> int:
 
 async def _kill(cell: Cell) -> None:
     if cell.way.door == "stdio":
-        await cell.waiter.kill()
+        cell.waiter.crash()
         return
     running = cell.place.brisk if cell.way.kind == "away" else cell.place.site
     for process in running.processes:

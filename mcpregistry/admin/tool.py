@@ -111,7 +111,7 @@ class ToolAdmin(RecordAdmin):
     ordering = ("server__slug", "name")
     actions = ("approve_selected", "reject_selected", "enable_selected", "disable_selected")
     change_form_outer_before_template = "admin/mcpregistry/tool.html"
-    fields = ("enabled", "idempotent")
+    fields = ("enabled", "idempotent", ("call_energy", "call_cost"))
     verbs = (
         Verb("enable", "Enable", "change_tool", "play_arrow", "Let agents that are granted it see it.", _enable,
              applies=lambda tool: not tool.enabled),

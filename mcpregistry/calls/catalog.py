@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 from mcpregistry.domain.access import may_see, next_expiry
 from mcpregistry.domain.canonical import digest, stored
-from mcpregistry.domain.definitions import INSTRUCTIONS
 from mcpregistry.domain.naming import described, exposed_names
 from mcpregistry.domain.snapshot import AgentSpec, EndpointSpec, ServerSpec, Snapshot, ToolSpec
 
@@ -151,7 +150,7 @@ class DownstreamTools:
 
 
 def _entry(name: str, offer: Offer, endpoint: EndpointSpec) -> Entry:
-    data = {key: value for key, value in offer.tool.data.items() if key != INSTRUCTIONS} | {"name": name}
+    data = dict(offer.tool.data) | {"name": name}
     data.setdefault("inputSchema", {"type": "object"})
     text = described(str(data.get("description") or ""), server=offer.server.slug, style=endpoint.description_style)
     if text:

@@ -32,7 +32,7 @@ class ServerSpec:
 class ToolSpec:
     """A tool with its approved definition (``data``: the fields that a model can see).
 
-    The last three are what an operator has confirmed of its behaviour; None: nothing. Sources other
+    ``read_only`` to ``open_world`` are what an operator has confirmed of its behaviour; None: nothing. Sources other
     than downstream servers give their tools negative ids, so that no rule about a tool means them.
     """
 
@@ -45,6 +45,8 @@ class ToolSpec:
     read_only: bool | None = None
     destructive: bool | None = None
     open_world: bool | None = None
+    energy: float = 0.0  # of one call, as an operator estimates it
+    instructions: str = ""  # what its server tells every model, as it was approved with this tool
 
 
 @dataclass(frozen=True, slots=True)

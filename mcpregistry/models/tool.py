@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 from django.conf import settings
+from django.core.validators import MinValueValidator
 from django.db import models
 from simple_history.models import HistoricalRecords
 
@@ -40,6 +41,14 @@ class Tool(models.Model):
     idempotent = models.BooleanField(
         default=False, help_text="You vouch that calling it twice does no more than once; allows sending a call again."
     )
+    call_energy = models.FloatField(
+        "energy of a call", null=True, blank=True, validators=[MinValueValidator(0)],
+        help_text="Your estimate, in energy units; counts against the budgets of agents and expert tools.",
+    )  # fmt: skip
+    call_cost = models.DecimalField(
+        "cost of a call", max_digits=10, decimal_places=6, null=True, blank=True, validators=[MinValueValidator(0)],
+        help_text="Your estimate, in US dollars: what the service behind it charges.",
+    )  # fmt: skip
     # What an operator has confirmed of the server's claims; None: nothing, so the worst is assumed.
     read_only = models.BooleanField(null=True, blank=True, help_text="It changes nothing anywhere.")
     destructive = models.BooleanField(null=True, blank=True, help_text="It may delete or overwrite what was there.")

@@ -20,7 +20,7 @@ from django.utils import timezone
 from mcpregistry.domain import scanner
 from mcpregistry.domain.canonical import digest, plain, stored
 from mcpregistry.domain.definitions import differences, visible
-from mcpregistry.domain.errors import Conflict
+from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.domain.phrases import Severity
 from mcpregistry.models import Definition, Server, ServerEvent, Tool
 from mcpregistry.services import audit, notifications
@@ -237,8 +237,16 @@ def approve_clean(*, server: Server, up_to: int, actor: str, user: object = None
 
 @transaction.atomic
 def save_tool(*, tool: Tool, actor: str) -> Tool:
-    """Switch a tool on or off, or vouch that it may be called twice (``enabled``, ``idempotent``)."""
-    tool.save(update_fields=["enabled", "idempotent"])
-    facts = {"enabled": tool.enabled, "idempotent": tool.idempotent}
+    """What an operator says of a tool: on or off, whether it may be called twice, what a call costs.
+
+    Raises ConfigInvalid for an estimate below zero.
+    """
+    if min(tool.call_energy or 0, tool.call_cost or 0) < 0:
+        raise ConfigInvalid("A call cannot give energy or money back.", remedy="Enter zero or more.")
+    tool.save(update_fields=["enabled", "idempotent", "call_energy", "call_cost"])
+    facts = {
+        "enabled": tool.enabled, "idempotent": tool.idempotent, "energy": tool.call_energy,
+        "cost": None if tool.call_cost is None else str(tool.call_cost),
+    }  # fmt: skip
     audit.record(kind="tool.changed", actor=actor, subject=f"tool:{tool}", **facts)
     return tool

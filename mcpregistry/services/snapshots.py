@@ -13,7 +13,7 @@ from django.db import connection, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from mcpregistry.domain.definitions import listing
+from mcpregistry.domain.definitions import INSTRUCTIONS, listing
 from mcpregistry.domain.policy import Outcome
 from mcpregistry.domain.rules import RuleSpec
 from mcpregistry.domain.snapshot import (
@@ -126,6 +126,8 @@ def _tool(tool: Tool) -> ToolSpec:
         read_only=tool.read_only,
         destructive=tool.destructive,
         open_world=tool.open_world,
+        energy=tool.call_energy or 0.0,
+        instructions=str(tool.pinned.data.get(INSTRUCTIONS) or ""),
     )
 
 

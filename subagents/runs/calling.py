@@ -41,7 +41,7 @@ class Calling:
         """
         if seen.final is not None:
             return await _refuse_all(held, seen.final, calls)
-        room = _Room(seen)
+        room = _Room(seen, tools)
         ends = await asyncio.gather(*(self._one(held, seen, tools, room, call) for call in calls))
         dead = next((end for end in ends if end is not None and _died(end)), None)
         if dead is not None and seen.spec.fail_on_server_death:
@@ -66,7 +66,7 @@ class Calling:
 
     async def find_out(self, held: lease.Lease, seen: RunView, tools: Toolbox, calls: Sequence[CallView]) -> bool:
         """What became of calls that somebody else has started; never by making them again blindly."""
-        room, open_ones = _Room(seen), 0
+        room, open_ones = _Room(seen, tools), 0
         for call in calls:
             found = await db_call(recorded, call.invocation)
             if found is None:  # its record comes before its first byte: nothing was sent
@@ -90,9 +90,9 @@ class Calling:
             await room.admit(held, call, found, was=CallState.STARTED)
 
     @staticmethod
-    async def look_at_waiting(held: lease.Lease, seen: RunView, calls: Sequence[CallView]) -> bool:
+    async def look_at_waiting(held: lease.Lease, seen: RunView, tools: Toolbox, calls: Sequence[CallView]) -> bool:
         """Take what people have decided meanwhile; sleep when they have decided nothing."""
-        room, news = _Room(seen), False
+        room, news = _Room(seen, tools), False
         for call in calls:
             found = await db_call(recorded, call.invocation)
             if isinstance(found, Ended):
@@ -107,8 +107,8 @@ class Calling:
 class _Room:
     """The context guard over the results of one step: they enter in the order in which they come."""
 
-    def __init__(self, seen: RunView) -> None:
-        self._seen = seen
+    def __init__(self, seen: RunView, tools: Toolbox) -> None:
+        self._seen, self._tools = seen, tools
         self._lock = asyncio.Lock()
         self._used: int | None = None
         self._full = False
@@ -123,7 +123,8 @@ class _Room:
                 shown = Ended(end.state, REFUSAL, end.whole, is_error=True, facts=_details(over))
                 log.info("agent:context", run=held.run, call=call.name, **_details(over))
                 await db_call(records.must_conclude, held, Exit.TOKEN_LIMIT)
-            await db_call(records.end_call, held, call.id, shown, was=was, store=store)
+            energy = self._tools.energy(call.name)
+            await db_call(records.end_call, held, call.id, shown, was=was, store=store, energy=energy)
 
     async def _over(self, target: TargetSpec, text: str) -> Reckoning | None:
         """None: the text fits, and is counted in. Else what did not fit."""

@@ -133,7 +133,7 @@ class RunEngine:
             case FindOut():
                 return await self._calling.find_out(held.lease, held.view, held.tools, step.calls)
             case WaitForPeople():
-                return await self._calling.look_at_waiting(held.lease, held.view, step.calls)
+                return await self._calling.look_at_waiting(held.lease, held.view, held.tools, step.calls)
             case Conclude():
                 return await concluding.conclude(held.lease, held.view, held.tools, step.exit, self._thinking)
 

@@ -111,9 +111,16 @@ def start_call(lease: Lease, call_id: int) -> tuple[str, int]:
     return invocation, attempt
 
 
-def end_call(lease: Lease, call_id: int, ended: Ended, *, was: CallState, store: bool = False) -> None:
-    """The call's end as the model will read it; with ``store`` the whole result is kept for paging."""
+def end_call(
+    lease: Lease, call_id: int, ended: Ended, *, was: CallState, store: bool = False, energy: float = 0.0
+) -> None:
+    """The call's end as the model will read it; with ``store`` the whole result is kept for paging.
+
+    ``energy``: what it drew, unless it was never sent.
+    """
     with holding(lease) as run:
+        if energy and ended.state != CallState.REFUSED:
+            Run.objects.filter(pk=run.pk).update(energy=F("energy") + energy)
         call = ToolCall.objects.get(pk=call_id)
         stored = _stored(run, call, ended.whole) if store else None
         _move(call_id, was, ended.state, result=ended.text, is_error=ended.is_error, stored=stored,

@@ -15,7 +15,6 @@ from typing import Any
 from mcpregistry.calls.call import CallOutcome, CallRequest, Host, OnProgress
 from mcpregistry.calls.catalog import Catalogue
 from mcpregistry.calls.engine import Engine
-from mcpregistry.domain.definitions import INSTRUCTIONS
 from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.domain.risk import risk_of
 from mcpregistry.models import ApprovalRequest, Invocation
@@ -47,6 +46,10 @@ class Toolbox:
         entry = self.catalogue.find(name)
         return name in self.read_only or (entry is not None and entry.offer.tool.idempotent)
 
+    def energy(self, name: str) -> float:
+        entry = self.catalogue.find(name)
+        return entry.offer.tool.energy if entry else 0.0
+
     def definitions(self) -> list[dict[str, Any]]:
         entries = sorted(self.catalogue.entries.items())
         tools = [_definition(name, entry.listing) for name, entry in entries if not entry.offer.own]
@@ -54,7 +57,7 @@ class Toolbox:
 
     def instructions(self) -> dict[str, str]:
         """What each server says about its tools, as it was approved with them."""
-        said = ((e.offer.server.slug, e.offer.tool.data.get(INSTRUCTIONS)) for e in self.catalogue.entries.values())
+        said = ((e.offer.server.slug, e.offer.tool.instructions) for e in self.catalogue.entries.values())
         return {server: text for server, text in said if text}
 
     def unknown(self, name: str) -> str:

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from mcpregistry.domain.arguments import sha256
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.models import Agent, ApprovalRequest, ApprovalVote, Invocation, Permit, PolicyRule, Server
+from mcpregistry.models import Agent, ApprovalRequest, ApprovalVote, Invocation, Permit, PolicyRule, Server, Tool
 from mcpregistry.services import approvals, servers
 from mcpregistry.web import renderings
 from tests.fakes.held import decided, ended, hold
@@ -55,6 +55,13 @@ def test_the_facts_come_from_the_stored_record(client_of: ClientOf):
         # Words of a command stand apart in the page.
         assert fact in page, fact
     assert page.index(sha256(held.call.arguments)) < page.index("Trust me.")
+
+
+def test_an_operators_estimate_of_energy_and_cost_is_shown_as_one(client_of: ClientOf):
+    held = hold()
+    Tool.objects.filter(name=held.call.tool_name).update(call_energy=2.5, call_cost="0.003")
+    page = plain(seen(client_of("approver"), address(held)))
+    assert "2.5 energy units, $0.003 (an operator's estimate)" in page
 
 
 def test_the_address_of_a_remote_server_is_shown(client_of: ClientOf):

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, Literal, cast
 
 from ninja import Schema
+from pydantic import Field
 
 from mcpregistry.api.schemas.basics import Input, capped, decoded
 from mcpregistry.domain.definitions import differences
@@ -21,6 +22,8 @@ Level = Literal["clean", "note", "suspicious", "danger"]
 class ToolChange(Input):
     enabled: bool | None = None
     idempotent: bool | None = None
+    call_energy: float | None = Field(None, ge=0, description="Energy units of one call, as you estimate it.")
+    call_cost: float | None = Field(None, ge=0, le=9999, description="US dollars of one call, as you estimate it.")
 
 
 class ToolOut(Schema):
@@ -36,6 +39,8 @@ class ToolOut(Schema):
     status: ToolStatus
     enabled: bool
     idempotent: bool
+    call_energy: float | None
+    call_cost: float | None
     first_seen_at: datetime
     last_seen_at: datetime
 
@@ -162,6 +167,7 @@ def _facts(tool: Tool, name: str) -> dict[str, Any]:
     return {
         "name": name, "key": str(tool), "kind": "mcp", "server_id": tool.server.slug, "server_name": tool.server.title,
         "original_name": tool.name, "description": capped(shown.description) if shown else "", "status": tool.status,
-        "enabled": tool.enabled, "idempotent": tool.idempotent, "first_seen_at": tool.first_seen_at,
+        "enabled": tool.enabled, "idempotent": tool.idempotent, "call_energy": tool.call_energy,
+        "call_cost": None if tool.call_cost is None else float(tool.call_cost), "first_seen_at": tool.first_seen_at,
         "last_seen_at": tool.last_seen_at,
     }  # fmt: skip

@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 
 from mcpregistry.db import db_call
-from mcpregistry.models import Invocation
+from mcpregistry.models import Invocation, Tool
+from mcpregistry.services import definitions
 from subagents.domain.context import REFUSAL
 from subagents.domain.lifecycle import Exit, RunState
 from subagents.domain.outputs import handle_of
+from subagents.llm.client import complete
 from subagents.models import Attempt, Run, StoredOutput, ToolCall, Turn
 from subagents.services import runs
+from tests.calls.conftest import tool
 from tests.subagents.kit import Bench, calls, states
 
 LOOK = calls(("echo__echo", {"text": "{{ user.json.text }}"}))
@@ -179,6 +182,40 @@ async def test_money_is_reserved_before_it_is_spent(bench: Bench, worker: Any) -
     assert run.exit == Exit.BUDGET
     assert run.cost is not None
     assert run.cost <= Decimal("0.5")
+
+
+async def test_energy_adds_up_and_ends_a_run_in_time(bench: Bench, worker: Any) -> None:
+    def prepare() -> Run:
+        server = bench.server()
+        Tool.objects.update(call_energy=2.5)
+        model = bench.model("m", LOOK, repeat=True, final={"text": "out of energy"})
+        bench.expert(model, uses=[server], max_energy=6, max_steps=50)
+        return bench.start()
+
+    run = await db_call(prepare)
+    run = await (await worker()).drive(run)
+    assert (run.exit, run.energy, len(bench.sent())) == (Exit.BUDGET, 7.5, 3)
+
+
+async def test_what_a_server_tells_every_model_stands_once_in_the_prompt(bench: Bench, worker: Any) -> None:
+    prompts: list[str] = []
+
+    async def listening(target: Any, messages: Any, tools: Any, **more: Any) -> Any:
+        prompts.append(messages[0]["content"])
+        return await complete(target, messages, tools, **more)
+
+    def prepare() -> Run:
+        server = bench.server("echo", "echo", "pid")
+        listed = [tool("echo"), tool("pid")]
+        definitions.observe(server=server, listed=listed, instructions="Use short words.")
+        definitions.approve_waiting(server=server, actor="test")
+        bench.expert(bench.model("m", {"text": "hello"}), uses=[server])
+        return bench.start()
+
+    run = await db_call(prepare)
+    await (await worker(complete=listening)).drive(run)
+    (prompt,) = prompts
+    assert prompt.count("## TOOL echo INSTRUCTIONS\nUse short words.") == 1
 
 
 async def test_an_answer_that_fits_no_schema_gets_one_more_try(bench: Bench, worker: Any) -> None:

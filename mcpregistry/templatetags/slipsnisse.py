@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 from django import template
@@ -28,6 +29,12 @@ def pretty(text: Any) -> str:
         return json.dumps(value, indent=2, ensure_ascii=False)
     except (ValueError, RecursionError, TypeError):
         return str(text)
+
+
+@register.filter(is_safe=False)
+def exactly(value: float | Decimal) -> str:
+    """A number as a person entered it, without the zeros that its column adds: 2.5, 0.003, 100."""
+    return f"{Decimal(str(value)).normalize():f}"
 
 
 @register.filter(is_safe=False)

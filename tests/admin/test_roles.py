@@ -11,11 +11,13 @@ from django.test import Client
 from django.urls import reverse
 
 from mcpregistry.admin.base import RecordAdmin, Verb
-from mcpregistry.models import Agent, AuditEntry, Server, Token, Tool
+from mcpregistry.models import Agent, AuditEntry, Delivery, Permit, PolicyRule, Server, Token, Tool
 from mcpregistry.services import servers
 from mcpregistry.services.roles import ADMIN, APPROVER, OPERATOR, ROLES, VIEWER
+from subagents.models import ExpertTool, LanguageModel
+from subagents.services import experts, providers
 from tests.admin.conftest import ClientOf
-from tests.fakes.seed import ACTOR, Site
+from tests.fakes.seed import ACTOR, Site, govern
 
 OURS = [model for model, page in admin.site._registry.items() if isinstance(page, RecordAdmin)]
 LADDER = {role: place for place, role in enumerate(ROLES)}
@@ -23,26 +25,31 @@ LADDER = {role: place for place, role in enumerate(ROLES)}
 # The least role that may add, change or delete; nobody may where nothing is said.
 ADDS = {
     "server": OPERATOR, "endpoint": OPERATOR, "workspace": OPERATOR, "credential": OPERATOR,
-    "agent": ADMIN, "grant": ADMIN, "channel": ADMIN, "slackidentity": ADMIN,
+    "agent": ADMIN, "grant": ADMIN, "policyrule": ADMIN, "channel": ADMIN, "slackidentity": ADMIN,
+    "experttool": OPERATOR, "provider": OPERATOR, "languagemodel": OPERATOR,
 }  # fmt: skip
 CHANGES = ADDS | {"tool": OPERATOR, "configuration": ADMIN}
-DELETES = {
-    "server": OPERATOR,
-    "endpoint": OPERATOR,
-    "workspace": OPERATOR,
-    "credential": ADMIN,
-    "agent": ADMIN,
-    "grant": ADMIN,
-    "channel": ADMIN,
-    "slackidentity": ADMIN,
-}
+# Others lose something with these: their calls' secrets, their experts' models.
+DELETES = ADDS | {"credential": ADMIN, "provider": ADMIN, "languagemodel": ADMIN}
 VERBS = {
     ("server", "confirm"): ADMIN, ("server", "test"): OPERATOR, ("server", "refresh"): OPERATOR,
     ("server", "reconnect"): OPERATOR, ("server", "approve"): APPROVER, ("server", "enable"): OPERATOR,
-    ("server", "disable"): OPERATOR, ("tool", "enable"): OPERATOR, ("tool", "disable"): OPERATOR,
-    ("tool", "approve"): APPROVER, ("tool", "reject"): APPROVER, ("agent", "token"): ADMIN,
-    ("token", "revoke"): ADMIN, ("channel", "test"): ADMIN, ("delivery", "redeliver"): ADMIN,
+    ("server", "disable"): OPERATOR, ("server", "auto-approve"): ADMIN, ("server", "ask-again"): ADMIN,
+    ("tool", "enable"): OPERATOR, ("tool", "disable"): OPERATOR, ("tool", "approve"): APPROVER,
+    ("tool", "reject"): APPROVER, ("tool", "revert"): APPROVER, ("tool", "confirm-claims"): APPROVER,
+    ("tool", "behaviour"): APPROVER, ("tool", "auto-approve"): ADMIN, ("tool", "ask-again"): ADMIN,
+    ("policyrule", "try"): VIEWER, ("policyrule", "enable"): ADMIN, ("policyrule", "disable"): ADMIN,
+    ("permit", "revoke"): APPROVER, ("agent", "token"): ADMIN, ("token", "revoke"): ADMIN,
+    ("channel", "test"): ADMIN, ("delivery", "redeliver"): ADMIN,
+    ("run", "cancel"): OPERATOR, ("run", "resume"): OPERATOR, ("run", "replay"): OPERATOR,
+    ("run", "done"): OPERATOR, ("run", "failed"): OPERATOR, ("run", "repeat"): OPERATOR,
 }  # fmt: skip
+
+
+@pytest.fixture
+def site(site: Site) -> Site:
+    """The site of this room, with one of everything that its other tests make themselves."""
+    return govern(site)
 
 
 def page(model: type[Model], what: str, *args: Any) -> str:
@@ -129,6 +136,17 @@ def test_a_page_offers_only_the_buttons_that_the_role_may_press(client_of: Clien
     assert ("Confirm launch" in draft) is holds(role, ADMIN)
 
 
+def _unused_model() -> LanguageModel:
+    provider = LanguageModel.objects.get(name="small").provider
+    return providers.save_model(model=LanguageModel(provider=provider, name="spare", free=True), actor=ACTOR)
+
+
+def _unused_expert() -> ExpertTool:
+    """One without runs: while there are any, it is kept."""
+    spare = ExpertTool(name="spare", description="Never asked.")
+    return experts.save_expert(expert=spare, targets=[LanguageModel.objects.get(name="small")], actor=ACTOR)
+
+
 @pytest.mark.parametrize("role", ROLES)
 def test_list_actions_obey_the_roles(client_of: ClientOf, site: Site, role: str) -> None:
     client, waiting = client_of(role), Tool.objects.waiting().first()
@@ -138,6 +156,13 @@ def test_list_actions_obey_the_roles(client_of: ClientOf, site: Site, role: str)
         (Server, "disable_selected", site.servers["time"].pk, OPERATOR),
         (Token, "revoke_selected", Token.objects.first().pk, ADMIN),  # type: ignore[union-attr]
         (Agent, "delete_selected", site.agents["ci"].pk, ADMIN),
+        (PolicyRule, "disable_selected", PolicyRule.objects.get(name="Pushes ask").pk, ADMIN),
+        (PolicyRule, "enable_selected", PolicyRule.objects.get(name="No merges").pk, ADMIN),
+        (PolicyRule, "delete_selected", PolicyRule.objects.get(name="No merges").pk, ADMIN),
+        (Permit, "revoke_selected", Permit.objects.get().pk, APPROVER),
+        (Delivery, "redeliver_selected", Delivery.objects.get(state="sent").pk, ADMIN),
+        (LanguageModel, "delete_selected", _unused_model().pk, ADMIN),
+        (ExpertTool, "delete_selected", _unused_expert().pk, OPERATOR),
     ]
     for model, action, pk, least in tries:
         before = AuditEntry.objects.count()

@@ -26,6 +26,8 @@ from mcpregistry.models import (
     Endpoint,
     Grant,
     Invocation,
+    Permit,
+    PolicyRule,
     Server,
     ServerEvent,
     ServerTest,
@@ -33,8 +35,11 @@ from mcpregistry.models import (
     Tool,
     Workspace,
 )
-from mcpregistry.services import access, audit, configuration, definitions, notifications, servers
+from mcpregistry.services import access, audit, configuration, definitions, notifications, policy, servers
 from mcpregistry.services.roles import ROLES, install_roles
+from subagents.domain.lifecycle import CallState, Exit, RunState
+from subagents.models import ExpertTool, LanguageModel, Provider, Run, ToolCall
+from subagents.services import experts, providers, runs
 
 ACTOR = "user:seed"
 PASSWORD = "correct horse battery staple"
@@ -94,6 +99,47 @@ def populate(*, calls: int = 2_000, now: datetime | None = None) -> Site:
     _calls(site, calls, now, chance)
     _notifications(site, now)
     return site
+
+
+def govern(site: Site, *, now: datetime | None = None) -> Site:
+    """Rules, a permit, and an expert tool with runs. Apart from ``populate``: rules change what calls may do."""
+    now = now or timezone.now()
+    for rule in (
+        PolicyRule(name="Pushes ask", condition='tool.name == "git_push"'),
+        PolicyRule(name="No merges", outcome="deny", condition='tool.name.startsWith("merge")', enabled=False),
+    ):
+        policy.save_rule(rule=rule, actor=ACTOR)
+    commit = Tool.objects.select_related("server", "pinned").get(server__slug="git", name="git_commit")
+    assert commit.pinned is not None
+    Permit.objects.create(
+        agent=site.agents["local"], tool=commit, definition_hash=commit.pinned.hash,
+        server_revision=commit.server.revision, expires_at=now + timedelta(days=1), created_by=site.people["approver"],
+    )  # fmt: skip
+    _expert(site, now)
+    return site
+
+
+def _expert(site: Site, now: datetime) -> None:
+    """One run that has answered, and one that waits for an operator to settle three unknown calls."""
+    provider = providers.save_provider(provider=Provider(slug="scripted", kind="scripted"), actor=ACTOR)
+    model = LanguageModel(provider=provider, name="small", free=True, context_window=128_000)
+    expert = ExpertTool(name="digest", description="Reads and tells.", arguments={"question": {"type": "string"}})
+    experts.save_expert(expert=expert, targets=[providers.save_model(model=model, actor=ACTOR)], actor=ACTOR)
+    whitelist = [Tool.objects.get(server__slug="git", name=name) for name in ("git_status", "git_log")]
+    experts.set_whitelist(expert=expert, tools=whitelist, actor=ACTOR)
+    answered, stuck = (
+        runs.start(expert="digest", arguments={"question": text}, origin="rest")
+        for text in ("What is new?", "Push it.")
+    )
+    Run.objects.filter(pk=answered.pk).update(
+        state=RunState.DONE, exit=Exit.ANSWER, answer="Nothing.", started_at=now, finished_at=now + timedelta(seconds=4)
+    )
+    Run.objects.filter(pk=stuck.pk).update(state=RunState.RUNNING, started_at=now)
+    for index in range(3):
+        ToolCall.objects.create(
+            run=stuck, turn_number=1, index=index, provider_id=f"c{index}", name="git__git_log", arguments="{}",
+            state=CallState.UNKNOWN, started_at=now,
+        )  # fmt: skip
 
 
 def _people(site: Site) -> None:

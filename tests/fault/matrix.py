@@ -31,9 +31,9 @@ from tests.fault.ways import SHORT_HOLD, WAYS, Seen, Waiter, Way
 from tests.gateway.conftest import stage
 from tests.tasks import worker
 
-__all__ = ["stage"]  # a fixture
+__all__ = ["MARKS", "Cell", "Happening", "cell", "cells", "check", "place", "stage"]
 
-pytestmark = [pytest.mark.fault, pytest.mark.e2e, pytest.mark.timeout(300)]  # the first test starts the site
+MARKS = [pytest.mark.fault, pytest.mark.e2e, pytest.mark.timeout(300)]  # the first test starts the site
 
 # Two tools for each kind of rule: one person decides, or two; and the same where the requester may confirm.
 TOOLS = ("ask", "ask_two", "mine", "mine_two")
@@ -396,11 +396,18 @@ async def cell(way: Way, place: Place) -> AsyncIterator[Cell]:
     assert await outside(_tidy, made) == []
 
 
-CELLS = [(way, what) for way in WAYS for what in HAPPENINGS if (way.kind, what) not in IMPOSSIBLE]
+def cells(door: str) -> Any:
+    """Parametrise a test with every cell of the ways through this door; REST counts as HTTP."""
+    own = [
+        (way, what)
+        for way in WAYS
+        for what in HAPPENINGS
+        if (way.door == "stdio") == (door == "stdio") and (way.kind, what) not in IMPOSSIBLE
+    ]
+    return pytest.mark.parametrize(("way", "what"), own, ids=[f"{way}-{what.__name__}" for way, what in own])
 
 
-@pytest.mark.parametrize(("way", "what"), CELLS, ids=[f"{way}-{what.__name__}" for way, what in CELLS])
-async def test_matrix(cell: Cell, what: Happening):
+async def check(cell: Cell, what: Happening) -> None:
     await what(cell)
     dispatched = AuditEntry.objects.filter(kind="call.dispatched", subject=f"call:{(await cell.request()).call_id}")
     assert await outside(dispatched.count) <= 1

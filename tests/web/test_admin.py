@@ -138,7 +138,7 @@ def test_hostile_texts_never_run_hide_or_leave(page: Any, site: Site) -> None:
     chosen = first_hostile() | {AuditEntry: AuditEntry.objects.first(), Invocation: Invocation.objects.first()}
     for model, model_admin in admin.site._registry.items():
         if isinstance(model_admin, RecordAdmin):
-            name = f"admin:mcpregistry_{model._meta.model_name}"
+            name = f"admin:{model._meta.app_label}_{model._meta.model_name}"
             addresses.append(reverse(f"{name}_changelist"))
             row = chosen.get(model)
             if row is not None:

@@ -26,7 +26,7 @@ from mcpregistry.domain.lifecycle import TERMINAL, State, may_move
 from mcpregistry.domain.policy import Terms
 from mcpregistry.domain.risk import Risk
 from mcpregistry.failpoints import failpoint
-from mcpregistry.models import ApprovalRequest, Invocation, Task
+from mcpregistry.models import ApprovalRequest, Invocation, PolicyRule, Task
 from mcpregistry.services import audit, notifications
 
 SLACK = timedelta(seconds=60)  # after a deadline; then the reaper ends what nobody else has
@@ -135,6 +135,7 @@ def _hold(
     task: TaskWish | None,
 ) -> Ticket:
     _refuse_flood(row["agent_slug"])
+    _refuse_stale(terms)
     decide_by = now + timedelta(seconds=terms.decide_seconds)
     call = Invocation.objects.create(**row, state=State.PENDING, lease_until=decide_by + SLACK)
     request = ApprovalRequest.objects.create(
@@ -162,6 +163,12 @@ def _handle(call: Invocation, wish: TaskWish) -> str:
         ttl_ms=wish.ttl_ms, poll_ms=wish.poll_ms, message=wish.message,
     )  # fmt: skip
     return made.pk
+
+
+def _refuse_stale(terms: Terms) -> None:
+    """A process hears of a change within a second; until then it may ask in the name of a rule that is gone."""
+    if terms.rule_id is not None and not PolicyRule.objects.filter(pk=terms.rule_id).exists():
+        raise Busy("The rule that asks about this call was removed a moment ago.", remedy="Call again in a moment.")
 
 
 def _refuse_flood(agent_slug: str) -> None:

@@ -15,7 +15,6 @@ _OPERATOR = {
     "test_server",
     "add_credential",
     "change_credential",
-    *(f"{verb}_experttool" for verb in ("add", "change", "delete")),
     *(f"{verb}_{model}" for verb in ("add", "change") for model in ("provider", "languagemodel")),
     "run_expert",
     "steer_run",

@@ -26,7 +26,7 @@ LADDER = {role: place for place, role in enumerate(ROLES)}
 ADDS = {
     "server": OPERATOR, "endpoint": OPERATOR, "workspace": OPERATOR, "credential": OPERATOR,
     "agent": ADMIN, "grant": ADMIN, "policyrule": ADMIN, "channel": ADMIN, "slackidentity": ADMIN,
-    "experttool": OPERATOR, "provider": OPERATOR, "languagemodel": OPERATOR,
+    "experttool": ADMIN, "provider": OPERATOR, "languagemodel": OPERATOR,
 }  # fmt: skip
 CHANGES = ADDS | {"tool": OPERATOR, "configuration": ADMIN}
 # Others lose something with these: their calls' secrets, their experts' models.
@@ -162,7 +162,7 @@ def test_list_actions_obey_the_roles(client_of: ClientOf, site: Site, role: str)
         (Permit, "revoke_selected", Permit.objects.get().pk, APPROVER),
         (Delivery, "redeliver_selected", Delivery.objects.get(state="sent").pk, ADMIN),
         (LanguageModel, "delete_selected", _unused_model().pk, ADMIN),
-        (ExpertTool, "delete_selected", _unused_expert().pk, OPERATOR),
+        (ExpertTool, "delete_selected", _unused_expert().pk, ADMIN),
     ]
     for model, action, pk, least in tries:
         before = AuditEntry.objects.count()

@@ -364,3 +364,11 @@ def test_the_default_asks_on_the_default_terms(bob: User):
     )  # fmt: skip
     assert (ticket.asked_of, yes(ticket, bob).call.state) == ("an approver", State.READY)
     assert broken() == set()
+
+
+def test_a_rule_that_is_gone_asks_nobody_and_says_why():
+    """A process may decide by a rule for up to a second after it was removed."""
+    with pytest.raises(Busy, match="was removed a moment ago"):
+        ask(rule_id=987654)
+    assert not ApprovalRequest.objects.exists()
+    assert not Invocation.objects.exists()

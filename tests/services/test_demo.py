@@ -33,6 +33,7 @@ def said() -> list[str]:
 @pytest.mark.e2e
 def test_an_empty_site_serves_two_real_servers_to_a_new_agent(site_env, broker, said):
     User.objects.create_superuser("root")  # somebody to ask
+    worker.empty_broker()
     with worker.running(site_env):
         made = set_up_demo(say=said.append)
     assert made is not None

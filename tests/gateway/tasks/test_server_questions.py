@@ -8,15 +8,21 @@ import json
 import pytest
 
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.models import ApprovalRequest, AuditEntry, Invocation, PolicyRule, Server
-from mcpregistry.services import approvals
+from mcpregistry.models import Agent, ApprovalRequest, AuditEntry, Invocation, PolicyRule, Server
+from mcpregistry.services import access, approvals
 from tests.fakes.hosts import FORM, Host
-from tests.fakes.stage import outside
+from tests.fakes.stage import ACTOR, Web, fresh, outside
 from tests.gateway.tasks.play import begin, call, text_of, until
 
 pytestmark = pytest.mark.e2e
 ALL = FORM | {"sampling": {}, "roots": {}}
 PREFIX = "asks__test_input_required_result_"
+
+
+def settled(site: Web) -> None:
+    """Until the gateway has heard of the last change of the configuration."""
+    agent = Agent.objects.get(slug="local")
+    site.wait_known(access.issue_token(name=fresh("t"), agent=agent, actor=ACTOR)[1])
 
 
 async def again(host: Host, tool: str, **more: object) -> dict:
@@ -69,7 +75,7 @@ async def test_a_host_that_cannot_bear_it_is_told_plainly(opened, door, era, abi
     assert "INPUT_NEEDED" in text_of(refused)
 
 
-async def test_nothing_is_added_to_what_people_approved(opened, bob, worker):
+async def test_nothing_is_added_to_what_people_approved(opened, site, bob, worker):
     """A held call goes to the server as it was decided on: it cannot be continued with answers."""
     server = await outside(Server.objects.get, slug="asks")
     rule = await outside(PolicyRule.objects.create, name="ask about asks", server=server, outcome="ask")
@@ -84,6 +90,7 @@ async def test_nothing_is_added_to_what_people_approved(opened, bob, worker):
             seen = await until(host, held["taskId"])
     finally:
         await outside(rule.delete)
+        await outside(settled, site)
     assert seen["result"]["isError"] is True
     assert "INPUT_NEEDED" in text_of(seen["result"])
 

@@ -61,14 +61,14 @@ def form(model: LanguageModel, **changed: Any) -> dict[str, Any]:
 def test_a_new_expert_tool_gets_its_own_agent_its_whitelist_and_a_version(model: LanguageModel, tool: Tool) -> None:
     ann, default = Agent.objects.create(slug="ann"), Endpoint.objects.create(slug="default")
     data = form(model, tools=[tool.pk], users=[ann.pk], endpoints=[default.pk])
-    answer = client_as("operator").post(f"{LIST}add/", data)
+    answer = client_as("admin").post(f"{LIST}add/", data)
     assert answer.status_code == 302, answer.content.decode()
     expert = ExpertTool.objects.get()
     assert [target.model for target in expert.ordered_targets.all()] == [model]
     assert list(Grant.objects.values_list("agent__slug", "tool__name")) == [("expert.digest", "read")]
     assert (list(expert.users.all()), list(expert.endpoints.all())) == ([ann], [default])
     assert [v.number for v in expert.versions.all()] == [1]
-    assert AuditEntry.objects.filter(kind="expert.created", subject="expert:digest", actor="user:operator").exists()
+    assert AuditEntry.objects.filter(kind="expert.created", subject="expert:digest", actor="user:admin").exists()
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_new_expert_tool_gets_its_own_agent_its_whitelist_and_a_version(model:
     ],
 )
 def test_what_cannot_work_is_refused_when_saved(model: LanguageModel, changed: dict[str, Any], words: str) -> None:
-    client = client_as("operator")
+    client = client_as("admin")
     answer = client.post(f"{LIST}add/", form(model, **changed), follow=True)
     assert words in answer.content.decode()
     assert not ExpertTool.objects.exists()
@@ -109,8 +109,8 @@ def test_lists_open_for_every_role(expert: ExpertTool, role: str, page: str) -> 
     assert client_as(role).get(f"/admin/subagents/{page}/").status_code == 200
 
 
-@pytest.mark.parametrize(("role", "status"), [("viewer", 403), ("operator", 302)])
-def test_only_some_may_change_it(expert: ExpertTool, model: LanguageModel, role: str, status: int) -> None:
+@pytest.mark.parametrize(("role", "status"), [("viewer", 403), ("operator", 403), ("admin", 302)])
+def test_only_who_may_grant_may_change_it(expert: ExpertTool, model: LanguageModel, role: str, status: int) -> None:
     answer = client_as(role).post(f"{LIST}{expert.pk}/change/", form(model, description="Changed."))
     assert answer.status_code == status
 

@@ -12,6 +12,7 @@ from typing import Any
 from django.db.models import F
 from django.utils import timezone
 
+from mcpregistry.domain.canonical import plain
 from mcpregistry.models import ApprovalRequest
 from mcpregistry.services import holding as approvals
 from subagents.domain.budget import price
@@ -24,6 +25,7 @@ from subagents.models import Attempt, Run, StoredOutput, ToolCall, Turn
 from subagents.runs.lease import Lease, LostLease, holding
 
 _LONGEST_ERROR = 2_000
+_LONGEST = 16_000_000  # characters: no text is cut here, only made fit for a text column
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +62,13 @@ def end_turn(
     with holding(lease) as run:
         Turn.objects.create(
             run=run, dropped_calls=len(calls[most_calls:]), number=number, model_id=target.model_id, model_name=target.label, final=final is not None,
-            note=note, text=reply.text, finish=reply.finish, input_tokens=usage.input, output_tokens=usage.output,
+            note=note, text=plain(reply.text, _LONGEST), finish=reply.finish, input_tokens=usage.input, output_tokens=usage.output,
             cached_tokens=usage.cached, cache_write_tokens=usage.cache_write, estimated_tokens=estimated, cost=cost,
             started_at=started_at, duration_ms=(timezone.now() - started_at).total_seconds() * 1000,
         )  # fmt: skip
         ToolCall.objects.bulk_create(
-            ToolCall(run=run, turn_number=number, index=i, provider_id=_own(c.id, number, i), name=c.name[:500],
-                     arguments=c.arguments)
+            ToolCall(run=run, turn_number=number, index=i, provider_id=_own(c.id, number, i), name=plain(c.name, 500),
+                     arguments=plain(c.arguments, _LONGEST))
             for i, c in enumerate(calls[:most_calls])
         )  # fmt: skip
         Run.objects.filter(pk=run.pk).update(
@@ -89,7 +91,7 @@ def failed_attempt(lease: Lease, error: ModelError, *, target: TargetSpec, numbe
     with holding(lease) as run:
         Attempt.objects.create(
             run=run, turn_number=number, model_id=target.model_id, model_name=target.label, trouble=error.trouble,
-            message=error.message, status=error.status, retry_after=error.retry_after, at=now,
+            message=plain(error.message), status=error.status, retry_after=error.retry_after, at=now,
             duration_ms=(now - started_at).total_seconds() * 1000,
         )  # fmt: skip
         Run.objects.filter(pk=run.pk).update(reserved_cost=0)
@@ -122,8 +124,8 @@ def end_call(
         if energy and ended.state != CallState.REFUSED:
             Run.objects.filter(pk=run.pk).update(energy=F("energy") + energy)
         call = ToolCall.objects.get(pk=call_id)
-        stored = _stored(run, call, ended.whole) if store else None
-        _move(call_id, was, ended.state, result=ended.text, is_error=ended.is_error, stored=stored,
+        stored = _stored(run, call, plain(ended.whole, _LONGEST)) if store else None
+        _move(call_id, was, ended.state, result=plain(ended.text, _LONGEST), is_error=ended.is_error, stored=stored,
               raw_characters=len(ended.whole), details=ended.facts, finished_at=timezone.now())  # fmt: skip
 
 
@@ -188,7 +190,8 @@ def finish(
         _withdraw(run)
         ToolCall.objects.filter(run=run, state__in=unfinished).update(state=CallState.CANCELLED, finished_at=now)
         Run.objects.filter(pk=run.pk).update(
-            state=state, exit=exit, answer=answer, structured=structured, error=error[:_LONGEST_ERROR],
+            state=state, exit=exit, answer=plain(answer, _LONGEST), structured=structured,
+            error=plain(error, _LONGEST_ERROR),
             savings=savings or {}, finished_at=now, lease_until=None, worker="", wake_at=None, waiting_since=None,
             reserved_cost=0,
         )  # fmt: skip

@@ -34,9 +34,9 @@ TRICKS = f"\x1b[2J\x1b]8;;http://evil.example\x07click\x1b]8;;\x07 rm\u202e gpj.
 def poison_all(number: int) -> ApprovalRequest:
     """A held call in which every text that somebody foreign chooses is hostile."""
     text, more = TEXTS[number], MORE[number % len(MORE)]
-    rule = PolicyRule.objects.create(name=f"{number} {text}"[:200], condition=text)
+    rule = PolicyRule.objects.create(name=plain(f"{number} {text}", 200), condition=plain(text))
     arguments = {"query": f"{text} {TRICKS}", text: [text, {more: text}]}
-    held = hold(arguments=arguments, rule=rule, said=f"{text}\n{more}\n{TRICKS}" + "\n" * 500 + "APPROVED BY SECURITY")
+    held = hold(arguments=arguments, rule=rule, said=plain(f"{text}\n{more}\n{TRICKS}") + "\n" * 500 + "APPROVED BY SECURITY")
     calls, requests = Invocation.objects.filter(pk=held.call_id), ApprovalRequest.objects.filter(pk=held.pk)
     calls.update(
         exposed_name=plain(text, 500), host_name=plain(text, 100), endpoint_slug=plain(text, 63), reason=plain(text)
@@ -51,7 +51,7 @@ def poison_all(number: int) -> ApprovalRequest:
 @pytest.fixture
 def poisoned(crowd: Site) -> list[ApprovalRequest]:
     rows = [poison_all(number) for number in range(len(TEXTS))]
-    Server.objects.filter(slug="git").update(command=["sh", *TEXTS])
+    Server.objects.filter(slug="git").update(command=["sh", *map(plain, TEXTS)])
     Agent.objects.filter(slug="local").update(name=TEXTS[0])
     for definition in Definition.objects.filter(tool__name="git_push"):
         body = definition.data | {"description": f"{TEXTS[1]} {TRICKS}", "title": TEXTS[2]}

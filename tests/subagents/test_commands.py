@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.utils import timezone
 
+from mcpregistry.models import AuditEntry
 from subagents.domain.lifecycle import Exit, RunState
 from subagents.models import ExpertTool, LanguageModel, Provider, Run, Turn
 from subagents.services import experts
@@ -83,6 +85,18 @@ def test_mcprun_says_by_its_exit_code_why_there_is_no_answer(
     found, out, err = run("digest", "q=why")
     assert (found, out) == (code, "")
     assert "That is why." in err
+
+
+def test_mcprun_asks_the_run_to_stop_when_interrupted(expert: ExpertTool, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = {"state": RunState.CANCELLED, "exit": Exit.CANCELLED, "error": "Cancelled.", "finished_at": timezone.now()}
+
+    def wake(run_id: str) -> None:  # first when the run begins, then when it is asked to stop
+        if Run.objects.filter(pk=run_id, cancel_requested=True).update(**ends) == 0:
+            threading.Timer(0.05, signal.raise_signal, [signal.SIGINT]).start()
+
+    monkeypatch.setattr("subagents.services.runs.wake", wake)
+    assert run("digest", "q=why")[:2] == (130, "")
+    assert "SIGINT" in AuditEntry.objects.get(kind="run.cancelled").body
 
 
 def test_mcprun_as_json(expert: ExpertTool, monkeypatch: pytest.MonkeyPatch) -> None:

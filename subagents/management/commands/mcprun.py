@@ -7,6 +7,8 @@ import signal
 import sys
 import time
 from argparse import ArgumentParser
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -44,17 +46,18 @@ class Command(BaseCommand):
         except SlipsnisseError as error:
             raise CommandError(str(error), returncode=2) from error
         self._quiet = options["quiet"]
-        signal.signal(signal.SIGINT, _canceller(run.pk))
-        signal.signal(signal.SIGTERM, _canceller(run.pk))
-        run = self._watch(run)
+        with _interruptions() as arrived:
+            run = self._watch(run, arrived)
         if options["accounting"]:
             with options["accounting"].open("a") as file:
                 file.writelines(json.dumps(entry) + "\n" for entry in accounting.entries(run))
         self._tell(run, as_json=options["json"])
 
-    def _watch(self, run: Run) -> Run:
+    def _watch(self, run: Run, interruptions: list[str]) -> Run:
         began, told = time.monotonic(), ""
         while run.finished_at is None:
+            if interruptions:
+                runs.cancel(run_id=run.pk, actor="command", reason=interruptions.pop())
             words = doing(run)
             if run.state == RunState.QUEUED and time.monotonic() - began > _NOBODY:
                 words = "no worker takes it: is the site running (make run)?"
@@ -93,11 +96,20 @@ def _parsed(pairs: list[str]) -> dict[str, Any]:
     return parsed
 
 
-def _canceller(run_id: str) -> Any:
-    def cancel(signum: int, frame: FrameType | None) -> None:
-        runs.cancel(run_id=run_id, actor="command", reason=signal.Signals(signum).name)
+@contextmanager
+def _interruptions() -> Iterator[list[str]]:
+    """The names of the signals that arrived. Acted on between two looks: the database may be in use when one comes."""
+    arrived: list[str] = []
 
-    return cancel
+    def note(number: int, frame: FrameType | None) -> None:
+        arrived.append(signal.Signals(number).name)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield arrived
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _facts(run: Run) -> dict[str, Any]:

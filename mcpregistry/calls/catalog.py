@@ -16,11 +16,6 @@ from mcpregistry.domain.canonical import digest, stored
 from mcpregistry.domain.naming import described, exposed_names
 from mcpregistry.domain.snapshot import AgentSpec, EndpointSpec, ServerSpec, Snapshot, ToolSpec
 
-# What runs of expert tools see: everything that their agent is granted. No host can ask for it by name.
-RUNS = EndpointSpec(
-    slug="(runs)", title="Runs of expert tools", instructions="", naming_style="double", description_style="none",
-    lists_only=False, hide_unavailable=False, grants=(),
-)  # fmt: skip
 PAGE = 500  # every host follows a single page; not every host was seen to follow a cursor
 
 

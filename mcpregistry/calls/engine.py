@@ -19,7 +19,7 @@ from mcpregistry.calls.adoption import Adoption, check_kind, onward_of
 from mcpregistry.calls.approvals import Approvals
 from mcpregistry.calls.builtin import ApprovalStatus
 from mcpregistry.calls.call import Call, CallOutcome, CallRequest, Judged
-from mcpregistry.calls.catalog import RUNS, Catalogue, Catalogues, DownstreamTools, Source
+from mcpregistry.calls.catalog import Catalogue, Catalogues, DownstreamTools, Source
 from mcpregistry.calls.judging import LivePolicy
 from mcpregistry.calls.live import LiveConfiguration
 from mcpregistry.calls.pipeline import Dispatcher, Pipeline
@@ -28,7 +28,7 @@ from mcpregistry.calls.waiting import Waiting
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import Busy, DownstreamError, NotFound, SlipsnisseError
 from mcpregistry.domain.policy import Policy
-from mcpregistry.domain.snapshot import AgentSpec, Snapshot
+from mcpregistry.domain.snapshot import RUNS, AgentSpec, EndpointSpec, Snapshot
 from mcpregistry.downstream.pool import Pool
 from mcpregistry.services.connections import ConnectionLog, process_name
 from mcpregistry.services.targets import target_for
@@ -114,28 +114,23 @@ class Engine:
 
     def catalogue(self, endpoint_slug: str, agent_slug: str) -> Catalogue:
         """What the agent sees there. Raises NotFound when either does not exist or is switched off."""
+        return self._catalogue(self.live.current.endpoints.get(endpoint_slug), endpoint_slug, agent_slug)
+
+    def run_catalogue(self, agent_slug: str) -> Catalogue:
+        """What the runs of an expert tool may use: all that its agent is granted. Raises NotFound."""
+        return self._catalogue(RUNS, RUNS.slug, agent_slug)
+
+    def _catalogue_of_record(self, endpoint_slug: str, agent_slug: str) -> Catalogue:
+        """For calls on record, whose endpoint nobody outside has named."""
+        return self._catalogue(self.live.current.endpoint_of_record(endpoint_slug), endpoint_slug, agent_slug)
+
+    def _catalogue(self, endpoint: EndpointSpec | None, endpoint_slug: str, agent_slug: str) -> Catalogue:
         snapshot = self.live.current
-        endpoint, agent = snapshot.endpoints.get(endpoint_slug), snapshot.agents.get(agent_slug)
+        agent = snapshot.agents.get(agent_slug)
         if endpoint is None or agent is None:
             missing = f"endpoint '{endpoint_slug}'" if endpoint is None else f"agent '{agent_slug}'"
             raise NotFound(f"There is no {missing}, or it is switched off.", remedy="Look at it in the admin.")
         return self.catalogues.get(snapshot, endpoint, agent, time.time())
-
-    def run_catalogue(self, agent_slug: str) -> Catalogue:
-        """What the runs of an expert tool may use: all that its agent is granted. Raises NotFound."""
-        snapshot = self.live.current
-        agent = snapshot.agents.get(agent_slug)
-        if agent is None:
-            raise NotFound(
-                f"There is no agent '{agent_slug}', or it is switched off.", remedy="Look at it in the admin."
-            )
-        return self.catalogues.get(snapshot, RUNS, agent, time.time())
-
-    def _catalogue_of_record(self, endpoint_slug: str, agent_slug: str) -> Catalogue:
-        """For calls on record, whose endpoint nobody outside has named."""
-        return (
-            self.run_catalogue(agent_slug) if endpoint_slug == RUNS.slug else self.catalogue(endpoint_slug, agent_slug)
-        )
 
     async def call(self, request: CallRequest) -> CallOutcome:
         """Run one call to its end. Cancelling the awaiting task cancels the call downstream.

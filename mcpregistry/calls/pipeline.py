@@ -273,7 +273,7 @@ def bind(request: CallRequest, entry: Entry, arguments_json: str, decision: Deci
 
 _NO_ENTRY: Any = None
 _UNDECIDED = Decision(Outcome.DENY, "")
-_OWN = Decision(Outcome.ALLOW, "it tells a caller about itself")
+_OWN = Decision(Outcome.ALLOW, "one of ours: it only tells about calls, or every call that it makes is decided on")
 
 
 def _question(request: CallRequest, entry: Entry) -> Question:

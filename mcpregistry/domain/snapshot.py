@@ -84,6 +84,13 @@ class EndpointSpec:
     grants: tuple[GrantSpec, ...]
 
 
+# What runs of expert tools see: everything that their agent is granted. No host can ask for it by name.
+RUNS = EndpointSpec(
+    slug="(runs)", title="Runs of expert tools", instructions="", naming_style="double", description_style="none",
+    lists_only=False, hide_unavailable=False, grants=(),
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class WorkspaceSpec:
     directory: str
@@ -133,6 +140,10 @@ class Snapshot:
         if token is None or (token.expires_at is not None and token.expires_at <= now):
             return None
         return self.agents.get(token.agent)
+
+    def endpoint_of_record(self, slug: str) -> EndpointSpec | None:
+        """The endpoint that a call on record came by."""
+        return RUNS if slug == RUNS.slug else self.endpoints.get(slug)
 
     def workspace_for(self, directory: str) -> WorkspaceSpec | None:
         """The workspace with the longest directory that holds ``directory`` (an absolute path)."""

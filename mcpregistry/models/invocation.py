@@ -9,6 +9,12 @@ from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.reveal import reveal
 
 
+class Calls(models.QuerySet["Invocation"]):
+    def open(self) -> Calls:
+        """Those without an end, by their partial index: SQLite uses it only for its very condition, in literal words."""
+        return self.extra(where=["mcpregistry_invocation.state IN ('pending', 'ready', 'dispatched')"])
+
+
 class Invocation(models.Model):
     """Names are copied, not referenced: the record outlives the server, tool and agent it is about.
 
@@ -42,6 +48,8 @@ class Invocation(models.Model):
     lease_until = models.DateTimeField(null=True, blank=True)
     fence = models.IntegerField(default=0)
     duration_ms = models.FloatField(null=True, blank=True, help_text="From receiving to the end, in milliseconds.")
+
+    objects = Calls.as_manager()
 
     class Meta:
         verbose_name = "call"

@@ -339,7 +339,7 @@ def _check_edit(request: ApprovalRequest, arguments: dict[str, Any], now: dateti
     check_arguments(pinned.hash, pinned.data.get("inputSchema") or {}, arguments)
     snapshot = load_snapshot()
     tool = snapshot.tools.get(pinned.tool_id)
-    agent, endpoint = snapshot.agents.get(call.agent_slug), snapshot.endpoints.get(call.endpoint_slug)
+    agent, endpoint = snapshot.agents.get(call.agent_slug), snapshot.endpoint_of_record(call.endpoint_slug)
     server = snapshot.servers.get(tool.server_id) if tool else None
     if tool is None or server is None or agent is None or endpoint is None:
         raise Conflict("The tool or the agent is switched off.", remedy="Reject the call.")
@@ -348,7 +348,10 @@ def _check_edit(request: ApprovalRequest, arguments: dict[str, Any], now: dateti
             f"The agent '{agent.slug}' is not granted this tool with these arguments.",
             remedy="Keep to the arguments that are granted.",
         )
-    question = Question(agent, endpoint, server, tool, arguments, now=now.timestamp(), origin=call.origin)
+    question = Question(
+        agent, endpoint, server, tool, arguments,
+        expert=request.expert, now=now.timestamp(), origin=call.origin, host=request.host,
+    )  # fmt: skip
     if decide(snapshot.policy, question).outcome is Outcome.DENY:
         raise Denied("A rule denies the call with these arguments.", remedy="Choose others.")
 

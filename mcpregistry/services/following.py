@@ -183,7 +183,7 @@ def orphans(now: datetime) -> list[str]:
 
 def _followed_calls() -> QuerySet[Invocation]:
     """From the few open calls to their tasks, not the other way round: ended tasks are many."""
-    remote = tasks.open_calls().filter(state=State.DISPATCHED, task__server__isnull=False)
+    remote = Invocation.objects.open().filter(state=State.DISPATCHED, task__server__isnull=False)
     return remote.exclude(task__downstream_id="").exclude(task__server__transport=_STDIO)
 
 

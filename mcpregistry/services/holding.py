@@ -79,8 +79,8 @@ def ask(
 ) -> Ticket:
     """Hold a call: its record, the request with the rule's frozen terms, the audit entry, all in one.
 
-    ``row`` are the Invocation's columns; ``expert`` and ``host`` what else the rule could see. The identical call (same binding) joins, except with a task.
-    Raises Busy when the agent has too many calls waiting.
+    ``row`` are the Invocation's columns; ``expert`` and ``host`` what else the rule could see. The identical
+    call (same binding) joins, except with a task. Raises Busy when the agent has too many calls waiting.
     """
     for _ in range(_TRIES):
         if task is None and (joined := join(binding=row["binding"], now=now)):
@@ -172,10 +172,7 @@ def _refuse_stale(terms: Terms) -> None:
 
 
 def _refuse_flood(agent_slug: str) -> None:
-    # In literal words, so that SQLite uses the index of open calls.
-    is_open = "state IN ('pending', 'ready', 'dispatched')"
-    mine = Invocation.objects.extra(where=[is_open]).filter(agent_slug=agent_slug, state=State.PENDING)  # noqa: S610
-    if mine.count() >= MOST_OPEN:
+    if Invocation.objects.open().filter(agent_slug=agent_slug, state=State.PENDING).count() >= MOST_OPEN:
         raise Busy(f"{MOST_OPEN} calls of this agent wait for approval already.", remedy="Wait until some are decided.")
 
 
@@ -241,10 +238,7 @@ def ready_by_themselves(now: datetime) -> list[str]:
     The message that was to wake a worker may be lost, and the process that held the call gone: after a
     moment whoever looks here takes them. Twice is no harm, for one claims.
     """
-    is_open = "mcpregistry_invocation.state IN ('pending', 'ready', 'dispatched')"
-    ready = Invocation.objects.extra(where=[is_open]).filter(  # noqa: S610
-        state=State.READY, approval__decided_at__lt=now - _HOLDER_IS_FASTER
-    )
+    ready = Invocation.objects.open().filter(state=State.READY, approval__decided_at__lt=now - _HOLDER_IS_FASTER)
     by_itself = Q(approval__waiting_as=ApprovalRequest.Waiting.TASK) | Q(approval__run_if_caller_left=True)
     return list(ready.filter(by_itself).order_by("approval__decided_at").values_list("pk", flat=True)[:_BATCH])
 
@@ -327,8 +321,7 @@ def expire(*, request_id: str, now: datetime) -> State:
 
 def expire_due(now: datetime) -> int:
     """End held calls that nobody decided, or nobody ran, in time. Returns how many."""
-    is_open = "mcpregistry_invocation.state IN ('pending', 'ready', 'dispatched')"
-    due = Invocation.objects.extra(where=[is_open]).filter(  # noqa: S610
+    due = Invocation.objects.open().filter(
         state__in=[State.PENDING, State.READY], lease_until__lte=now + SLACK, approval__isnull=False
     )
     ids = list(due.order_by("lease_until").values_list("approval__pk", flat=True)[:_BATCH])

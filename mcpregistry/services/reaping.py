@@ -29,9 +29,7 @@ assert all(may_move(old, new) for old, (new, _) in _ENDS.items())
 
 def reap_calls(now: datetime) -> int:
     """End calls whose lease has run out, at most a batch at a time. Returns how many."""
-    # The index of open calls is partial: SQLite uses it only for the same condition in literal words.
-    is_open = "mcpregistry_invocation.state IN ('pending', 'ready', 'dispatched')"
-    expired = Invocation.objects.extra(where=[is_open]).filter(lease_until__lt=now).order_by("lease_until")  # noqa: S610
+    expired = Invocation.objects.open().filter(lease_until__lt=now).order_by("lease_until")
     expired = expired.exclude(pk__in=following.left_to_followers(now))
     # Held calls end by their own deadlines (``holding.expire_due``), with all that belongs to it.
     expired = expired.filter(Q(state=State.DISPATCHED) | Q(approval__isnull=True))

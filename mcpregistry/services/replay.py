@@ -8,6 +8,7 @@ is counted as such.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,7 @@ from mcpregistry.services.snapshots import load_snapshot, rule_spec
 
 EXAMPLES = 20
 _EVERY = 500  # calls between two words on progress
+_VERSION = re.compile(r" v?[0-9][^ ]*$")  # behind a host's name
 
 OnProgress = Callable[[int, int], None]
 
@@ -133,7 +135,7 @@ def _judge(row: Invocation, question: Question | None, before: Policy, after: Po
 
 def _question(row: Invocation, snapshot: Snapshot, tools: Mapping[tuple[str, str], ToolSpec]) -> Question | None:
     tool = tools.get((row.server_slug, row.tool_name))
-    agent, endpoint = snapshot.agents.get(row.agent_slug), snapshot.endpoints.get(row.endpoint_slug)
+    agent, endpoint = snapshot.agents.get(row.agent_slug), snapshot.endpoint_of_record(row.endpoint_slug)
     if tool is None or agent is None or endpoint is None or not row.arguments:
         return None
     try:
@@ -143,7 +145,14 @@ def _question(row: Invocation, snapshot: Snapshot, tools: Mapping[tuple[str, str
     if not isinstance(arguments, dict):
         return None
     server, at = snapshot.servers[tool.server_id], row.received_at.timestamp()
-    return Question(agent, endpoint, server, tool, arguments, now=at, origin=row.origin, host=row.host_name)
+    return Question(agent, endpoint, server, tool, arguments, now=at, origin=row.origin, **_caller(row))
+
+
+def _caller(row: Invocation) -> dict[str, str]:
+    """What rules could see of who called: the record keeps a host with its version, and for a run its expert tool."""
+    if row.origin == "run":
+        return {"expert": row.host_name, "host": "run"}
+    return {"host": _VERSION.sub("", row.host_name)}
 
 
 def _example(row: Invocation, tool: str, old: Decision, new: Decision) -> Example:

@@ -29,8 +29,6 @@ MAX_OPEN = 1_000  # of one agent: each is a durable row that a caller makes
 KEPT_MS = 24 * 60 * 60 * 1000  # how long a result stays at least, as told to hosts; retention keeps it longer
 POLL_MIN_MS, POLL_MAX_MS = 100, 60_000
 _SEEN_EVERY = timedelta(seconds=1)
-# The index of open calls is partial: SQLite uses it only for the same condition in literal words.
-_IS_OPEN = "state IN ('pending', 'ready', 'dispatched')"
 
 
 def create(
@@ -42,18 +40,13 @@ def create(
     Raises Busy when the agent has too many open.
     """
     now = now or timezone.now()
-    if open_calls().filter(agent_slug=agent, task__isnull=False)[:MAX_OPEN].count() >= MAX_OPEN:
+    if Invocation.objects.open().filter(agent_slug=agent, task__isnull=False)[:MAX_OPEN].count() >= MAX_OPEN:
         raise Busy(f"The agent has {MAX_OPEN:,} tasks open.", remedy="Wait until some have ended, or cancel some.")
     return Task.objects.create(
         id=secrets.token_urlsafe(32), call_id=call_id, agent_slug=agent, endpoint_slug=endpoint,
         created_at=now, updated_at=now, ttl_ms=ttl_ms, poll_ms=min(max(poll_ms, POLL_MIN_MS), POLL_MAX_MS),
         status_message=plain(message, 500), **more,
     )  # fmt: skip
-
-
-def open_calls() -> QuerySet[Invocation]:
-    """Of all agents, by the index of open calls."""
-    return Invocation.objects.extra(where=[f"mcpregistry_invocation.{_IS_OPEN}"])  # noqa: S610 - a constant
 
 
 # What hosts read

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from mcpregistry.calls.call import Call
-from mcpregistry.calls.catalog import RUNS, Offer, Source
+from mcpregistry.calls.catalog import Offer, Source
 from mcpregistry.calls.engine import Engine
 from mcpregistry.calls.pipeline import Dispatcher
 from mcpregistry.db import db_call
 from mcpregistry.domain.access import may_see
 from mcpregistry.domain.canonical import digest, stored
 from mcpregistry.domain.risk import risk_of
-from mcpregistry.domain.snapshot import AgentSpec, EndpointSpec, ServerSpec, Snapshot, ToolSpec
+from mcpregistry.domain.snapshot import RUNS, AgentSpec, EndpointSpec, ServerSpec, Snapshot, ToolSpec
 from subagents.domain.lifecycle import RunState
 from subagents.models import Run, ToolCall
 from subagents.services import runs

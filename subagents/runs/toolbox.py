@@ -52,7 +52,7 @@ class Toolbox:
 
     def definitions(self) -> list[dict[str, Any]]:
         entries = sorted(self.catalogue.entries.items())
-        tools = [_definition(name, entry.listing) for name, entry in entries if not entry.offer.own]
+        tools = [_definition(name, entry.listing) for name, entry in entries if not entry.offer.aside]
         return [*tools, outputs.TOOL] if tools else []
 
     def instructions(self) -> dict[str, str]:
@@ -70,7 +70,7 @@ class Toolbox:
     ) -> CallOutcome:
         """Through the pipeline. A state of PENDING or READY means: people decide, look again later."""
         request = CallRequest(
-            self.catalogue, name, arguments, "run", host_name="run", request_id=self.run, on_progress=on_progress,
+            self.catalogue, name, arguments, "run", host_name=self.expert, request_id=self.run, on_progress=on_progress,
             host=HOST, expert=self.expert, call_id=invocation,
         )  # fmt: skip
         return await self.engine.call(request)

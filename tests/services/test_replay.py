@@ -11,6 +11,7 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from mcpregistry.domain.policy import Outcome
+from mcpregistry.domain.snapshot import RUNS
 from mcpregistry.models import Agent, Configuration, Endpoint, Invocation, PolicyRule, Server
 from mcpregistry.services.replay import EXAMPLES, replay
 from tests.services.test_policy import new_tool
@@ -76,6 +77,15 @@ def test_the_time_of_the_call_counts_not_todays():
     then = (NOW - timedelta(hours=30)).hour
     assert run(draft(condition=f"call.hour == {then}")).denied == 1
     assert run(draft(condition=f"call.hour != {then}")).denied == 0
+
+
+@pytest.mark.parametrize("draft_of", [{"condition": "call.host == 'claude-code'"}, {"expert": "digest"}])
+def test_a_rule_about_who_calls_sees_what_it_saw_then(draft_of: dict[str, Any]):
+    call(1, host_name="claude-code 2.1.3")
+    call(2, host_name="Other Host 1")
+    call(3, origin="run", host_name="digest", endpoint_slug=RUNS.slug)
+    call(4, origin="run", host_name="another", endpoint_slug=RUNS.slug)
+    assert run(draft(**draft_of)).moved == {(ALLOW, DENY): 1, (ALLOW, ALLOW): 3}
 
 
 def test_a_draft_takes_the_place_of_its_rule():

@@ -10,7 +10,7 @@ from django.contrib.auth.models import Group, User
 from django.utils import timezone
 
 from mcpregistry.db import db_call
-from mcpregistry.models import ApprovalRequest, Configuration, Invocation
+from mcpregistry.models import ApprovalRequest, Configuration, Invocation, PolicyRule
 from mcpregistry.services import approvals
 from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.domain.transcript import UNKNOWN_OUTCOME
@@ -174,6 +174,29 @@ async def test_a_run_sleeps_while_people_decide(bench: Bench, worker: Any) -> No
     done = await here.until(run, lambda r: r.finished_at is not None)
     assert (done.state, len(bench.sent())) == (RunState.DONE, 1)
     assert done.waited_seconds > 0
+
+
+async def test_an_approver_may_change_what_a_run_calls_with(bench: Bench, worker: Any) -> None:
+    def prepare() -> Run:
+        run = prepared(bench)
+        PolicyRule.objects.create(name="mine", outcome="ask", expert="expert")
+        approver()
+        return run
+
+    def edit() -> ApprovalRequest:
+        request, user = ApprovalRequest.objects.get(), User.objects.get(username="ann")
+        edited = {"text": "softer"}
+        approvals.vote(request_id=request.pk, user=user, approve=True, arguments=edited, via="web")
+        return request
+
+    run = await db_call(prepare)
+    here = await worker()
+    await here.drive(run)
+    request = await db_call(edit)
+    assert await here.engine.approvals.settle_call(request.call_id) is not None
+    done = await here.until(run, lambda r: r.finished_at is not None)
+    assert [each["arguments"] for each in bench.sent()] == [{"text": "softer"}]
+    assert "softer" in done.answer
 
 
 async def test_a_rejection_reaches_the_model_with_its_reason(bench: Bench, worker: Any) -> None:

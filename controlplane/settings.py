@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from controlplane import embedded, env, keys
+from controlplane import address, embedded, env, keys
 from controlplane.databases import settings_for
 from controlplane.unfold import UNFOLD  # noqa: F401  (the look of the admin)
 
@@ -24,7 +24,7 @@ SLIPSNISSE_KEYS = _ring.sealing
 
 DEBUG = env.flag("SLIPSNISSE_DEBUG")
 ALLOWED_HOSTS = env.words("SLIPSNISSE_HOSTS")
-SITE_URL = env.text("SLIPSNISSE_URL").rstrip("/")
+SITE_URL = (env.text("SLIPSNISSE_URL") or address.last(VAR_DIR)).rstrip("/")
 MCP_ALLOWED_ORIGINS = [SITE_URL, *env.words("SLIPSNISSE_ORIGINS")]
 STDIO_ENABLED = env.flag("SLIPSNISSE_STDIO")
 PASS_ENV = env.words("SLIPSNISSE_PASS_ENV")

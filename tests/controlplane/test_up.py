@@ -116,7 +116,8 @@ def test_a_first_run_from_start_to_sigterm(tmp_path):
                 var,
                 "shell",
                 "-c",
-                f"from django.contrib.auth import authenticate; assert authenticate(username='admin', password='{password}')",
+                "from django.conf import settings; from django.contrib.auth import authenticate; "
+                f"assert authenticate(username='admin', password='{password}'); assert settings.SITE_URL == '{url}'",
             ).returncode
             == 0
         )

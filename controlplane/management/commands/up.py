@@ -22,7 +22,7 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
 
-from controlplane import checks, embedded, env, first_run, health, site
+from controlplane import address, checks, embedded, env, first_run, health, site
 from controlplane.supervisor import Supervisor
 
 PATIENCE = 15  # seconds that children get to finish what they do
@@ -78,7 +78,9 @@ class Command(BaseCommand):
 
     def _prepare_environment(self, listener: socket.socket) -> str:
         """Children inherit what only we know: the address, and that a person reads their lines. Returns the address."""
-        os.environ.setdefault("SLIPSNISSE_URL", f"http://127.0.0.1:{listener.getsockname()[1]}")
+        own = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        address.remember(settings.VAR_DIR, own)
+        os.environ["SLIPSNISSE_URL"] = env.text("SLIPSNISSE_URL") or own
         os.environ["PYTHONUNBUFFERED"] = "1"
         if sys.stdout.isatty():
             os.environ.setdefault("SLIPSNISSE_LOG_FORMAT", "text")

@@ -28,7 +28,7 @@ from mcpregistry.domain.reveal import reveal
 from subagents.domain.lifecycle import RunState
 from subagents.models import ExpertTool, Run, ToolCall, Turn
 from subagents.queries import expert_figures
-from subagents.runs.served import doing
+from subagents.runs.answers import doing
 from subagents.services import accounting, runs
 from subagents.services.experts import schema_of
 

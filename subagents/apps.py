@@ -15,10 +15,13 @@ class SubagentsConfig(AppConfig):
         from mcpregistry.calls.engine import add_source
         from mcpregistry.models.guards import watch
         from mcpregistry.services.snapshots import add_section
+        from mcpregistry.services.tasks import withdrawn
         from subagents.models import ExpertTool
         from subagents.runs.served import SECTION, expert_source
         from subagents.services.offering import offered
+        from subagents.services.runs import task_withdrawn
 
+        withdrawn.connect(task_withdrawn)
         post_migrate.connect(_after_migrate, sender=self)
         watch(ExpertTool, frozenset({"created_at"}))
         watch(ExpertTool.users.through)

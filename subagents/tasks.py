@@ -33,6 +33,8 @@ def advance_run(run_id: str) -> None:
 @shared_task
 def advance_due() -> None:
     """Every two seconds: runs whose wake-up was lost, whose worker died, or whose time has come."""
+    for run_id in runs.left_alone():
+        runs.cancel(run_id=run_id, actor="clock", reason="its caller is gone")
     for run_id in [*runs.due(timezone.now()), *runs.decided()]:
         advance_run(run_id)
 

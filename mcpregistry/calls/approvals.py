@@ -41,6 +41,7 @@ T = TypeVar("T")
 
 GONE = "The caller left before the call was made"
 CLOSING_SECONDS = 10.0
+_LOOK_EVERY = 0.05  # seconds; a decision made anywhere is seen in less than a tenth of a second
 
 
 class Sender(Protocol):
@@ -60,7 +61,7 @@ class Approvals:
         self._catalogue_of = catalogue_of
         self._policy = policy
         self._sender = sender
-        self._watch = Watch()
+        self._watch = Watch(holding.states, _LOOK_EVERY)
         self._running: dict[str, asyncio.Task[CallOutcome | None]] = {}
         self._background: set[asyncio.Task[Any]] = set()
 

@@ -19,13 +19,12 @@ from django.utils import timezone
 from mcpregistry.domain.canonical import plain, stored
 from mcpregistry.domain.errors import Conflict
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.models import ApprovalRequest, Invocation, Task
+from mcpregistry.models import Invocation, Task
 from mcpregistry.models.server import Transport
-from mcpregistry.services import audit, tasks
+from mcpregistry.services import audit, lasting, tasks
 
 LEASE = timedelta(seconds=15)  # a process that says nothing for so long is taken for dead
 PATIENCE = timedelta(minutes=15)  # for which a task of a remote server waits for a process to follow it
-MAX_KEPT = 8 * 1024 * 1024  # characters of a result or of questions; a larger one is told, not kept
 _BATCH = 50
 _STDIO = Transport.STDIO
 
@@ -134,45 +133,14 @@ def _still_ours(followed: Followed) -> None:
         raise Lost("The call is not ours any more.")
 
 
-@transaction.atomic
 def finish(
     *, followed: Followed, state: State, code: str = "", reason: str = "", outcome: Mapping[str, Any] | None = None,
     now: datetime | None = None,
 ) -> bool:  # fmt: skip
-    """End the call as the server's task has ended. ``outcome`` is ``{"result": …}`` or ``{"error": …}``.
-
-    By compare-and-set under the fence; False when another has ended it.
-    """
-    now = now or timezone.now()
-    text = stored(outcome) if outcome else ""
-    if len(text) > MAX_KEPT:
-        text, state, code = "", State.TOOL_ERROR, "RESOURCE_LIMIT"
-        reason = "The server's result is too large to be kept. Ask for less."
-    held = Invocation.objects.filter(pk=followed.call_id, fence=followed.fence, state=State.DISPATCHED)
-    call = held.first()
-    if call is None:
-        return False
-    result = stored(outcome["result"]) if text and outcome and "result" in outcome else ""
-    ended = held.update(
-        state=state, error_code=code, reason=plain(reason) or F("reason"), finished_at=now, lease_until=None,
-        duration_ms=(now - call.received_at).total_seconds() * 1000,
-        result=result[:_RECORDED] + "…" if len(result) > _RECORDED else result, result_bytes=len(result),
-    )  # fmt: skip
-    if not ended:
-        return False
-    Task.objects.filter(pk=followed.task_id).update(
-        result=text, input_requests="", input_responses="", version=F("version") + 1, updated_at=now
+    """End the call as the server's task has ended: by compare-and-set under the fence, see ``lasting.end``."""
+    return lasting.end(
+        call_id=followed.call_id, fence=followed.fence, state=state, code=code, reason=reason, outcome=outcome, now=now
     )
-    if result:
-        ApprovalRequest.objects.filter(call_id=followed.call_id).update(result=result)
-    audit.record(
-        kind=f"call.{state}", actor=call.agent_slug, subject=f"call:{call.pk}", binding=call.binding,
-        tool=f"{call.server_slug}::{call.tool_name}", state=state, error=code,
-    )  # fmt: skip
-    return True
-
-
-_RECORDED = 64 * 1024  # as the recorder keeps
 
 
 def orphans(now: datetime) -> list[str]:
@@ -229,4 +197,4 @@ def _followed(task: Task) -> Followed:
 def _text(value: Mapping[str, Any]) -> str:
     """Empty for nothing. What is too large to be kept counts as nothing: its task then ends with its time."""
     text = stored(dict(value)) if value else ""
-    return text if len(text) <= MAX_KEPT else ""
+    return text if len(text) <= lasting.MAX_KEPT else ""

@@ -15,6 +15,7 @@ from typing import Any
 
 from django.db import transaction
 from django.db.models import F, Q, QuerySet
+from django.dispatch import Signal
 from django.utils import timezone
 
 from mcpregistry.domain.canonical import plain, stored
@@ -29,6 +30,9 @@ MAX_OPEN = 1_000  # of one agent: each is a durable row that a caller makes
 KEPT_MS = 24 * 60 * 60 * 1000  # how long a result stays at least, as told to hosts; retention keeps it longer
 POLL_MIN_MS, POLL_MAX_MS = 100, 60_000
 _SEEN_EVERY = timedelta(seconds=1)
+
+# A client gives up the task of the call ``call_id``. Sent in the transaction that notes it.
+withdrawn = Signal()
 
 
 def create(
@@ -216,10 +220,22 @@ def answer(*, task_id: str, responses: Mapping[str, Any], now: datetime | None =
     return True
 
 
+@transaction.atomic
 def withdraw(*, task_id: str, now: datetime | None = None) -> bool:
     """Note that the client wants it no more; the first time only. Ending it is for whoever has the call."""
     wanted = Task.objects.filter(pk=task_id, cancel_requested=False).exclude(call__state__in=_ENDED)
+    call_id = wanted.values_list("call_id", flat=True).first()
+    if call_id is None:
+        return False
+    # Before our own write: whoever ends the call takes these locks in this order, too.
+    withdrawn.send(sender=Task, call_id=call_id)
     return bool(wanted.update(cancel_requested=True, version=F("version") + 1, updated_at=now or timezone.now()))
+
+
+def say(*, call_id: str, message: str, now: datetime | None = None) -> None:
+    """What goes on now, for the host of a call that became a task; nothing for any other."""
+    changed = Task.objects.filter(call_id=call_id).exclude(status_message=message)
+    changed.update(status_message=plain(message, 500), version=F("version") + 1, updated_at=now or timezone.now())
 
 
 _ENDED = [state for state in State if state not in (State.PENDING, State.READY, State.DISPATCHED)]

@@ -16,7 +16,7 @@ from mcpregistry.templatetags.slipsnisse import milliseconds
 from subagents.domain.lifecycle import CallState, RunState
 from subagents.models import Run, ToolCall
 from subagents.queries import timeline
-from subagents.runs.served import doing
+from subagents.runs.answers import doing
 from subagents.services import runs
 
 STATE_COLOURS = {

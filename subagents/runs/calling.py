@@ -52,10 +52,12 @@ class Calling:
         return True
 
     async def _one(self, held: lease.Lease, seen: RunView, tools: Toolbox, room: _Room, call: CallView) -> Ended | None:
-        """The end, or None when people have to decide first."""
+        """The end, or None when people have to decide first, or another run answers the call."""
         invocation, attempt = await db_call(records.start_call, held, call.id)
         end = await _made(tools, call, invocation)
-        if end is None:
+        if end is State.DISPATCHED:  # stays started: the next step finds out what becomes of it, and sleeps
+            return None
+        if not isinstance(end, Ended):
             await db_call(records.move_call, held, call.id, was=CallState.STARTED, to=CallState.WAITING)
             return None
         if end.state == CallState.UNKNOWN and tools.repeatable(call.name) and attempt < _MOST_ATTEMPTS:
@@ -177,7 +179,8 @@ def _tell(target: TargetSpec, reckoning: Reckoning) -> None:
     telemetry.GUARD_REMAINING.labels(**labels).set(reckoning.remaining)
 
 
-async def _made(tools: Toolbox, call: CallView, invocation: str) -> Ended | None:
+async def _made(tools: Toolbox, call: CallView, invocation: str) -> Ended | State:
+    """The call's end, or its state while it has none: held for people, or answered by a run of its own."""
     arguments = _arguments(call.arguments)
     if arguments is None:
         return _refused("The arguments are no JSON object. Call again with a valid one.")
@@ -186,7 +189,7 @@ async def _made(tools: Toolbox, call: CallView, invocation: str) -> Ended | None
     if tools.catalogue.find(call.name) is None:
         return _refused(tools.unknown(call.name))
     outcome = await tools.call(call.name, arguments, invocation=invocation)
-    return None if outcome.state in _OPEN else ended(outcome)
+    return outcome.state if outcome.state in (*_OPEN, State.DISPATCHED) else ended(outcome)
 
 
 async def _refuse_all(held: lease.Lease, why: Exit, calls: Sequence[CallView]) -> bool:

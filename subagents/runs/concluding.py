@@ -16,7 +16,7 @@ from subagents.domain.lifecycle import Exit, RunState
 from subagents.domain.savings import Counted, savings
 from subagents.domain.transcript import TurnView, repairing
 from subagents.llm.tokens import REFERENCE, counter
-from subagents.runs import lease, records, telemetry
+from subagents.runs import lease, records
 from subagents.runs.toolbox import Toolbox
 from subagents.runs.views import RunView
 
@@ -38,7 +38,6 @@ async def conclude(held: lease.Lease, seen: RunView, tools: Toolbox, exit: Exit,
     if problem:
         return await _failed(held, seen, Exit.INVALID_OUTPUT, f"The answer does not fit the output schema: {problem}")
     saved = await asyncio.to_thread(_saved, seen, tools, last.text)
-    telemetry.RUNS.labels(expert=seen.spec.name, exit=exit).inc()
     await db_call(
         records.finish, held, state=RunState.DONE, exit=exit, answer=last.text, structured=structured, savings=saved
     )
@@ -46,7 +45,6 @@ async def conclude(held: lease.Lease, seen: RunView, tools: Toolbox, exit: Exit,
 
 
 async def _failed(held: lease.Lease, seen: RunView, exit: Exit, error: str) -> bool:
-    telemetry.RUNS.labels(expert=seen.spec.name, exit=exit).inc()
     await db_call(records.finish, held, state=RunState.FAILED, exit=exit, error=error, answer=seen.turns[-1].text)
     return False
 

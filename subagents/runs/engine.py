@@ -23,7 +23,7 @@ from subagents.domain.lifecycle import Exit, RunState
 from subagents.domain.steps import AskModel, Conclude, FindOut, RunCalls, Step, WaitForPeople, next_step
 from subagents.llm import client
 from subagents.models import Run
-from subagents.runs import concluding, lease, records, telemetry
+from subagents.runs import concluding, lease, records
 from subagents.runs.calling import Calling, settle_started
 from subagents.runs.thinking import Complete, Thinking
 from subagents.runs.toolbox import Toolbox, toolbox
@@ -163,4 +163,3 @@ def _identity(run_id: str) -> tuple[str, str]:
 async def _cancelled(taken: lease.Lease) -> None:
     await db_call(settle_started, taken.run)
     await db_call(records.finish, taken, state=RunState.CANCELLED, exit=Exit.CANCELLED, error="It was cancelled.")
-    telemetry.RUNS.labels(expert="", exit=Exit.CANCELLED).inc()

@@ -16,12 +16,11 @@ from django.db.models import F, Q
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
-from subagents.domain.lifecycle import RunState
+from subagents.domain.lifecycle import RUN_MOVES
 from subagents.models import Run
 
 LEASE = timedelta(seconds=30)
 RENEW_EVERY = 5.0  # seconds
-_TAKEABLE = [RunState.QUEUED, RunState.RUNNING, RunState.WAITING]
 
 
 class LostLease(Exception):
@@ -39,7 +38,7 @@ def take(run_id: str, *, worker: str, now: datetime | None = None) -> Lease | No
     now = now or timezone.now()
     free = Q(lease_until=None) | Q(lease_until__lt=now)
     due = Q(wake_at=None) | Q(wake_at__lte=now)
-    taken = Run.objects.filter(free, due, pk=run_id, state__in=_TAKEABLE).update(
+    taken = Run.objects.filter(free, due, pk=run_id, state__in=[*RUN_MOVES]).update(
         fence=F("fence") + 1, lease_until=now + LEASE, worker=worker, started_at=Coalesce("started_at", now)
     )
     return Lease(run_id, Run.objects.values_list("fence", flat=True).get(pk=run_id)) if taken else None

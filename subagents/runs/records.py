@@ -7,22 +7,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
+from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
 from mcpregistry.domain.canonical import plain
 from mcpregistry.models import ApprovalRequest
 from mcpregistry.services import holding as approvals
+from mcpregistry.services import tasks
 from subagents.domain.budget import price
-from subagents.domain.lifecycle import CALL_MOVES, CallState, Exit, RunState
+from subagents.domain.lifecycle import CALL_MOVES, RUN_MOVES, CallState, Exit, RunState
 from subagents.domain.outputs import handle_of
 from subagents.domain.spec import TargetSpec
 from subagents.domain.trouble import ModelError
 from subagents.llm.client import Reply
 from subagents.models import Attempt, Run, StoredOutput, ToolCall, Turn
+from subagents.runs import telemetry
+from subagents.runs.answers import tell_caller
 from subagents.runs.lease import Lease, LostLease, holding
+from subagents.services import runs
 
 _LONGEST_ERROR = 2_000
 _LONGEST = 16_000_000  # characters: no text is cut here, only made fit for a text column
@@ -42,7 +48,8 @@ class Ended:
 def begin_turn(lease: Lease, *, worst: Decimal) -> None:
     """Set the worst cost of the coming turn aside, so that what others reserve is not spent twice."""
     with holding(lease) as run:
-        Run.objects.filter(pk=run.pk).update(reserved_cost=worst, state=RunState.RUNNING)
+        _move_run(run, RunState.RUNNING, reserved_cost=worst)
+        _say(run, "Thinking.")
 
 
 def end_turn(
@@ -109,7 +116,8 @@ def start_call(lease: Lease, call_id: int) -> tuple[str, int]:
         invocation = hashlib.sha256(place.encode()).hexdigest()[:32]
         _move(call_id, CallState.PLANNED, CallState.STARTED, attempt=attempt, invocation=invocation,
               started_at=timezone.now())  # fmt: skip
-        Run.objects.filter(pk=run.pk).update(state=RunState.RUNNING)
+        _move_run(run, RunState.RUNNING)
+        _say(run, f"Calling {call.name}.")
     return invocation, attempt
 
 
@@ -164,10 +172,12 @@ def sleep(lease: Lease, *, waiting: bool, wake_at: datetime) -> None:
     now = timezone.now()
     with holding(lease) as run:
         since = (run.waiting_since or now) if waiting else None
-        Run.objects.filter(pk=run.pk).update(
-            state=RunState.WAITING if waiting else RunState.RUNNING, waiting_since=since, lease_until=None, worker="",
+        _move_run(
+            run, RunState.WAITING if waiting else RunState.RUNNING, waiting_since=since, lease_until=None, worker="",
             wake_at=wake_at,
         )  # fmt: skip
+        if waiting:
+            _say(run, "A person is asked about what it wants to do next.")
 
 
 def resumed(lease: Lease) -> None:
@@ -189,12 +199,32 @@ def finish(
     with holding(lease) as run:
         _withdraw(run)
         ToolCall.objects.filter(run=run, state__in=unfinished).update(state=CallState.CANCELLED, finished_at=now)
-        Run.objects.filter(pk=run.pk).update(
-            state=state, exit=exit, answer=plain(answer, _LONGEST), structured=structured,
+        _move_run(
+            run, state, exit=exit, answer=plain(answer, _LONGEST), structured=structured,
             error=plain(error, _LONGEST_ERROR),
             savings=savings or {}, finished_at=now, lease_until=None, worker="", wake_at=None, waiting_since=None,
             reserved_cost=0,
         )  # fmt: skip
+        run.refresh_from_db()
+        tell_caller(run)
+        for child in run.children.open().values_list("pk", flat=True):
+            runs.cancel(run_id=child, actor=f"run:{run.pk}", reason="the run that asked for it is over")
+        if run.parent_id:
+            transaction.on_commit(partial(runs.nudge, run.parent_id))
+    telemetry.RUNS.labels(expert=run.expert_name, exit=exit).inc()
+
+
+def _move_run(run: Run, to: RunState, **values: Any) -> None:
+    was = RunState(run.state)
+    assert to == was or to in RUN_MOVES[was], f"{was} -> {to}"
+    if not Run.objects.filter(pk=run.pk, state=was).update(state=to, **values):
+        raise LostLease(f"run {run.pk} is no longer {was}")
+
+
+def _say(run: Run, what: str) -> None:
+    """To the host that has taken a task for this run, if one has."""
+    if run.call_id:
+        tasks.say(call_id=run.call_id, message=what)
 
 
 def _withdraw(run: Run) -> None:

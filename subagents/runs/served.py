@@ -1,7 +1,9 @@
 """Expert tools as tools of an endpoint: offered to those who may use them, served by starting a run.
 
-The process that was called only starts the run and watches its row; a worker does the work. If the
-caller goes away, the run is cancelled, down to the call that is out at a server.
+The process that was called only starts the run; a worker does the work. A caller that takes tasks gets a
+handle, and the run's end is written into the call by whoever ends the run, so nobody has to wait. For any
+other this process watches the run's row; if such a caller goes away, the run is cancelled, down to the
+call that is out at a server.
 """
 
 from __future__ import annotations
@@ -9,28 +11,37 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
+
+from django.db import transaction
 
 from mcpregistry.calls.call import Call
 from mcpregistry.calls.catalog import Offer, Source
 from mcpregistry.calls.engine import Engine
 from mcpregistry.calls.pipeline import Dispatcher
+from mcpregistry.calls.watching import Watch
 from mcpregistry.db import db_call
 from mcpregistry.domain.access import may_see
 from mcpregistry.domain.canonical import digest, stored
+from mcpregistry.domain.errors import Conflict, DownstreamError, SlipsnisseError
 from mcpregistry.domain.risk import risk_of
 from mcpregistry.domain.snapshot import RUNS, AgentSpec, EndpointSpec, ServerSpec, Snapshot, ToolSpec
-from subagents.domain.lifecycle import RunState
-from subagents.models import Run, ToolCall
+from mcpregistry.services import lasting, tasks
+from subagents.models import Run
+from subagents.runs.answers import Seen, answer_of, seen
 from subagents.services import runs
 from subagents.services.offering import Offered
 
 SECTION = "experts"
 KIND = "expert"
-_LOOK_EVERY = 0.15  # seconds
+_LOOK_EVERY = 0.15  # seconds between looks at all runs that this process waits for
+_RENEW_EVERY = 20.0  # seconds between signs that this process waits still, see ``lasting.KEEP``
+_POLL_MS = 1_000
 _SERVER = ServerSpec(
-    id=-2, slug="expert", title="Expert tools", revision=0, transport="none", connect_mode="none", request_timeout=0.0,
+    id=-2, slug="expert", title="Expert tools", revision=0, transport="none", connect_mode="none", request_timeout=30.0,
     max_message_bytes=0, available=True,
 )  # fmt: skip
 
@@ -81,68 +92,87 @@ def expert_source(engine: Engine) -> tuple[Source, Dispatcher]:
     return ExpertTools(), ExpertDispatcher()
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A run, and the handle of a caller that does not wait for it."""
+
+    run: str
+    task: str = ""
+
+
 class ExpertDispatcher:
-    """Starts a run, tells its progress, and returns its answer as a tool result."""
+    """Starts a run. A caller that takes tasks gets a handle at once; for others this tells progress and waits."""
+
+    def __init__(self) -> None:
+        self._watch: Watch[Seen] = Watch(seen, _LOOK_EVERY)
+        self._background: set[asyncio.Task[None]] = set()
 
     async def __call__(self, call: Call, *, on_sent: Callable[[], None]) -> dict[str, Any]:
-        catalogue = call.request.catalogue
-        run = await db_call(
-            runs.start, expert=call.entry.offer.tool.name, arguments=json.loads(call.arguments_json), origin="call",
-            caller=catalogue.agent.slug, endpoint=catalogue.endpoint.slug, call_id=call.id,
-            parent=_parent(call),
-        )  # fmt: skip
-        on_sent()
+        beginning = asyncio.ensure_future(db_call(_begin, call))
         try:
-            return answer_of(await _ended(run.pk, call))
+            begun = await asyncio.shield(beginning)
         except asyncio.CancelledError:
-            await asyncio.shield(db_call(runs.cancel, run_id=run.pk, actor=catalogue.agent.slug, reason="caller left"))
+            on_sent()  # perhaps it was begun already
+            self._spawn(_given_up(beginning, call))
+            raise
+        on_sent()
+        if begun.task:
+            return {"resultType": "task", "taskId": begun.task}
+        try:
+            return answer_of(await self._ended(begun.run, call))
+        except (asyncio.CancelledError, DownstreamError):
+            await asyncio.shield(_given_up(beginning, call))
             raise
 
+    async def _ended(self, run_id: str, call: Call) -> Run:
+        now, renewed = Seen(False, -1, -1, ""), time.monotonic()
+        while not now.ended:
+            before, now = now, await self._watch.until_not(run_id, now, _RENEW_EVERY)
+            if now != before and call.request.on_progress is not None:
+                call.request.on_progress(float(now.turns + now.calls), None, f"Step {now.turns + 1}: {now.doing}")
+            if time.monotonic() - renewed >= _RENEW_EVERY:
+                renewed = time.monotonic()
+                await _keep(call)
+        return await db_call(Run.objects.get, pk=run_id)
 
-def _parent(call: Call) -> str:
-    """The run that makes this call, if one does."""
-    return call.request.request_id if call.request.origin == "run" else ""
-
-
-async def _ended(run_id: str, call: Call) -> Run:
-    told, began = (-1, -1, ""), time.monotonic()
-    while True:
-        run, turns, calls, doing = await db_call(_look, run_id)
-        if run.finished_at is not None:
-            return run
-        if (turns, calls, doing) != told and call.request.on_progress is not None:
-            told = (turns, calls, doing)
-            call.request.on_progress(float(turns + calls), None, f"Step {turns + 1}: {doing}")
-        await asyncio.sleep(_LOOK_EVERY if time.monotonic() - began < 30 else 1.0)
-
-
-def _look(run_id: str) -> tuple[Run, int, int, str]:
-    """(the run, its turns, its calls that ended, what it does now in words)"""
-    run = Run.objects.only(
-        "state", "exit", "error", "answer", "structured", "finished_at", "expert_name"
-    ).get(pk=run_id)  # fmt: skip
-    ended = ToolCall.objects.filter(run_id=run_id, finished_at__isnull=False).count()
-    return run, run.turns.count(), ended, doing(run)
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
 
-def doing(run: Run) -> str:
-    """What an open run does at this moment, in words for people."""
-    open_calls = ToolCall.objects.filter(run=run, finished_at=None).values_list("name", flat=True)
-    names = ", ".join(open_calls[:3])
-    if run.state == RunState.WAITING:
-        return f"a person is asked about {names}"
-    if names:
-        return f"calling {names}"
-    return "waiting for a worker" if run.state == RunState.QUEUED else "thinking"
+async def _keep(call: Call) -> None:
+    if not await db_call(lasting.keep, call_id=call.id, fence=call.fence):
+        raise DownstreamError(
+            "The call was given up while its run went on: this process had not been heard of for too long.",
+            remedy="Look what the run has done before you call again.",
+            sent=True,
+        )
 
 
-def answer_of(run: Run) -> dict[str, Any]:
-    """The run's end as a tool result; what went wrong in the words that the first source design gives."""
-    if run.state == RunState.DONE:
-        result: dict[str, Any] = {"content": [{"type": "text", "text": run.answer}]}
-        structured: Mapping[str, Any] | None = json.loads(run.structured) if run.structured else None
-        return result | ({"structuredContent": structured} if structured is not None else {})
-    text = run.error if run.error.startswith("ToolExecutionError:") else f"ToolExecutionError: {run.error}"
-    said = {"error": "TOOL_EXECUTION_ERROR", "message": text, "exit": run.exit, "run": run.pk}
-    return {"isError": True, "content": [{"type": "text", "text": f"{text} ({run.exit}, run {run.pk})"}],
-            "structuredContent": said}  # fmt: skip
+@transaction.atomic
+def _begin(call: Call) -> Begun:
+    """The run, and where the host takes tasks the handle, together or not at all."""
+    catalogue, request = call.request.catalogue, call.request
+    run = runs.start(
+        expert=call.entry.offer.tool.name, arguments=json.loads(call.arguments_json), origin="call",
+        caller=catalogue.agent.slug, endpoint=catalogue.endpoint.slug, call_id=call.id,
+        parent=request.request_id if request.origin == "run" else "",
+    )  # fmt: skip
+    if not request.host.tasks:
+        return Begun(run.pk)
+    task = lasting.hand_over(
+        call_id=call.id, fence=call.fence, agent=catalogue.agent.slug, endpoint=catalogue.endpoint.slug,
+        ttl_ms=tasks.KEPT_MS, poll_ms=_POLL_MS, message="Waiting for a worker.",
+    )  # fmt: skip
+    if task is None:
+        raise Conflict("The call has ended before its run began.", remedy="Call again.")
+    return Begun(run.pk, task.pk)
+
+
+async def _given_up(beginning: asyncio.Future[Begun], call: Call) -> None:
+    """The caller is gone: what it has begun is cancelled, down to the call that is out at a server."""
+    caller = call.request.catalogue.agent.slug
+    with suppress(SlipsnisseError):  # then nothing was begun
+        begun = await beginning
+        await db_call(runs.cancel, run_id=begun.run, actor=caller, reason="caller left")

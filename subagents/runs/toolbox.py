@@ -17,7 +17,7 @@ from mcpregistry.calls.catalog import Catalogue
 from mcpregistry.calls.engine import Engine
 from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.domain.risk import risk_of
-from mcpregistry.models import ApprovalRequest, Invocation
+from mcpregistry.models import ApprovalRequest, Invocation, Task
 from subagents.domain import outputs
 from subagents.domain.lifecycle import CallState
 from subagents.domain.transcript import UNKNOWN_OUTCOME
@@ -117,8 +117,9 @@ def recorded(invocation: str) -> Ended | State | None:
 def _outcome_of(call: Invocation, state: State) -> CallOutcome:
     held = ApprovalRequest.objects.filter(call=call).only("result").first()
     text = (held.result if held else "") or call.result
+    task = Task.objects.filter(call=call).exclude(result="").only("result").first()
     try:
-        result = json.loads(text) if text else None
+        result = json.loads(task.result).get("result") if task else json.loads(text) if text else None
     except ValueError:  # only its beginning was kept
         result = {"content": [{"type": "text", "text": f"{text}\n(the rest of this result was not kept)"}]}
     return CallOutcome(call.pk, state, result, call.error_code, call.reason)

@@ -120,6 +120,25 @@ def decided(limit: int = 200) -> list[str]:
     return found
 
 
+def nudge(run_id: str) -> None:
+    """Something that the run sleeps for has happened: look at it soon."""
+    if Run.objects.open().filter(pk=run_id).update(wake_at=None):
+        wake(run_id)
+
+
+def left_alone(limit: int = 200) -> list[str]:
+    """Open runs whose caller's call has ended without them: the process that waited is gone. Nobody will read them."""
+    ended = Invocation.objects.filter(pk=OuterRef("call_id"), state__in=[*TERMINAL])
+    found = Run.objects.open().filter(Exists(ended), cancel_requested=False).exclude(call_id="")
+    return list(found.values_list("pk", flat=True)[:limit])
+
+
+def task_withdrawn(call_id: str, **_: object) -> None:
+    """A host gives up the task that it has taken for a run."""
+    for run_id in Run.objects.open().filter(call_id=call_id).values_list("pk", flat=True):
+        cancel(run_id=run_id, actor="caller", reason="the host cancelled its task")
+
+
 @transaction.atomic
 def cancel(*, run_id: str, actor: str, reason: str = "") -> Run:
     """Ask the run to stop; whoever works on it does so within a second, a sleeping one at once. Idempotent."""

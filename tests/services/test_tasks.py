@@ -10,7 +10,7 @@ from django.utils import timezone
 from mcpregistry.domain.errors import Busy
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import AuditEntry, Configuration, Invocation, Task
-from mcpregistry.services import following, invariants, reaping, retention, tasks
+from mcpregistry.services import following, invariants, lasting, reaping, retention, tasks
 from mcpregistry.services.following import Followed, Lost
 from tests.services.rows import confirmed, dispatched, ended
 
@@ -82,7 +82,7 @@ def test_the_end_is_written_once_under_the_fence_and_told_in_the_audit_log():
 
 
 def test_a_result_beyond_all_bounds_is_an_error_that_says_so(monkeypatch):
-    monkeypatch.setattr(following, "MAX_KEPT", 1_000)
+    monkeypatch.setattr(lasting, "MAX_KEPT", 1_000)
     following.finish(followed=adopted(), state=State.SUCCEEDED, outcome={"result": {"content": ["x" * 2_000]}})
     view = tasks.view(Task.objects.get())
     assert view["result"]["isError"] is True

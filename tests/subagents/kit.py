@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mcpregistry.models import Server, Tool
+from mcpregistry.calls.call import CallOutcome, CallRequest
+from mcpregistry.models import Agent, Endpoint, Server, Tool
 from mcpregistry.services import access
 from subagents.llm.scripted.app import ScriptedModels
 from subagents.llm.scripted.script import load
@@ -64,4 +65,19 @@ def states(run: Run) -> list[tuple[str, str]]:
     return list(ToolCall.objects.filter(run=run).order_by("turn_number", "index").values_list("name", "state"))
 
 
-Make = Callable[[], Bench]
+LOOK = calls(("echo__echo", {"text": "{{ user.json.text }}"}))
+ANSWER = {"text": "It said {{ last.json.arguments.text }}."}
+
+
+def offered(bench: Bench, *turns: Any, **fields: Any) -> ExpertTool:
+    """The expert tool, for agent "ann" on the endpoint "default"."""
+    server = bench.server("echo", "echo", "pid")
+    expert = bench.expert(bench.model("m", *(turns or (LOOK, ANSWER))), uses=[server], **fields)
+    expert.users.add(Agent.objects.get(slug="ann"))
+    expert.endpoints.add(Endpoint.objects.get(slug="default"))
+    return expert
+
+
+async def call(here: Any, name: str = "expert", agent: str = "ann", **facts: Any) -> CallOutcome:
+    catalogue = here.engine.catalogue("default", agent)
+    return await here.engine.call(CallRequest(catalogue, name, {"text": "hello"}, "http", **facts))

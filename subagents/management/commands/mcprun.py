@@ -18,7 +18,7 @@ from django.core.management.base import BaseCommand, CommandError
 from mcpregistry.domain.errors import SlipsnisseError
 from subagents.domain.lifecycle import Exit, RunState
 from subagents.models import Run
-from subagents.runs.served import doing
+from subagents.runs.answers import doing
 from subagents.services import accounting, runs
 
 _LOOK_EVERY = 0.2

@@ -61,3 +61,15 @@ async def worker(bench: Bench) -> AsyncIterator[Callable[..., Any]]:
         await each.runs.stop()
         await each.engine.stop()
     assert await db_call(broken) == []
+
+
+@pytest.fixture
+def working(worker: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
+    """``await working()`` starts a worker that is woken as runs are started."""
+
+    async def make() -> Any:
+        here, loop = await worker(), asyncio.get_running_loop()
+        monkeypatch.setattr("subagents.services.runs.wake", lambda run: loop.call_soon_threadsafe(here.runs.wake, run))
+        return here
+
+    return make

@@ -3,47 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from mcpregistry.calls.call import CallOutcome, CallRequest
 from mcpregistry.db import db_call
 from mcpregistry.models import Agent, Endpoint, Invocation, Tool
 from mcpregistry.services import access
 from subagents.domain.lifecycle import RunState
-from subagents.models import ExpertTool, Run
-from tests.subagents.kit import Bench, calls
-
-LOOK = calls(("echo__echo", {"text": "{{ user.json.text }}"}))
-ANSWER = {"text": "It said {{ last.json.arguments.text }}."}
-
-
-def offered(bench: Bench, *turns: Any, **fields: Any) -> ExpertTool:
-    """The expert tool, for agent "ann" on the endpoint "default"."""
-    server = bench.server("echo", "echo", "pid")
-    expert = bench.expert(bench.model("m", *(turns or (LOOK, ANSWER))), uses=[server], **fields)
-    expert.users.add(Agent.objects.get(slug="ann"))
-    expert.endpoints.add(Endpoint.objects.get(slug="default"))
-    return expert
-
-
-@pytest.fixture
-def working(worker: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
-    """``await working()`` starts a worker that is woken as runs are started."""
-
-    async def make() -> Any:
-        here, loop = await worker(), asyncio.get_running_loop()
-        monkeypatch.setattr("subagents.services.runs.wake", lambda run: loop.call_soon_threadsafe(here.runs.wake, run))
-        return here
-
-    return make
-
-
-async def call(here: Any, name: str = "expert", agent: str = "ann", **facts: Any) -> CallOutcome:
-    catalogue = here.engine.catalogue("default", agent)
-    return await here.engine.call(CallRequest(catalogue, name, {"text": "hello"}, "http", **facts))
+from subagents.models import Run
+from tests.subagents.kit import Bench, call, calls, offered
 
 
 async def test_a_host_calls_one_tool_and_gets_the_answer(bench: Bench, working: Any) -> None:

@@ -1,0 +1,177 @@
+"""The call of an expert tool as a task: answered by whoever ends the run, whoever has died meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+from django.utils import timezone
+
+from mcpregistry.calls.call import CallOutcome, Host
+from mcpregistry.db import db_call
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.models import Agent, Endpoint, Invocation
+from mcpregistry.services import reaping, tasks
+from subagents.domain.lifecycle import RunState
+from subagents.models import Run, ToolCall
+from subagents.services import runs
+from tests.calls.conftest import broken
+from tests.subagents.kit import Bench, call, calls, offered, states
+
+TAKES_TASKS = Host(name="host", tasks=True)
+LATER = timedelta(minutes=5)  # longer than any process keeps a call without a sign
+
+
+async def begun(here: Any, **facts: Any) -> CallOutcome:
+    outcome = await call(here, host=TAKES_TASKS, **facts)
+    assert outcome.state is State.DISPATCHED
+    return outcome
+
+
+async def shown(outcome: CallOutcome) -> dict[str, Any]:
+    """The task as its host sees it."""
+
+    def look() -> dict[str, Any]:
+        task = tasks.find(outcome.task_id, agent="ann", endpoint="default")
+        assert task is not None
+        return tasks.view(task)
+
+    return await db_call(look)
+
+
+async def until(outcome: CallOutcome, status: str) -> dict[str, Any]:
+    async with asyncio.timeout(30):
+        while (view := await shown(outcome))["status"] != status:
+            await asyncio.sleep(0.02)
+    return view
+
+
+async def test_the_host_gets_a_handle_and_the_runs_end_is_its_answer(bench: Bench, worker: Any) -> None:
+    await db_call(offered, bench)
+    here = await worker()
+    outcome = await begun(here)
+    assert ((await shown(outcome))["status"], (await shown(outcome))["statusMessage"]) == (
+        "working", "Waiting for a worker.",
+    )  # fmt: skip
+    run = await here.drive(await db_call(Run.objects.get))
+    assert (run.state, run.call_id) == (RunState.DONE, outcome.invocation_id)
+    view = await shown(outcome)
+    assert (view["status"], view["result"]["content"][0]["text"]) == ("completed", "It said hello.")
+    record = await db_call(Invocation.objects.get, pk=outcome.invocation_id)
+    assert (record.state, record.lease_until) == (State.SUCCEEDED, None)
+
+
+async def test_the_process_that_took_the_call_may_die_and_a_clock_may_pass(bench: Bench, worker: Any) -> None:
+    await db_call(offered, bench)
+    outcome = await begun(await worker())
+    assert await db_call(reaping.reap_calls, timezone.now() + LATER) == 0
+    assert await db_call(runs.left_alone) == []
+    another = await worker()
+    await another.drive(await db_call(Run.objects.get))
+    assert (await shown(outcome))["status"] == "completed"
+
+
+async def test_what_goes_wrong_is_the_tasks_result(bench: Bench, worker: Any) -> None:
+    await db_call(offered, bench, {"text": "x", "attempts": [{"status": 401, "message": "no"}]})
+    here = await worker()
+    outcome = await begun(here)
+    await here.drive(await db_call(Run.objects.get))
+    view = await shown(outcome)
+    assert view["status"] == "completed"
+    assert view["result"]["content"][0]["text"].startswith("ToolExecutionError: No model answered (auth)")
+
+
+async def test_cancelling_the_task_cancels_the_run_down_to_the_server(bench: Bench, working: Any) -> None:
+    def prepare() -> None:
+        server = bench.server("slow", "count")
+        expert = bench.expert(bench.model("m", calls(("slow__count", {"steps": 1000, "pause": 0.1}))), uses=[server])
+        expert.users.add(Agent.objects.get(slug="ann"))
+        expert.endpoints.add(Endpoint.objects.get(slug="default"))
+
+    await db_call(prepare)
+    outcome = await begun(await working())
+    async with asyncio.timeout(30):
+        while not bench.sent():
+            await asyncio.sleep(0.02)
+    assert (await shown(outcome))["statusMessage"] == "Calling slow__count."
+    assert await db_call(tasks.withdraw, task_id=outcome.task_id)
+    assert not await db_call(tasks.withdraw, task_id=outcome.task_id)
+    await until(outcome, "cancelled")
+    run = await db_call(Run.objects.get)
+    assert run.state == RunState.CANCELLED
+    assert "notifications/cancelled" in bench.journal.read_text()
+
+
+async def test_a_run_that_an_operator_cancels_is_a_result(bench: Bench, worker: Any) -> None:
+    await db_call(offered, bench)
+    here = await worker()
+    outcome = await begun(here)
+    run = await db_call(Run.objects.get)
+    await db_call(runs.cancel, run_id=run.pk, actor="ann")
+    await here.drive(run)
+    view = await shown(outcome)
+    assert (view["status"], view["result"]["isError"]) == ("completed", True)
+    assert "It was cancelled." in view["result"]["content"][0]["text"]
+
+
+async def test_a_long_answer_is_kept_whole(bench: Bench, worker: Any) -> None:
+    long = "word " * 40_000
+    await db_call(offered, bench, {"text": long})
+    here = await worker()
+    outcome = await begun(here)
+    await here.drive(await db_call(Run.objects.get))
+    assert (await shown(outcome))["result"]["content"][0]["text"] == long
+
+
+def nested(bench: Bench) -> None:
+    outer = offered(bench, calls(("inner", {"text": "deep"})), {"text": "inner said: {{ last.text }}"})
+    inner = bench.expert(bench.model("i", {"text": "I am inner."}), name="inner")
+    inner.users.add(outer.agent)
+
+
+async def test_an_expert_that_asks_another_sleeps_and_no_death_loses_the_answer(bench: Bench, worker: Any) -> None:
+    await db_call(nested, bench)
+    here = await worker()
+    await begun(here)
+    outer = await here.drive(await db_call(Run.objects.get, parent=None))
+    assert (outer.finished_at, outer.lease_until) == (None, None)
+    inner = await db_call(Run.objects.get, parent=outer.pk)
+    await db_call(reaping.reap_calls, timezone.now() + LATER)
+    await here.runs.stop()
+    another = await worker()
+    assert (await another.drive(inner)).answer == "I am inner."
+    assert (await db_call(Run.objects.get, pk=outer.pk)).wake_at is None, "its end has woken who asked"
+    assert (await another.drive(outer)).answer == "inner said: I am inner."
+    assert await db_call(states, outer) == [("inner", "done")]
+
+
+async def test_a_run_that_is_cancelled_cancels_those_that_it_has_asked(bench: Bench, worker: Any) -> None:
+    await db_call(nested, bench)
+    here = await worker()
+    await begun(here)
+    outer = await here.drive(await db_call(Run.objects.get, parent=None))
+    await db_call(runs.cancel, run_id=outer.pk, actor="ann")
+    assert (await here.drive(outer)).state == RunState.CANCELLED
+    inner = await db_call(Run.objects.get, parent=outer.pk)
+    assert (await here.drive(inner)).state == RunState.CANCELLED
+    assert not await db_call(Invocation.objects.open().exists)
+
+
+async def test_a_run_whose_waiting_caller_died_is_cancelled(bench: Bench, worker: Any) -> None:
+    await db_call(offered, bench)
+    here = await worker()
+    calling = asyncio.ensure_future(call(here))
+    async with asyncio.timeout(30):
+        while not await db_call(Run.objects.exists):
+            await asyncio.sleep(0.02)
+    assert await db_call(runs.left_alone) == []
+    # As when the process that waits is killed: its lease runs out, and the reaper ends the call.
+    assert await db_call(reaping.reap_calls, timezone.now() + LATER) == 1
+    run = await db_call(Run.objects.get)
+    assert await db_call(runs.left_alone) == [run.pk]
+    calling.cancel()
+    await asyncio.gather(calling, return_exceptions=True)
+    assert (await here.drive(run)).state == RunState.CANCELLED
+    assert await db_call(ToolCall.objects.count) == 0
+    assert await db_call(broken) == []

@@ -131,6 +131,7 @@ def loaded() -> ModuleType:
     logging.getLogger("LiteLLM").setLevel(logging.ERROR)  # it warns about models it has not heard of, on every call
     for hooks in ("callbacks", "success_callback", "failure_callback", "_async_success_callback"):
         getattr(litellm, hooks, []).clear()
+    litellm.ModelResponse()  # its types are put together now, not within the first answer
     return litellm
 
 

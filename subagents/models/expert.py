@@ -66,7 +66,9 @@ class ExpertTool(models.Model):
         help_text="A larger tool result is stored and shown to the model page by page.",
     )  # fmt: skip
     cache_seconds = models.PositiveIntegerField(
-        default=0, help_text="Give the same answer to the same arguments for this long. 0: always run."
+        default=0,
+        help_text="For this long the same agent gets the same answer to the same arguments, if the run only read and "
+        "nothing was configured otherwise since. 0: always run.",
     )
     temperature = models.FloatField(default=0.0, validators=[MinValueValidator(0), MaxValueValidator(2)])
     enabled = models.BooleanField(default=True)

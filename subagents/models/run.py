@@ -47,6 +47,10 @@ class Run(models.Model):
     energy = models.FloatField(default=0)
     waited_seconds = models.FloatField(default=0, help_text="For people; does not count as the run's time.")
     waiting_since = models.DateTimeField(null=True, blank=True)
+    revision = models.PositiveBigIntegerField(default=0, help_text="The configuration when it started.")
+    reusable = models.CharField(
+        max_length=64, blank=True, help_text="What its tools were, if its answer may be given again."
+    )
     savings = models.JSONField(default=dict, blank=True, help_text="What it kept out of the caller's context.")
     created_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True, blank=True)

@@ -15,6 +15,7 @@ from mcpregistry.services import lasting
 from subagents.domain.lifecycle import RunState
 from subagents.models import Run, ToolCall, Turn
 
+META_KEY = "slipsnisse/answer"  # in a result: the run that the answer is from, where it was not asked anew
 _SHOWN = 3  # names of calls that are out at the same time
 
 
@@ -72,6 +73,14 @@ def answer_of(run: Run) -> dict[str, Any]:
     said = {"error": "TOOL_EXECUTION_ERROR", "message": text, "exit": run.exit, "run": run.pk}
     return {"isError": True, "content": [{"type": "text", "text": f"{text} ({run.exit}, run {run.pk})"}],
             "structuredContent": said}  # fmt: skip
+
+
+def given_again(run: Run) -> dict[str, Any]:
+    """The answer of an earlier run, which says whose it is and from when."""
+    when = run.finished_at.isoformat(timespec="seconds").replace("+00:00", "Z") if run.finished_at else ""
+    result = answer_of(run)
+    note = {"type": "text", "text": f"(This answer is from {when}: run {run.pk} was asked the same.)"}
+    return result | {"content": [*result["content"], note], "_meta": {META_KEY: {"run": run.pk, "at": when}}}
 
 
 def tell_caller(run: Run) -> None:

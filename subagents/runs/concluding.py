@@ -12,7 +12,7 @@ from mcpregistry.db import db_call
 from mcpregistry.domain.canonical import canonical, digest
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.schema import problems
-from subagents.domain.lifecycle import Exit, RunState
+from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.domain.savings import Counted, savings
 from subagents.domain.transcript import TurnView, repairing
 from subagents.llm.tokens import REFERENCE, counter
@@ -39,9 +39,17 @@ async def conclude(held: lease.Lease, seen: RunView, tools: Toolbox, exit: Exit,
         return await _failed(held, seen, Exit.INVALID_OUTPUT, f"The answer does not fit the output schema: {problem}")
     saved = await asyncio.to_thread(_saved, seen, tools, last.text)
     await db_call(
-        records.finish, held, state=RunState.DONE, exit=exit, answer=last.text, structured=structured, savings=saved
-    )
+        records.finish, held, state=RunState.DONE, exit=exit, answer=last.text, structured=structured, savings=saved,
+        reusable=_reusable(seen, tools, exit),
+    )  # fmt: skip
     return False
+
+
+def _reusable(seen: RunView, tools: Toolbox, exit: Exit) -> str:
+    """What the tools are, if the answer may be given again: a whole one, of a run that did nothing but read."""
+    calls = [call for turn in seen.turns for call in turn.calls]
+    only_read = all(call.read_only and call.state == CallState.DONE for call in calls)
+    return tools.fingerprint if exit == Exit.ANSWER and only_read else ""
 
 
 async def _failed(held: lease.Lease, seen: RunView, exit: Exit, error: str) -> bool:

@@ -192,7 +192,7 @@ def resumed(lease: Lease) -> None:
 
 def finish(
     lease: Lease, *, state: RunState, exit: Exit, answer: str = "", structured: str = "", error: str = "",
-    savings: dict[str, Any] | None = None, unfinished: Sequence[CallState] = (CallState.PLANNED, CallState.WAITING),
+    savings: dict[str, Any] | None = None, reusable: str = "", unfinished: Sequence[CallState] = (CallState.PLANNED, CallState.WAITING),
 ) -> None:  # fmt: skip
     """The end of the run. Calls that were never made are cancelled with it."""
     now = timezone.now()
@@ -202,7 +202,7 @@ def finish(
         _move_run(
             run, state, exit=exit, answer=plain(answer, _LONGEST), structured=structured,
             error=plain(error, _LONGEST_ERROR),
-            savings=savings or {}, finished_at=now, lease_until=None, worker="", wake_at=None, waiting_since=None,
+            savings=savings or {}, reusable=reusable, finished_at=now, lease_until=None, worker="", wake_at=None, waiting_since=None,
             reserved_cost=0,
         )  # fmt: skip
         run.refresh_from_db()

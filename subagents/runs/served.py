@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.db import transaction
+from django.utils import timezone
 
 from mcpregistry.calls.call import Call
 from mcpregistry.calls.catalog import Offer, Source
@@ -31,7 +32,8 @@ from mcpregistry.domain.risk import risk_of
 from mcpregistry.domain.snapshot import RUNS, AgentSpec, EndpointSpec, ServerSpec, Snapshot, ToolSpec
 from mcpregistry.services import lasting, tasks
 from subagents.models import Run
-from subagents.runs.answers import Seen, answer_of, seen
+from subagents.runs.answers import Seen, answer_of, given_again, seen
+from subagents.runs.toolbox import toolbox
 from subagents.services import runs
 from subagents.services.offering import Offered
 
@@ -89,7 +91,7 @@ def derived_hints(expert: Offered, snapshot: Snapshot, now: float) -> dict[str, 
 
 
 def expert_source(engine: Engine) -> tuple[Source, Dispatcher]:
-    return ExpertTools(), ExpertDispatcher()
+    return ExpertTools(), ExpertDispatcher(engine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +105,15 @@ class Begun:
 class ExpertDispatcher:
     """Starts a run. A caller that takes tasks gets a handle at once; for others this tells progress and waits."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self._watch: Watch[Seen] = Watch(seen, _LOOK_EVERY)
         self._background: set[asyncio.Task[None]] = set()
 
     async def __call__(self, call: Call, *, on_sent: Callable[[], None]) -> dict[str, Any]:
+        if (known := await self._known(call)) is not None:
+            on_sent()
+            return known
         beginning = asyncio.ensure_future(db_call(_begin, call))
         try:
             begun = await asyncio.shield(beginning)
@@ -123,6 +129,19 @@ class ExpertDispatcher:
         except (asyncio.CancelledError, DownstreamError):
             await asyncio.shield(_given_up(beginning, call))
             raise
+
+    async def _known(self, call: Call) -> dict[str, Any] | None:
+        """An answer that may be given again; it costs nothing."""
+        name, experts = call.entry.offer.tool.name, self._engine.live.current.sections.get(SECTION, ())
+        expert = next((each for each in experts if each.name == name), None)
+        if expert is None or not expert.cache_seconds:
+            return None
+        tools = toolbox(self._engine, agent=expert.agent, run="", expert=name).fingerprint
+        run = await db_call(
+            runs.answered, expert=name, arguments=json.loads(call.arguments_json), tools=tools,
+            caller=call.request.catalogue.agent.slug, seconds=expert.cache_seconds, now=timezone.now(),
+        )  # fmt: skip
+        return given_again(run) if run is not None else None
 
     async def _ended(self, run_id: str, call: Call) -> Run:
         now, renewed = Seen(False, -1, -1, ""), time.monotonic()

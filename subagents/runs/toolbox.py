@@ -15,6 +15,7 @@ from typing import Any
 from mcpregistry.calls.call import CallOutcome, CallRequest, Host, OnProgress
 from mcpregistry.calls.catalog import Catalogue
 from mcpregistry.calls.engine import Engine
+from mcpregistry.domain.canonical import digest, stored
 from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.domain.risk import risk_of
 from mcpregistry.models import ApprovalRequest, Invocation, Task
@@ -41,6 +42,12 @@ class Toolbox:
         """Tools that an operator has confirmed to change nothing; ours to read stored outputs is one."""
         names = (name for name, entry in self.catalogue.entries.items() if risk_of(entry.offer.tool).read_only)
         return frozenset((outputs.TOOL["function"]["name"], *names))
+
+    @property
+    def fingerprint(self) -> str:
+        """Of what the model may use at this moment; grants end by the clock, too."""
+        names = sorted((name, entry.offer.tool.definition_hash) for name, entry in self.catalogue.entries.items())
+        return digest(stored(names))
 
     def repeatable(self, name: str) -> bool:
         entry = self.catalogue.find(name)

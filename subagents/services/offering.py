@@ -24,6 +24,7 @@ class Offered:
     endpoints: frozenset[str]
     max_seconds: float
     version: str
+    cache_seconds: int
 
 
 def offered() -> tuple[Offered, ...]:
@@ -45,4 +46,5 @@ def _offered(expert: ExpertTool) -> Offered:
         endpoints=frozenset(endpoint.slug for endpoint in expert.endpoints.all()),
         max_seconds=float(expert.max_seconds),
         version=newest.hash if newest else "",
+        cache_seconds=expert.cache_seconds,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
@@ -16,9 +16,11 @@ from django.utils import timezone
 from mcpregistry.domain.canonical import canonical
 from mcpregistry.domain.errors import ArgumentsInvalid, ConfigInvalid, Conflict, Denied, NotFound
 from mcpregistry.domain.lifecycle import TERMINAL
+from mcpregistry.domain.policy import Outcome
 from mcpregistry.domain.schema import check_arguments
 from mcpregistry.models import Invocation
 from mcpregistry.services import audit
+from mcpregistry.services.snapshots import current_revision
 from subagents.domain.lifecycle import CallState, RunState
 from subagents.models import ExpertTool, ExpertVersion, LanguageModel, Run, ToolCall
 
@@ -44,10 +46,32 @@ def start(
     run = Run.objects.create(
         id=secrets.token_hex(16), version=version, expert_name=body["name"], arguments=canonical(arguments),
         origin=origin, caller=caller, endpoint_slug=endpoint, call_id=call_id, parent_id=parent or None, depth=depth,
-        created_at=timezone.now(),
+        created_at=timezone.now(), revision=current_revision(),
     )  # fmt: skip
     transaction.on_commit(lambda: wake(run.pk))
     return run
+
+
+def answered(
+    *, expert: str, arguments: Mapping[str, Any], caller: str, tools: str, seconds: float, now: datetime
+) -> Run | None:
+    """A run that this agent has asked the same of, so lately that its answer may be given again; the newest.
+
+    Only while nothing at all has been configured otherwise since that run started (grants, rules, definitions,
+    servers, the tool itself), while the run's tools are those that it had (``tools``: their fingerprint), and
+    never where people were asked about one of its calls: they allowed it once.
+    """
+    version = _newest(expert)
+    asked = canonical(_with_defaults(json.loads(version.body)["input_schema"], arguments))
+    same = Run.objects.filter(version=version, arguments=asked, caller=caller, reusable=tools, state=RunState.DONE)
+    recent = same.filter(finished_at__gt=now - timedelta(seconds=seconds), revision=current_revision())
+    run = recent.exclude(answer="").order_by("-finished_at").first()
+    return None if run is None or _people_were_asked(run) else run
+
+
+def _people_were_asked(run: Run) -> bool:
+    made = run.calls.exclude(invocation="").values_list("invocation", flat=True)
+    return Invocation.objects.filter(pk__in=list(made), outcome=Outcome.ASK).exists()
 
 
 def _newest(expert: str) -> ExpertVersion:

@@ -78,6 +78,8 @@ def offered(bench: Bench, *turns: Any, **fields: Any) -> ExpertTool:
     return expert
 
 
-async def call(here: Any, name: str = "expert", agent: str = "ann", **facts: Any) -> CallOutcome:
+async def call(
+    here: Any, name: str = "expert", agent: str = "ann", arguments: dict[str, Any] | None = None, **facts: Any
+) -> CallOutcome:
     catalogue = here.engine.catalogue("default", agent)
-    return await here.engine.call(CallRequest(catalogue, name, {"text": "hello"}, "http", **facts))
+    return await here.engine.call(CallRequest(catalogue, name, arguments or {"text": "hello"}, "http", **facts))

@@ -93,7 +93,12 @@ async def greet(job: Job, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 async def slow_compute(job: Job, arguments: dict[str, Any]) -> dict[str, Any]:
-    await asyncio.sleep(float(arguments.get("seconds", 1)))
+    """Takes ``seconds``, or until the file named ``until`` is there."""
+    if path := arguments.get("until"):
+        while not os.path.exists(path):
+            await asyncio.sleep(0.02)
+    else:
+        await asyncio.sleep(float(arguments.get("seconds", 1)))
     return text(f"computed {arguments.get('label', '')}".strip(), structuredContent={"label": arguments.get("label")})
 
 

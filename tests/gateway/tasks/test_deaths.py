@@ -31,16 +31,17 @@ def started(maker, label: str) -> list:
     ]
 
 
-async def test_killed_while_it_followed_another_process_goes_on(stage, site, token, maker):
+async def test_killed_while_it_followed_another_process_goes_on(stage, site, token, maker, tmp_path):
     label = fresh("label")
     with web(stage.env) as doomed:
         async with http_host(doomed, token, abilities=ABLE) as host:
-            task_id = await begin(host, "remote__slow_compute", seconds=3, label=label)
+            task_id = await begin(host, "remote__slow_compute", until=str(tmp_path / "done"), label=label)
         doomed.processes[0].send_signal(signal.SIGKILL)
         doomed.processes[0].wait(10)
         async with http_host(site, token, abilities=ABLE) as host:
             assert (await look(host, task_id))["status"] == "working"
             await outside(reaping.reap_calls, timezone.now() + following.LEASE * 2)  # leaves it to who follows
+            (tmp_path / "done").touch()
             seen = await until(host, task_id, patience=90)
     assert seen["status"] == "completed"
     assert seen["result"]["structuredContent"] == {"label": label}
@@ -68,25 +69,27 @@ async def test_what_a_host_says_to_another_process_reaches_the_server(stage, sit
             assert (await until(elsewhere, running))["status"] == "cancelled"
 
 
-async def test_a_stopped_process_hands_over_at_once(stage, site, token):
+async def test_a_stopped_process_hands_over_at_once(stage, site, token, tmp_path):
     label = fresh("label")
     with web(stage.env) as stopping:
         async with http_host(stopping, token, abilities=ABLE) as host:
-            task_id = await begin(host, "remote__slow_compute", seconds=2, label=label)
+            task_id = await begin(host, "remote__slow_compute", until=str(tmp_path / "done"), label=label)
+    (tmp_path / "done").touch()
     async with http_host(site, token, abilities=ABLE) as host:
         seen = await until(host, task_id, patience=60)
     assert seen["result"]["structuredContent"] == {"label": label}
 
 
-async def test_a_stalled_process_that_wakes_changes_nothing_any_more(stage, site, token):
+async def test_a_stalled_process_that_wakes_changes_nothing_any_more(stage, site, token, tmp_path):
     label = fresh("label")
     with web(stage.env) as stalled:
         async with http_host(stalled, token, abilities=ABLE) as host:
-            task_id = await begin(host, "remote__slow_compute", seconds=2, label=label)
+            task_id = await begin(host, "remote__slow_compute", until=str(tmp_path / "done"), label=label)
         stalled.processes[0].send_signal(signal.SIGSTOP)
         call = await record(task_id)
         # As if the lease had run out meanwhile, without waiting for it here.
         await outside(Invocation.objects.filter(pk=call.pk).update, lease_until=timezone.now() - timedelta(seconds=1))
+        (tmp_path / "done").touch()
         async with http_host(site, token, abilities=ABLE) as host:
             seen = await until(host, task_id, patience=60)
             stalled.processes[0].send_signal(signal.SIGCONT)

@@ -22,10 +22,11 @@ async def row(task_id: str) -> Invocation:
 
 
 @pytest.mark.parametrize("server", SERVERS)
-async def test_a_servers_task_is_a_task_of_ours_with_its_whole_result(opened, door, server, maker):
+async def test_a_servers_task_is_a_task_of_ours_with_its_whole_result(opened, door, server, maker, tmp_path):
     label = fresh("label")
     async with opened(door) as host:
-        made = await call(host, f"{server}__slow_compute", seconds=0.4, label=label)
+        made = await call(host, f"{server}__slow_compute", until=str(tmp_path / "done"), label=label)
+        (tmp_path / "done").touch()
         seen = await until(host, made["taskId"])
     assert (made["resultType"], made["status"]) == ("task", "working")
     assert {"createdAt", "lastUpdatedAt", "ttlMs", "pollIntervalMs"} <= made.keys()

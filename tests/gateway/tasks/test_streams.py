@@ -38,10 +38,12 @@ def told(host: Host, task_id: str) -> list[str]:
     return [frame["status"] for frame in frames if frame["taskId"] == task_id]
 
 
-async def test_the_ack_names_own_tasks_and_each_is_told_to_its_end(opened, door):
+async def test_the_ack_names_own_tasks_and_each_is_told_to_its_end(opened, door, tmp_path):
     async with opened(door) as host:
-        task_id = await begin(host, "remote__slow_compute", seconds=0.5)
+        task_id = await begin(host, "remote__slow_compute", until=str(tmp_path / "done"))
         async with listening(host, taskIds=[task_id, "never-was"]) as stream:
+            await eventually(lambda: told(host, task_id))
+            (tmp_path / "done").touch()
             async with asyncio.timeout(30):
                 end = await stream
             await eventually(lambda: "completed" in told(host, task_id))  # on a pipe the end may be noted first

@@ -5,6 +5,8 @@ SHELL := /bin/sh
 BIN := .venv/bin
 SUITE := $(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=loadfile
 UV ?= uv
+# Processes without compiled modules at hand compile everything anew at each start.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help run test lint lock clean venv venv-dev
 

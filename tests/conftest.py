@@ -29,6 +29,8 @@ os.environ |= {
 os.environ |= {"SLIPSNISSE_VAR": str(VAR), "DJANGO_SETTINGS_MODULE": "controlplane.settings"}
 for _name in ("DATABASE_URL", "CELERY_BROKER_URL"):
     os.environ.pop(_name, None)
+# The suite starts hundreds of processes; each would compile the whole product again (a second).
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import django
 from django.conf import settings
@@ -43,6 +45,7 @@ from django.test.utils import setup_databases, teardown_databases
 
 from controlplane.databases import settings_for
 from tests import externals, postgres, valkey
+from tests.origin import Origin
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -92,30 +95,16 @@ def django_db_modify_db_settings(
 @pytest.fixture(scope="session")
 def django_db_setup(
     django_test_environment: None, django_db_modify_db_settings: None, django_db_blocker: Any
-) -> Iterator[None]:
+) -> Iterator[Origin]:
     """Always make the database: pytest-django's own does not see that a module's fixture needs it."""
     with django_db_blocker.unblock():
         made = setup_databases(verbosity=0, interactive=False, serialized_aliases=())
-    yield
+        origin = Origin.remember()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TransactionTestCase, "_fixture_teardown", lambda _: origin.restore())
+        yield origin
     with django_db_blocker.unblock():
         teardown_databases(made, verbosity=0)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _flush_past_guards() -> Iterator[None]:
-    """The audit table refuses DELETE and TRUNCATE; Django empties every table after a transactional test."""
-    flush = TransactionTestCase._fixture_teardown  # type: ignore[attr-defined]
-
-    def unguarded(case: TransactionTestCase) -> None:
-        from mcpregistry.models import guards
-
-        guards.drop_guards()
-        flush(case)
-        guards.install_guards()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TransactionTestCase, "_fixture_teardown", unguarded)
-        yield
 
 
 @pytest.fixture(autouse=True)

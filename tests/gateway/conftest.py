@@ -9,23 +9,20 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.core.management import call_command
 
-from mcpregistry.models import guards
 from tests.conftest import child_env
 from tests.fakes.stage import Stage, Web, web
+from tests.origin import Origin
 
 
 @pytest.fixture(scope="module")
-def stage(django_db_setup: None, django_db_blocker: Any) -> Iterator[Stage]:
+def stage(django_db_setup: Origin, django_db_blocker: Any) -> Iterator[Stage]:
     """An empty site whose rows live as long as the module's tests."""
     with django_db_blocker.unblock():
         try:
             yield Stage(child_env())
         finally:
-            guards.drop_guards()
-            call_command("flush", verbosity=0, interactive=False)
-            guards.install_guards()
+            django_db_setup.restore()
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,104 @@
+"""The database as a new site has it: what every test that commits rows starts from.
+
+Django empties such a test's database table by table and has everything made anew that ``migrate`` makes; that costs
+more than most tests do. Here the rows and triggers of the new site are remembered, and only what differs is put back.
+As with Django, ids go on counting: no test meets an id that another test's leftovers may still know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from django.db import connection, transaction
+
+from mcpregistry.models.guards import drop_guards, install_guards
+
+Rows = list[tuple[Any, ...]]
+
+_TRIGGERS = {
+    "sqlite": "SELECT tbl_name, name, sql FROM sqlite_master WHERE type = 'trigger' ORDER BY name",
+    "postgresql": "SELECT tgrelid::regclass::text, tgname, pg_get_triggerdef(oid), tgenabled::text FROM pg_trigger "
+    "WHERE NOT tgisinternal ORDER BY tgname, 1",
+}
+
+
+# PostgreSQL keeps the room of deleted rows (nothing vacuums here). Giving it back costs 0.1 s, so not every time.
+_GIVE_BACK_EVERY = 25
+_restored = count(1)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """``rows`` of the tables that a new site fills; ``others`` are those that it leaves empty."""
+
+    rows: dict[str, Rows]
+    others: list[str]
+    triggers: Rows
+
+    @classmethod
+    def remember(cls) -> Origin:
+        """Call it on a database that was just migrated."""
+        tables = sorted(connection.introspection.django_table_names(only_existing=True))
+        rows = {table: found for table in tables if (found := _rows(table))}
+        return cls(rows, [table for table in tables if table not in rows], _fetch(_TRIGGERS[connection.vendor]))
+
+    def restore(self) -> None:
+        """Put back what a test changed, past the guards of the tables."""
+        with transaction.atomic():
+            used = _not_empty(self.others)
+            changed = [table for table, rows in self.rows.items() if _rows(table) != rows]
+            with self._unguarded({*used, *changed}):
+                _execute(*(f'DELETE FROM "{table}"' for table in (*used, *changed)))
+                for table in changed:
+                    _insert(table, self.rows[table])
+                if connection.vendor == "postgresql" and next(_restored) % _GIVE_BACK_EVERY == 0:
+                    _execute(f"TRUNCATE {', '.join(self.others)}")
+            if _fetch(_TRIGGERS[connection.vendor]) != self.triggers:  # a test took some away
+                drop_guards()
+                install_guards()
+
+    @contextmanager
+    def _unguarded(self, tables: set[str]) -> Iterator[None]:
+        """No trigger of these tables fires. PostgreSQL can be told so; in SQLite they must go for a moment."""
+        if connection.vendor == "postgresql":
+            _execute("SET LOCAL session_replication_role = replica")
+            yield
+            _execute("SET LOCAL session_replication_role = origin")
+            return
+        theirs = [(name, sql) for table, name, sql in _fetch(_TRIGGERS["sqlite"]) if table in tables]
+        _execute(*(f"DROP TRIGGER {name}" for name, _ in theirs))
+        yield
+        _execute(*(sql for _, sql in theirs))
+
+
+def _fetch(sql: str) -> Rows:
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+        return cursor.fetchall()
+
+
+def _execute(*statements: str) -> None:
+    """On PostgreSQL in one message."""
+    together = ["; ".join(statements)] if statements and connection.vendor == "postgresql" else statements
+    with connection.cursor() as cursor:
+        for statement in together:
+            cursor.execute(statement)
+
+
+def _rows(table: str) -> Rows:
+    return sorted(_fetch(f'SELECT * FROM "{table}"'))
+
+
+def _not_empty(tables: list[str]) -> list[str]:
+    looks = (f"SELECT '{table}' WHERE EXISTS (SELECT 1 FROM \"{table}\")" for table in tables)
+    return [table for (table,) in _fetch(" UNION ALL ".join(looks))]
+
+
+def _insert(table: str, rows: Rows) -> None:
+    places = ", ".join(["%s"] * len(rows[0]))
+    with connection.cursor() as cursor:
+        cursor.executemany(f'INSERT INTO "{table}" VALUES ({places})', rows)

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.apps import AppConfig
 from django.db.models.signals import post_migrate
+
+if TYPE_CHECKING:
+    from mcpregistry.services.exchange_sections import Section
 
 
 class SubagentsConfig(AppConfig):
@@ -14,10 +17,13 @@ class SubagentsConfig(AppConfig):
     def ready(self) -> None:
         from mcpregistry.calls.engine import add_source
         from mcpregistry.models.guards import watch
+        from mcpregistry.services.definitions import on_offered
+        from mcpregistry.services.exchange_sections import add_section as add_to_files
         from mcpregistry.services.snapshots import add_section
         from mcpregistry.services.tasks import withdrawn
         from subagents.models import ExpertTool
         from subagents.runs.served import SECTION, expert_source
+        from subagents.services.experts import grant_awaited
         from subagents.services.offering import offered
         from subagents.services.runs import task_withdrawn
 
@@ -28,6 +34,14 @@ class SubagentsConfig(AppConfig):
         watch(ExpertTool.endpoints.through)
         add_section(SECTION, offered)
         add_source(expert_source)
+        on_offered(grant_awaited)
+        add_to_files(_files)
+
+
+def _files() -> Section:
+    from subagents.services.exchange import ExpertFiles  # brings YAML along, which runmcp can do without
+
+    return ExpertFiles()
 
 
 def _after_migrate(**_: Any) -> None:

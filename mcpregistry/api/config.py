@@ -77,22 +77,23 @@ def import_configuration(
         format_name=format or "",
         on_conflict=on_conflict,
         save=not dry_run,
-        may_rule=_may_rule(request),
+        may_rule=_may(request, "mcpregistry.add_policyrule"),
+        may_grant=_may(request, "mcpregistry.add_grant") and _may(request, "subagents.add_experttool"),
     )
     if not dry_run:
         _refuse(outcome.refused, "Nothing was imported")
     return ImportOut(
         saved=outcome.saved,
         format=outcome.format,
-        changes=[ChangeOut(server=change.slug, action=change.action) for change in outcome.changes],
+        changes=[ChangeOut(server=change.label, action=change.action) for change in outcome.changes],
         notes=_notes(outcome.notes),
         diff=capped(outcome.diff(), 200_000),
     )
 
 
-def _may_rule(request: HttpRequest) -> bool:
+def _may(request: HttpRequest, permission: str) -> bool:
     user = person(request)
-    return user is not None and user.has_perm("mcpregistry.add_policyrule")
+    return user is not None and user.has_perm(permission)
 
 
 def _refuse(notes: tuple[Note, ...], what: str) -> None:

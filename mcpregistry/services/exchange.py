@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from django.db import transaction
 
@@ -35,27 +35,15 @@ from mcpregistry.services.exchange_policy import (
     follow_flag,
     known,
 )
-from mcpregistry.services.exchange_rows import entry_of, fill_row, in_order, shown
+from mcpregistry.services.exchange_rows import brought_by, entry_of, fill_row, in_order, shown
+from mcpregistry.services.exchange_sections import Change, OnConflict, Taking, sections
 from mcpregistry.services.servers import save_server
-
-OnConflict = Literal["error", "skip", "replace", "rename"]
 
 _WAITING = {
     "env_file": "Kept, but the file is not read; put its variables into env.",
     "tools_allowed": "Kept, not yet applied; grants decide which tools are served.",
     "oauth": "Kept for signing in with OAuth, not yet applied; a token can be sent as a header.",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What a file means for one server; ``before`` and ``after`` are fit to be shown, secrets hidden."""
-
-    slug: str
-    action: Literal["created", "changed", "unchanged", "skipped"]
-    before: Mapping[str, Any]
-    after: Mapping[str, Any]
-    secrets_changed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +61,20 @@ class Outcome:
         return tuple(note for note in self.notes if note.action == "refused")
 
     def diff(self) -> str:
-        """A unified diff of the servers, as text; empty when the file changes nothing."""
+        """A unified diff of the records, as text; empty when the file changes nothing."""
         parts = []
         for change in self.changes:
             before, after = (
-                text.dump({change.slug: dict(side)}, as_yaml=True) for side in (change.before, change.after)
+                text.dump({change.label: dict(side)}, as_yaml=True) for side in (change.before, change.after)
             )
             lines = difflib.unified_diff(
                 before.splitlines() if change.before else [],
                 after.splitlines() if change.action != "skipped" else before.splitlines(),
-                f"now/{change.slug}",
-                f"file/{change.slug}",
+                f"now/{change.label}",
+                f"file/{change.label}",
                 lineterm="",
             )
-            parts += [*lines, *([f"# {change.slug}: hidden values differ"] if change.secrets_changed else [])]
+            parts += [*lines, *([f"# {change.label}: hidden values differ"] if change.secrets_changed else [])]
         return "".join(f"{line}\n" for line in parts)
 
 
@@ -101,12 +89,14 @@ def import_file(
     folders: Mapping[str, str] | None = None,
     save: bool = True,
     may_rule: bool = False,
+    may_grant: bool = False,
 ) -> Outcome:
-    """Read a file and make its servers rows. Never raises for what the file says: see ``Outcome.refused``.
+    """Read a file and make its servers, and what other apps know of, rows. Never raises for what the file says: see ``Outcome.refused``.
 
     ``variables``: environment of whoever imports, None keeps every placeholder as it is. ``folders``: what
     ``workspace`` and ``home`` mean. ``save=False`` does everything, then takes it back. ``may_rule``: whoever imports
-    may change policy rules, so what the file approves ahead counts.
+    may change policy rules, so what the file approves ahead counts. ``may_grant``: may grant, so its expert tools are
+    made; for others they are kept. ``on_conflict="own"`` replaces what a file of this path has brought, and no more.
     """
     try:
         found, document = formats.read(raw, path, format_name)
@@ -117,7 +107,7 @@ def import_file(
     if document.refused:
         return Outcome(path, found.name, document.notes)
     with transaction.atomic():
-        run = _Import(document, path, found, on_conflict, actor, may_rule=may_rule)
+        run = _Import(document, path, found, on_conflict, actor, may_rule=may_rule, may_grant=may_grant)
         run.all()
         outcome = Outcome(path, found.name, (*document.notes, *run.notes), tuple(run.changes))
         saved = save and not outcome.refused
@@ -140,9 +130,10 @@ class _Import:
     """One file on its way into the database, inside one transaction."""
 
     def __init__(
-        self, document: Document, path: str, found: Format, on_conflict: OnConflict, actor: str, *, may_rule: bool
-    ) -> None:
-        self.may_rule = may_rule
+        self, document: Document, path: str, found: Format, on_conflict: OnConflict, actor: str, *, may_rule: bool,
+        may_grant: bool,
+    ) -> None:  # fmt: skip
+        self.may_rule, self.may_grant = may_rule, may_grant
         self.document = document
         self.path = path
         self.format = found
@@ -158,8 +149,7 @@ class _Import:
             self._server(entry, position, rows)
         self._credentials()
         self._approval_flag()
-        tools = tuple(_with_servers_renamed(tool, self.renamed) for tool in self.document.expert_tools)
-        _keep_rest(replace(self.document, expert_tools=tools), self.format.family, self.path)
+        self._rest()
         counts = {action: sum(change.action == action for change in self.changes) for action in ("created", "changed")}
         if any(counts.values()):
             audit.record(
@@ -169,6 +159,24 @@ class _Import:
                 format=self.format.name,
                 **counts,
             )
+
+    def _rest(self) -> None:
+        """What belongs to no server: other apps take their part, what is left is kept as it stands."""
+        tools = tuple(_with_servers_renamed(tool, self.renamed) for tool in self.document.expert_tools)
+        document, family = replace(self.document, expert_tools=tools), self.format.family
+        before = _kept(family)
+        owned = before.get("brought", {})
+        taking = Taking(
+            variant=self.format.name, actor=self.actor, on_conflict=self.on_conflict, may_grant=self.may_grant,
+            own=frozenset(owned.get(self.path, ())), note=self._note, changed=self.changes.append,
+        )  # fmt: skip
+        for section in sections():
+            document = section.take(document, taking)
+        made = sorted(c.label for c in self.changes if c.kind != "server" and c.action in ("created", "changed"))
+        if made:
+            owned = {path: sorted({*names} - {*made}) for path, names in owned.items()}
+            owned[self.path] = sorted({*owned.get(self.path, ()), *made})
+        _keep_rest(document, family, self.path, before, owned)
 
     def _note(self, action: Action, at: str, sentence: str, remedy: str = "") -> None:
         self.notes.append(Note(action, self.path, at, sentence, remedy))
@@ -184,12 +192,15 @@ class _Import:
         if old and entry.auto_approve is False:  # silence leaves it as it is
             entry = replace(entry, auto_approve=known(old).auto_approve)
         before, env = (known(old), (old.env, old.headers)) if old else (None, ({}, {}))
+        own = old is not None and brought_by(old) == self.path
         fill_row(row, entry, source=self.format.name, position=position)
         _switch(row, entry, stated=self._states_enabled(entry))
         change = _change(before, entry_of(row), hidden=bool(old) and env != (row.env, row.headers))
-        if old and change.action == "changed" and self.on_conflict in ("error", "skip"):
+        if old and change.action == "changed" and not self._may_replace(own=own):
             self._conflict(entry, change)
             return
+        if not old or change.action == "changed":
+            row.extra = {**row.extra, "file": self.path}
         if self._save(row, entry, change):
             self._approve_ahead(row, entry)
         for column, sentence in _WAITING.items():
@@ -204,6 +215,9 @@ class _Import:
             entry = replace(entry, auto_approve=known(probe).auto_approve)
         fill_row(probe, entry, source=probe.source, position=position)
         return entry_of(probe).columns() != before
+
+    def _may_replace(self, *, own: bool) -> bool:
+        return self.on_conflict in ("replace", "rename") or (self.on_conflict == "own" and own)
 
     def _states_enabled(self, entry: ServerEntry) -> bool:
         return bool({"enabled", "disabled"} & set(entry.parked_for(self.format.family).order))
@@ -282,19 +296,27 @@ def _with_servers_renamed(tool: dict[str, Any], renamed: Mapping[str, str]) -> d
     return {**tool, "internal_tools": {renamed.get(slug(key), key): names for key, names in used.items()}}
 
 
-def _keep_rest(document: Document, family: str, path: str) -> None:
+def _kept(family: str) -> dict[str, Any]:
     old = ImportedFile.objects.filter(family=family).first()
-    before = old.rest if old else {}
+    return dict(old.rest) if old else {}
+
+
+def _keep_rest(
+    document: Document, family: str, path: str, before: dict[str, Any], brought: Mapping[str, list[str]]
+) -> None:
+    """``brought``: what other apps made of files, by path; so a file may later replace what is its own."""
     rest = {
         "expert_tools": _by_name("name", before.get("expert_tools", []), document.expert_tools),
         "inputs": _by_name("id", before.get("inputs", []), document.inputs),
         "providers": {**before.get("providers", {}), **document.providers},
+        "model_providers": {**before.get("model_providers", {}), **document.model_providers},
         "defaults": {**before.get("defaults", {}), **document.defaults},
         "flags": {**before.get("flags", {}), **document.flags},
+        "brought": dict(brought),
         "parked": document.parked_for(family).to_json(),
     }
     if rest != before:
-        row = old or ImportedFile(family=family)
+        row = ImportedFile.objects.filter(family=family).first() or ImportedFile(family=family)
         row.rest, row.path = rest, path
         row.save()
 
@@ -316,7 +338,10 @@ def export_config(
     chosen = Server.objects.all() if servers is None else servers
     rows = [row for row in chosen if row.enabled or not only_enabled]
     family = formats.FORMATS[format_name].family
-    written = formats.write(_document(in_order(rows, family)), format_name, include_secrets=include_secrets)
+    document = _document(in_order(rows, family))
+    for section in sections():
+        document = section.give(document, include_secrets=include_secrets)
+    written = formats.write(document, format_name, include_secrets=include_secrets)
     if include_secrets:
         audit.record(kind="configuration.exported", actor=actor, subject=f"format:{format_name}", servers=len(rows))
     return written
@@ -331,6 +356,7 @@ def _document(rows: Iterable[Server]) -> Document:
             expert_tools=(*document.expert_tools, *rest.get("expert_tools", [])),
             inputs=(*document.inputs, *rest.get("inputs", [])),
             providers={**document.providers, **rest.get("providers", {})},
+            model_providers={**document.model_providers, **rest.get("model_providers", {})},
             defaults={**document.defaults, **rest.get("defaults", {})},
             flags={**document.flags, **rest.get("flags", {})},
             parked={**document.parked, file.family: Parked.from_json(rest.get("parked", {}))},

@@ -42,7 +42,13 @@ def _extra(old: dict[str, Any], entry: ServerEntry, position: int) -> dict[str, 
         "oauth": _oauth_to_json(entry.oauth),
     }
     families = {family: parked.to_json() | {"position": position} for family, parked in entry.parked.items()}
-    return {"columns": waiting, "times": times, "parked": {**old.get("parked", {}), **families}}
+    kept = {"file": old["file"]} if "file" in old else {}
+    return {"columns": waiting, "times": times, "parked": {**old.get("parked", {}), **families}} | kept
+
+
+def brought_by(server: Server) -> str:
+    """The path of the file that has last made or changed it; empty when none has."""
+    return str(server.extra.get("file", ""))
 
 
 def _oauth_to_json(oauth: Oauth | None) -> dict[str, Any] | None:

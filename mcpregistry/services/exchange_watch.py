@@ -1,4 +1,4 @@
-"""What a watched configuration file means for servers that vanish from it.
+"""What a watched configuration file means for servers and expert tools that vanish from it.
 
 They are switched off, never deleted: their approvals, grants and history stay, and one that returns to the
 file is switched on again. Only servers that this file brought are touched; if the file itself vanishes, none.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from mcpregistry.models import Server
 from mcpregistry.models.server import Lifecycle
 from mcpregistry.services.exchange import Outcome
+from mcpregistry.services.exchange_sections import sections
 from mcpregistry.services.servers import disable_server, enable_server
 
 
@@ -18,19 +19,34 @@ class Followed:
     def __init__(self, actor: str) -> None:
         self.actor = actor
         self._brought: set[str] = set()
+        self._others: set[str] = set()
+        self._others_off: frozenset[str] = frozenset()
         self._switched_off: set[str] = set()
 
     def after(self, outcome: Outcome) -> list[str]:
         """Follow what was just imported. Returns what was done, a sentence each."""
         if not outcome.saved:
             return []
-        named = {change.slug for change in outcome.changes if change.action != "skipped"}
+        stated = [change for change in outcome.changes if change.action != "skipped"]
+        named = {change.slug for change in stated if change.kind == "server"}
+        others = frozenset(change.label for change in stated if change.kind != "server")
         ours = Server.objects.filter(source=outcome.format)
         vanished = ours.filter(slug__in=self._brought - named).exclude(lifecycle=Lifecycle.DISABLED)
         back = ours.filter(slug__in=self._switched_off & named, lifecycle=Lifecycle.DISABLED)
         told = [self._off(server) for server in vanished] + [self._on(server) for server in back]
         self._brought |= {*ours.filter(slug__in=named).values_list("slug", flat=True)}
         self._switched_off -= named
+        return told + self._follow_others(others)
+
+    def _follow_others(self, named: frozenset[str]) -> list[str]:
+        """The same for what other apps made of the file."""
+        told = []
+        for section in sections():
+            off = section.switch(frozenset(self._others - named), on=False, actor=self.actor)
+            on = section.switch(self._others_off & named, on=True, actor=self.actor)
+            self._others_off = (self._others_off | off.keys()) - named
+            told += [*off.values(), *on.values()]
+        self._others |= named
         return told
 
     def _off(self, server: Server) -> str:

@@ -25,7 +25,7 @@ from mcpregistry.models.server import Lifecycle, Transport
 from mcpregistry.services.events import warn_once
 from mcpregistry.services.servers import SCHEMES
 
-_LISTED = "Give it a value and list its name in SLIPSNISSE_PASS_ENV, or store it as a credential."
+LISTED = "Give it a value and list its name in SLIPSNISSE_PASS_ENV, or store it as a credential."
 
 
 def target_for(server_id: int) -> Target:
@@ -56,6 +56,16 @@ def refuse_unless_runnable(server: Server) -> None:
 
 def _variables() -> dict[str, str]:
     return {name: os.environ[name] for name in settings.PASS_ENV if name in os.environ}
+
+
+def filled_in(text: str) -> str | None:
+    """``text`` of a record with its variables and credentials filled in; None if one has no value. A secret."""
+
+    def credential(name: str) -> str | None:
+        row = Credential.objects.filter(name=name).first()
+        return row.value or None if row else None
+
+    return fill(text, variables=_variables(), credential=credential)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +130,7 @@ class _Filling:
         filled, missing = fill_pairs(pairs, variables=self.variables, credential=self._credential)
         if missing:
             names = ", ".join(sorted(missing))
-            message = f"Left out, because a value is missing: {what} {names}. {_LISTED}"
+            message = f"Left out, because a value is missing: {what} {names}. {LISTED}"
             warn_once(server_id=self.server.pk, kind="value_missing", message=message)
         try:
             return check_env(filled) if what == "environment variable" else check_pairs(filled, what)
@@ -130,7 +140,7 @@ class _Filling:
     def _text(self, text: str, what: str) -> str:
         filled = fill(text, variables=self.variables, credential=self._credential)
         if filled is None:
-            raise ConfigInvalid(f"A value in the {what} of '{self.server.slug}' is missing: {text}", remedy=_LISTED)
+            raise ConfigInvalid(f"A value in the {what} of '{self.server.slug}' is missing: {text}", remedy=LISTED)
         return filled
 
     def _unusable(self, what: str) -> ConfigInvalid:

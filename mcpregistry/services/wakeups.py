@@ -5,6 +5,8 @@ Whatever a message asks for is a row as well, so a lost one only delays the work
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import structlog
 
 log = structlog.get_logger(__name__)
@@ -12,13 +14,30 @@ log = structlog.get_logger(__name__)
 NO_BROKER = "The message broker does not answer; the work starts by itself once it is back."
 
 
+Carrier = Callable[[str, Sequence[int | str]], bool]
+_carrier: Carrier | None = None
+
+
+def carry_by(carrier: Carrier | None) -> None:
+    """Let this process hand its messages to a worker of its own instead of the broker; None: to the broker again."""
+    global _carrier  # noqa: PLW0603 - one way out per process
+    _carrier = carrier
+
+
 def wake(task: str, *ids: int | str) -> bool:
     """Send ``mcpregistry.tasks.<task>`` with ids. False, within about a second, when the broker is away."""
+    return send(f"mcpregistry.tasks.{task}", *ids)
+
+
+def send(task: str, *ids: int | str) -> bool:
+    """The same for a task of another app, by its whole name."""
+    if _carrier is not None:
+        return _carrier(task, ids)
     from celery import current_app
     from kombu.exceptions import OperationalError
 
     try:
-        current_app.send_task(f"mcpregistry.tasks.{task}", args=list(ids), retry=False)
+        current_app.send_task(task, args=list(ids), retry=False)
     except OperationalError as error:
         log.warning("broker_away", task=task, ids=ids, cause=type(error.__cause__ or error).__name__)
         return False

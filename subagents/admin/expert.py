@@ -65,7 +65,7 @@ class ExpertToolAdmin(RecordAdmin):
     fieldsets = (
         (None, {"fields": (("name", "enabled"), "description", "arguments", "output_schema")}),
         ("Who answers", {"fields": (("first", "second"), ("third", "fourth"), "system_prompt", "temperature")}),
-        ("What it may use", {"fields": ("tools", "tool_instructions")}),
+        ("What it may use", {"fields": ("tools", "awaited_tools", "tool_instructions")}),
         ("Who may call it", {"fields": (("users", "endpoints"),)}),
         (
             "Limits of one run",

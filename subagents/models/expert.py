@@ -40,6 +40,11 @@ class ExpertTool(models.Model):
     endpoints = models.ManyToManyField(
         Endpoint, blank=True, related_name="experts", help_text="Where it is listed. Empty: nowhere."
     )
+    awaited_tools = models.JSONField(
+        default=list, blank=True,
+        help_text='Of the whitelist, what its servers have not offered yet, e.g. ["git::git_log"]. '
+        "Granted as soon as they do; until then nothing runs.",
+    )  # fmt: skip
     max_steps = models.PositiveSmallIntegerField(
         default=10, validators=[MinValueValidator(1), MaxValueValidator(200)], help_text="Answers of the model."
     )

@@ -6,6 +6,8 @@ from typing import Any
 
 from django.conf import settings
 
+from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.services.targets import LISTED, filled_in
 from subagents.llm.client import Target
 from subagents.llm.scripted.resident import resident
 from subagents.models import LanguageModel
@@ -28,13 +30,23 @@ def target_for(model_id: int, *, temperature: float, at_most: float) -> Target:
         kind=provider.kind,
         model=model.name,
         base_url=_address(provider),
-        key=provider.key,
+        key=_filled(provider, provider.key, "key"),
         headers=_headers(provider),
         options={key: value for key, value in options.items() if key != "temperature"},
         max_output=model.max_output,
         temperature=float(options.get("temperature", temperature)),
         timeout=max(1.0, min(provider.timeout, at_most)),
     )
+
+
+def _filled(provider: Provider, text: str, what: str) -> str:
+    """``${VAR}`` and ``${cred:NAME}`` as for servers: of our environment only what the operator lists is seen."""
+    filled = filled_in(text)
+    if filled is None:
+        raise ConfigInvalid(
+            f"The {what} of the provider '{provider.slug}' refers to a value that is not there: {text}.", remedy=LISTED
+        )
+    return filled
 
 
 def _address(provider: Provider) -> str:
@@ -54,5 +66,5 @@ def native_ollama(url: str) -> str:
 
 
 def _headers(provider: Provider) -> dict[str, str]:
-    own = {str(name): str(value) for name, value in provider.headers.items()}
+    own = {str(name): _filled(provider, str(value), f"header {name}") for name, value in provider.headers.items()}
     return {"HTTP-Referer": settings.SITE_URL, **_ATTRIBUTION, **own} if provider.kind == Kind.OPENROUTER else own

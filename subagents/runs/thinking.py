@@ -12,6 +12,7 @@ import msgspec
 from django.utils import timezone
 
 from mcpregistry.db import db_call
+from mcpregistry.domain.errors import ConfigInvalid
 from subagents.domain import budget, context
 from subagents.domain.context import Outcome, Reckoning, Trigger
 from subagents.domain.fallback import Ask, GiveUp, Wait, choose
@@ -19,7 +20,7 @@ from subagents.domain.lifecycle import Exit, RunState
 from subagents.domain.spec import TargetSpec
 from subagents.domain.transcript import concluding, messages
 from subagents.domain.trouble import ModelError, Trouble
-from subagents.llm.client import Reply
+from subagents.llm.client import Reply, Target
 from subagents.llm.tokens import counter
 from subagents.runs import lease, records, telemetry
 from subagents.runs.targets import target_for
@@ -78,9 +79,9 @@ class Thinking:
         if left <= 0:
             await db_call(records.finish, held, state=RunState.FAILED, exit=Exit.TIME_LIMIT, error=_OUT_OF_TIME)
             return False
-        target = await db_call(target_for, spec.model_id, temperature=seen.spec.temperature, at_most=left)
         schema = seen.spec.output_schema if request.final or not request.tools else None
         try:
+            target = await _target(spec, seen, left)
             reply = await self._complete(target, request.messages, request.tools, response_schema=schema)
         except ModelError as error:
             telemetry.ATTEMPTS.labels(model=spec.label, trouble=error.trouble).inc()
@@ -103,6 +104,14 @@ class Thinking:
             return True
         await db_call(records.sleep, held, waiting=False, wake_at=timezone.now() + timedelta(seconds=seconds))
         return False
+
+
+async def _target(spec: TargetSpec, seen: RunView, left: float) -> Target:
+    """A key that is not to be had is as good as a wrong one: the next model is asked."""
+    try:
+        return await db_call(target_for, spec.model_id, temperature=seen.spec.temperature, at_most=left)
+    except ConfigInvalid as error:
+        raise ModelError(Trouble.AUTH, str(error)) from error
 
 
 _OUT_OF_TIME = "The run's time was over before the model had answered."

@@ -10,9 +10,10 @@ from django.db import transaction
 from mcpregistry.domain.canonical import canonical, digest
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.domain.schema import check_schema
-from mcpregistry.models import Agent, Endpoint, Grant, Tool
+from mcpregistry.models import Agent, Endpoint, Grant, Server, Tool
 from mcpregistry.services import access, audit
 from mcpregistry.services.records import save_checked
+from subagents.domain.chains import MAX_DEPTH, longest_through
 from subagents.models import ExpertTarget, ExpertTool, ExpertVersion, LanguageModel, Run
 from subagents.models.expert import OnDeath
 
@@ -29,6 +30,7 @@ def save_expert(*, expert: ExpertTool, targets: Sequence[LanguageModel], actor: 
     kind = "expert.changed" if expert.pk else "expert.created"
     _check_schemas(expert)
     _check_targets(expert, targets)
+    _check_awaited(expert)
     if not expert.pk:
         expert.agent = _identity(expert.name, actor)
     save_checked(expert)
@@ -118,10 +120,31 @@ def whitelist(expert: ExpertTool) -> list[Tool]:
     return list(Tool.objects.filter(grants__agent=expert.agent_id, grants__argument_pins={}).distinct())
 
 
+def _check_awaited(expert: ExpertTool) -> None:
+    names = expert.awaited_tools
+    if not isinstance(names, list) or not all(isinstance(name, str) and "::" in name for name in names):
+        raise ConfigInvalid(
+            "Awaited tools are a list of names.", remedy='Write each as server::tool: ["git::git_log"].'
+        )
+
+
+@transaction.atomic
+def grant_awaited(server: Server, names: Sequence[str]) -> None:
+    """A server offers tools for the first time or again: whoever's whitelist waits for them gets them now."""
+    offered = {f"{server.slug}::{name}": name for name in names}
+    for expert in ExpertTool.objects.exclude(awaited_tools=[]).select_related("agent"):
+        arrived = [key for key in expert.awaited_tools if key in offered]
+        for tool in Tool.objects.filter(server=server, name__in=[offered[key] for key in arrived]):
+            access.grant(agent=expert.agent, tool=tool, actor=f"whitelist of {expert.name}")
+        if arrived:
+            expert.awaited_tools = [key for key in expert.awaited_tools if key not in offered]
+            expert.save(update_fields=["awaited_tools"])
+
+
 @transaction.atomic
 def set_whitelist(*, expert: ExpertTool, tools: Iterable[Tool], actor: str) -> None:
     """Grant exactly these tools one by one. Raises ConfigInvalid for one that its server no longer offers."""
-    wanted = {tool.pk: tool for tool in tools}
+    wanted = {tool.pk: tool for tool in [*tools, *_arrived(expert)]}
     gone = [str(tool) for tool in wanted.values() if not tool.present]
     if gone:
         raise ConfigInvalid(
@@ -133,6 +156,18 @@ def set_whitelist(*, expert: ExpertTool, tools: Iterable[Tool], actor: str) -> N
             access.withdraw_grant(grant=grant, actor=actor)
     for tool in wanted.values():
         access.grant(agent=expert.agent, tool=tool, actor=actor)
+
+
+def _arrived(expert: ExpertTool) -> list[Tool]:
+    """Awaited tools that are there already; they are awaited no longer."""
+    keys = {key: key.partition("::") for key in expert.awaited_tools}
+    there = Tool.objects.filter(present=True, server__slug__in={slug for slug, _, _ in keys.values()})
+    found = {f"{tool.server.slug}::{tool.name}": tool for tool in there.select_related("server")}
+    arrived = [found[key] for key in keys if key in found]
+    if arrived:
+        expert.awaited_tools = [key for key in keys if key not in found]
+        expert.save(update_fields=["awaited_tools"])
+    return arrived
 
 
 @transaction.atomic
@@ -148,15 +183,35 @@ def delete_expert(*, expert: ExpertTool, actor: str) -> None:
 
 @transaction.atomic
 def offer(*, expert: ExpertTool, agents: Iterable[Agent], endpoints: Iterable[Endpoint], actor: str) -> None:
-    """Say who may call it, and on which endpoints it is listed. Raises ConfigInvalid for a circle of experts."""
+    """Say who may call it, and on which endpoints it is listed.
+
+    Raises ConfigInvalid for experts that would call each other in a circle, or too deep.
+    """
     users = list(agents)
     _refuse_circle(expert, users)
+    _refuse_depth(expert, users)
     expert.users.set(users)
     expert.endpoints.set(list(endpoints))
     audit.record(
         kind="expert.offered", actor=actor, subject=f"expert:{expert.name}", agents=[agent.slug for agent in users],
         endpoints=list(expert.endpoints.values_list("slug", flat=True)),
     )  # fmt: skip
+
+
+def _refuse_depth(expert: ExpertTool, users: Iterable[Agent]) -> None:
+    """Refused when saved, because a run would find out only in the middle."""
+    pairs = ExpertTool.users.through.objects.filter(agent__expert__isnull=False).exclude(experttool=expert)
+    callers: dict[str, list[str]] = {}
+    for callee, caller in pairs.values_list("experttool__name", "agent__expert__name"):
+        callers.setdefault(callee, []).append(caller)
+    above = ExpertTool.objects.filter(agent__in=[agent.pk for agent in users])
+    callers[expert.name] = list(above.values_list("name", flat=True))
+    chain = longest_through(expert.name, callers)
+    if len(chain) > MAX_DEPTH:
+        raise ConfigInvalid(
+            f"Expert tools may call each other {MAX_DEPTH} deep, and this makes {len(chain)}: {' > '.join(chain)}.",
+            remedy="Shorten the chain: take an expert tool's agent off the list of those that may call one of them.",
+        )
 
 
 def _refuse_circle(expert: ExpertTool, users: Iterable[Agent]) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-import structlog
 from django.db import transaction
 from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
@@ -21,12 +20,11 @@ from mcpregistry.domain.schema import check_arguments
 from mcpregistry.models import Invocation
 from mcpregistry.services import audit
 from mcpregistry.services.snapshots import current_revision
+from mcpregistry.services.wakeups import send
+from subagents.domain.chains import MAX_DEPTH
 from subagents.domain.lifecycle import CallState, RunState
-from subagents.models import ExpertTool, ExpertVersion, LanguageModel, Run, ToolCall
-
-log = structlog.get_logger(__name__)
-
-MAX_DEPTH = 3  # an expert that uses an expert that uses an expert
+from subagents.models import ExpertTool, ExpertVersion, Run, ToolCall
+from subagents.services.readiness import obstacles
 
 
 @transaction.atomic
@@ -36,7 +34,7 @@ def start(
 ) -> Run:  # fmt: skip
     """A queued run; a worker is woken once it is committed. Raises before anything is spent.
 
-    NotFound, ArgumentsInvalid, Denied (too deep, or a model or key is missing).
+    NotFound, ArgumentsInvalid, Denied (too deep, or a model, its key or a tool of the whitelist is missing).
     """
     version = version or _newest(expert)
     body = json.loads(version.body)
@@ -95,12 +93,8 @@ def _check(version: ExpertVersion, body: Mapping[str, Any], arguments: Mapping[s
         canonical(arguments)
     except ValueError as error:
         raise ArgumentsInvalid("The arguments hold a number that JSON does not have.", remedy="Correct it.") from error
-    usable = LanguageModel.objects.filter(pk__in=body["targets"], enabled=True, provider__enabled=True)
-    if not usable.exists():
-        raise Denied(
-            f"No model of the expert tool '{body['name']}' is switched on.",
-            remedy="Switch on one of its models and its provider in the admin.",
-        )
+    for obstacle in obstacles(version.expert, body["targets"]):
+        raise Denied(obstacle.sentence, remedy=obstacle.remedy)
 
 
 def _depth(parent: str, expert: str) -> int:
@@ -118,13 +112,7 @@ def _depth(parent: str, expert: str) -> int:
 
 def wake(run_id: str) -> None:
     """Tell a worker; without a broker the clock finds the run within seconds."""
-    from celery import current_app
-    from kombu.exceptions import OperationalError
-
-    try:
-        current_app.send_task("subagents.tasks.advance_run", args=[run_id], retry=False)
-    except OperationalError:
-        log.warning("broker_away", task="advance_run", run=run_id)
+    send("subagents.tasks.advance_run", run_id)
 
 
 def due(now: datetime, limit: int = 200) -> list[str]:

@@ -12,6 +12,7 @@ from mcpregistry.models import AuditEntry, Credential, ImportedFile, Server
 from mcpregistry.models.server import Lifecycle
 from mcpregistry.services.exchange import Outcome, export_config, import_file
 from mcpregistry.services.servers import confirm_launch, disable_server
+from subagents.models import ExpertTool
 from tests.domain.formats.samples import IDS, SAMPLES, sample
 
 pytestmark = pytest.mark.django_db
@@ -229,7 +230,8 @@ def test_an_existing_credential_keeps_its_value() -> None:
 
 def test_what_later_features_will_use_is_kept_and_said_so() -> None:
     outcome = import_file(raw=sample("slipsnisse/worked_example.yaml"), path="s.yaml", actor="test")
-    assert any(note.sentence == "Kept for the expert tools, not yet served." for note in outcome.notes)
+    assert any(note.sentence.startswith("Kept, not made") for note in outcome.notes)
+    assert not ExpertTool.objects.exists()
     import_file(raw=sample("ai-agent/ai-agent.json"), path=".ai-agent.json", actor="test")
     tools = export_config(format_name="slipsnisse-extended", actor="test").data["tools"]
     assert [tool["name"] for tool in tools] == ["research_dependency"]

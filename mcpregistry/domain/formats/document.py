@@ -94,12 +94,14 @@ class ServerEntry:
 class Document:
     """A whole file. What belongs to no server is kept as plain JSON data, exactly as written.
 
-    ``expert_tools``: the ``tools`` of a Slipsnisse file. ``providers``, ``defaults``: of ``.ai-agent.json``.
+    ``expert_tools``: the ``tools`` of a Slipsnisse file, ``model_providers`` its ``providers``; both are valid by the
+    schema. ``providers``, ``defaults``: of ``.ai-agent.json``.
     ``flags``: top-level switches of ``mcp-servers.json``. ``inputs``: VS Code's prompts for values.
     """
 
     servers: tuple[ServerEntry, ...] = ()
     expert_tools: tuple[JsonObject, ...] = ()
+    model_providers: Mapping[str, JsonObject] = field(default_factory=dict, repr=False)
     providers: Mapping[str, Json] = field(default_factory=dict, repr=False)
     defaults: Mapping[str, Json] = field(default_factory=dict)
     flags: Mapping[str, bool] = field(default_factory=dict)

@@ -46,6 +46,7 @@ def object_at(data: JsonObject, key: str, report: Report, *, at: str = "", requi
 
 _BESIDES = {
     "expert_tools": "expert tools",
+    "model_providers": "models of the expert tools",
     "providers": "model providers",
     "defaults": "defaults for models and tools",
     "flags": "switches of mcp-servers.json",

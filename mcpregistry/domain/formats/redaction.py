@@ -30,12 +30,23 @@ def redact(document: Document, file: str) -> tuple[Document, Report]:
     plain = replace(
         document,
         servers=servers,
-        expert_tools=tuple(_plain(list(document.expert_tools), ("tools",), report)),
+        expert_tools=tuple(_tool(tool, index, report) for index, tool in enumerate(document.expert_tools)),
         providers=_plain(dict(document.providers), ("providers",), report),
         inputs=tuple(_input(item, report) for item in document.inputs),
         parked=_parked(document.parked, (), report),
     )
     return plain, report
+
+
+# In an expert tool these hold schemas and names of others, so a secret-looking key there means no secret.
+_NO_VALUES = ("arguments", "output_schema", "internal_tools")
+
+
+def _tool(tool: JsonObject, index: int, report: Report) -> JsonObject:
+    place = ("tools", str(index))
+    return {
+        key: value if key in _NO_VALUES else _plain({key: value}, place, report)[key] for key, value in tool.items()
+    }
 
 
 def _server(server: ServerEntry, report: Report) -> ServerEntry:

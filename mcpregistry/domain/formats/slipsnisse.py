@@ -1,9 +1,9 @@
 """The Slipsnisse file, YAML or JSON: ``mcps`` and the expert ``tools`` that use them.
 
 Strict reading gives exactly the verdicts of ``schemas/slipsnisse.schema.json`` (draft-07), which has no closed object:
-unknown keys are legal and kept. The extended variant also has remote servers, any provider, and limits per tool.
-Beyond the schema: tools are unique, their names legal for MCP, and they use only servers of the same file.
-Expert tools are kept as they stand until the sub-agents serve them.
+unknown keys are legal and kept. The extended variant also has remote servers, model providers, fallbacks and limits
+per tool. Beyond the schema: tools are unique, their names legal for MCP, they use only servers of the same file, and
+no provider's key stands in it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from mcpregistry.domain.formats.entry_writer import compose, write_servers
 from mcpregistry.domain.formats.format import Format, object_at, park_root, report_left_out
 from mcpregistry.domain.formats.keys import ALL_BY_NAME, ONLY_STDIO, Keys, slug
 from mcpregistry.domain.formats.notes import Note, Report, pointer
+from mcpregistry.domain.formats.placeholders import is_reference
+from mcpregistry.domain.secret_names import is_secret_name
 
 FILE = "slipsnisse.config.yaml"
 Variant = Literal["slipsnisse", "slipsnisse-extended"]
@@ -67,6 +69,9 @@ def _in_words(error: jsonschema_rs.ValidationError) -> tuple[str, str]:
             )
         case "anyOf":
             return "The server has neither command and args nor a url.", "Say how it is started or reached."
+        case "additionalProperties":
+            names = ", ".join(map(str, facts["unexpected"]))
+            return f"Unknown here: {names}.", "Correct the name, or remove it."
         case _:
             return "The value is out of range.", "Correct the value."
 
@@ -105,11 +110,18 @@ def read(data: JsonObject, path: str, *, variant: Variant) -> Document:
         return Document(notes=problems + _hint(data, path, variant))
     report = Report(path)
     keys = _STRICT if variant == "slipsnisse" else _EXTENDED
-    parked = park_root(data, ["mcps", "tools"], report)
+    extended = variant == "slipsnisse-extended"
+    parked = park_root(data, ["mcps", "tools", *(["providers"] if extended else [])], report)
     servers = read_servers(keys, object_at(data, "mcps", report), "/mcps", report)
+    providers = data.get("providers", {}) if extended else {}
+    _check_providers(providers, report)
     _check_tools(data, report)
-    tools = tuple(data["tools"])
-    return Document(servers, expert_tools=tools, parked={keys.family: parked}, notes=tuple(report.notes))
+    if not extended:
+        _note_extended_keys(data["tools"], report)
+    return Document(
+        servers, expert_tools=tuple(data["tools"]), model_providers=providers, parked={keys.family: parked},
+        notes=tuple(report.notes),
+    )  # fmt: skip
 
 
 def _hint(data: JsonObject, path: str, variant: Variant) -> tuple[Note, ...]:
@@ -131,30 +143,63 @@ def _check_tools(data: JsonObject, report: Report) -> None:
                 place = at + pointer("internal_tools", server)
                 report.refuse(place, "There is no such server under mcps.", "Add the server or correct its name.")
         names.add(name)
-        report.add("kept", at, "Kept for the expert tools, not yet served.")
+
+
+def tool_keys(variant: Variant) -> frozenset[str]:
+    """What has a meaning in a tool of this variant; other keys are kept and written back."""
+    return frozenset(schema(variant)["properties"]["tools"]["items"]["properties"])
+
+
+def _note_extended_keys(tools: list[JsonObject], report: Report) -> None:
+    more = tool_keys("slipsnisse-extended") - tool_keys("slipsnisse")
+    for index, tool in enumerate(tools):
+        for key in tool.keys() & more:
+            sentence = "Kept, not applied: only the extended format knows it."
+            report.add("parked", pointer("tools", index, key), sentence, "Use --extended.")
+
+
+def _check_providers(providers: JsonObject, report: Report) -> None:
+    """Keys and secret headers are references: a file lies about, is copied and mailed."""
+    remedy = "Write ${VARIABLE} or ${cred:NAME} in its place, or leave it out and enter it in the admin."
+    for name, provider in providers.items():
+        at = pointer("providers", name)
+        if not is_reference(provider.get("key", "")):
+            report.refuse(at + "/key", "A provider's key does not belong into a file.", remedy)
+        for header, value in provider.get("headers", {}).items():
+            if is_secret_name(header) and not is_reference(value):
+                place = at + pointer("headers", header)
+                report.refuse(place, "A secret does not belong into a file.", remedy)
 
 
 def write(document: Document, *, variant: Variant) -> Written:
     report = Report(FILE)
     keys = _STRICT if variant == "slipsnisse" else _EXTENDED
-    report_left_out(document, report, written=["expert_tools"])
+    extended = variant == "slipsnisse-extended"
+    report_left_out(document, report, written=["expert_tools", *(["model_providers"] if extended else [])])
     servers = write_servers(keys, document.servers, "/mcps", report)
-    tools = _tools(document, report)
-    data = compose(document.parked_for(keys.family), {"mcps": servers, "tools": tools}, {})
+    must: JsonObject = {"mcps": servers, "tools": _tools(document, variant, report)}
+    providers = dict(document.model_providers) if extended else {}
+    if providers:
+        must["providers"] = providers
+    data = compose(document.parked_for(keys.family), must, {"providers": providers} if extended else {})
     return Written(data, (*report.notes, *verdict(data, FILE, variant)))
 
 
-def _tools(document: Document, report: Report) -> list[JsonObject]:
+def _tools(document: Document, variant: Variant, report: Report) -> list[JsonObject]:
     """The expert tools whose servers are all written; a reader of the file would refuse the others."""
     known = {server.key for server in document.servers}
+    more = tool_keys("slipsnisse-extended") - tool_keys(variant)
     tools: list[JsonObject] = []
     for index, tool in enumerate(document.expert_tools):
         missing = [server for server in tool.get("internal_tools", {}) if slug(server) not in known]
         if missing:
             sentence = f"The tool is left out, since the server {missing[0]} is not written."
             report.add("parked", pointer("tools", index), sentence, "Export that server too.", column="expert_tools")
-        else:
-            tools.append(dict(tool))
+            continue
+        for key in tool.keys() & more:
+            sentence = "Only a file of the extended format gives it back its meaning."
+            report.add("parked", pointer("tools", index, key), sentence, "Use --extended.", column="expert_tools")
+        tools.append(dict(tool))
     return tools
 
 

@@ -98,6 +98,7 @@ class Command(BaseCommand):
             folders=folders_for(path, self._workspace()),
             save=not self.options["dry_run"],
             may_rule=True,  # whoever has a shell here may do anything
+            may_grant=True,
         )
         self._print_notes(outcome.notes)
         if self.options["dry_run"]:

@@ -93,7 +93,6 @@ def test_the_worked_example_means_the_same_in_yaml_and_json() -> None:
     assert one == two
     assert [server.key for server in one.servers] == ["filesystem", "rust_docs"]
     assert one.expert_tools[0]["internal_tools"]["rust_docs"] == ["search", "read_page"]
-    assert any(note.sentence == "Kept for the expert tools, not yet served." for note in one.notes)
 
 
 @pytest.mark.parametrize(

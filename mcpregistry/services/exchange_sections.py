@@ -1,0 +1,80 @@
+"""What other apps take from configuration files and give to them.
+
+The registry knows servers; who knows what an expert tool is registers a section here when its app is ready, as with
+``calls.engine.add_source``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:  # the formats bring YAML along, which most processes can do without
+    from mcpregistry.domain.formats.document import Document
+    from mcpregistry.domain.formats.notes import Action
+    from mcpregistry.models import Agent, Endpoint
+
+OnConflict = Literal["error", "skip", "replace", "rename", "own"]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a file means for one server; ``before`` and ``after`` are fit to be shown, secrets hidden.
+
+    ``kind`` is "server", or the word of another app for what it made of the file.
+    """
+
+    slug: str
+    action: Literal["created", "changed", "unchanged", "skipped"]
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+    secrets_changed: bool = False
+    kind: str = "server"
+
+    @property
+    def label(self) -> str:
+        return self.slug if self.kind == "server" else f"{self.kind}/{self.slug}"
+
+
+@dataclass(frozen=True, slots=True)
+class Taking:
+    """The import that a section is part of, inside its transaction.
+
+    ``variant``: the format's name. ``may_grant``: whoever imports may grant, and so make expert tools. ``own``: names
+    (``kind/name``) that this very file has brought before. ``note`` is ``(action, JSON pointer, sentence, remedy)``.
+    """
+
+    variant: str
+    actor: str
+    on_conflict: OnConflict
+    may_grant: bool
+    own: frozenset[str]
+    note: Callable[[Action, str, str, str], None]
+    changed: Callable[[Change], None]
+
+
+class Section(Protocol):
+    def take(self, document: Document, taking: Taking) -> Document:
+        """Make records of it. Returns the document with what is left to be kept as it stands."""
+
+    def give(self, document: Document, *, include_secrets: bool) -> Document:
+        """The document (what was kept) with the records of now."""
+
+    def switch(self, labels: frozenset[str], *, on: bool, actor: str) -> dict[str, str]:
+        """Switch off what a watched file no longer names, or on what it names again. By label, what was done."""
+
+    def serve(self, names: frozenset[str], *, agent: Agent, endpoint: Endpoint, actor: str) -> list[str]:
+        """Offer exactly what a file has named to the agent on the endpoint. Returns what stands in the way."""
+
+
+_MAKERS: list[Callable[[], Section]] = []
+
+
+def add_section(make: Callable[[], Section]) -> None:
+    """``make`` is called for each import or export, and may import what only those need."""
+    _MAKERS.append(make)
+
+
+def sections() -> list[Section]:
+    return [make() for make in _MAKERS]

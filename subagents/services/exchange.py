@@ -1,0 +1,370 @@
+"""Expert tools in configuration files: what a Slipsnisse file says becomes providers, models, tools and grants.
+
+The tools of a file's whitelist that their servers have not offered yet are awaited, and granted when they come. A
+provider's key is never in a file, only a reference to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.formats.document import Document, JsonObject, Parked
+from mcpregistry.domain.formats.notes import pointer
+from mcpregistry.domain.formats.placeholders import is_reference
+from mcpregistry.domain.formats.slipsnisse import tool_keys
+from mcpregistry.models import Agent, Endpoint, Server, Tool
+from mcpregistry.models.server import Lifecycle
+from mcpregistry.services.exchange_sections import Change, Taking
+from subagents.models import ExpertTool, LanguageModel, Provider
+from subagents.models.provider import Kind
+from subagents.services import experts, providers
+from subagents.services.exchange_rows import (
+    MODEL_FIELDS,
+    PROVIDER_FIELDS,
+    TOOL_FIELDS,
+    fill,
+    key_of,
+    key_reference,
+    model_entry,
+    plain_headers,
+    provider_entry,
+    shown_headers,
+    tool_entry,
+    whitelisted,
+)
+from subagents.services.exchange_serving import serve, switch
+
+_NOT_MADE = "Kept, not made: expert tools grant what is on their whitelists."
+_WHO = "Let somebody who may grant (role admin) import the file."
+
+
+class ExpertFiles:
+    """See ``mcpregistry.services.exchange_sections.Section``."""
+
+    serve = staticmethod(serve)
+    switch = staticmethod(switch)
+
+    def take(self, document: Document, taking: Taking) -> Document:
+        if not document.expert_tools and not document.model_providers:
+            return document
+        if not taking.may_grant:
+            for index in range(len(document.expert_tools)):
+                taking.note("parked", pointer("tools", index), _NOT_MADE, _WHO)
+            return document
+        return _Import(document, taking).all()
+
+    def give(self, document: Document, *, include_secrets: bool) -> Document:
+        return replace(document, expert_tools=_tools(document), model_providers=_providers(document, include_secrets))
+
+
+# In
+
+
+class _Import:
+    """One file's providers and tools on their way into the database."""
+
+    def __init__(self, document: Document, taking: Taking) -> None:
+        self.document, self.taking = document, taking
+        self.made_by_hand: set[int] = set()
+
+    def all(self) -> Document:
+        for name, entry in self.document.model_providers.items():
+            self._guarded(pointer("providers", name), self._provider, name, entry)
+        made = [(at, entry, self._guarded(at, self._tool, at, entry)) for at, entry in _places(self.document)]
+        for at, entry, row in made:
+            if row is not None:
+                self._guarded(at, self._offer, at, entry, row)
+        stubs = {name: {"made": _stated(entry)} for name, entry in self.document.model_providers.items()}
+        tools = tuple(_stub(entry, self.taking.variant) for _, entry, row in made if row is not None)
+        return replace(self.document, expert_tools=tools, model_providers=stubs)
+
+    def _guarded(self, at: str, do: Any, *args: Any) -> Any:
+        """A refusal of the ordinary verbs becomes a note at its place, and the file is not taken."""
+        try:
+            return do(*args)
+        except SlipsnisseError as error:
+            self._refuse(at, error.message, error.remedy)
+            return None
+
+    def _refuse(self, at: str, sentence: str, remedy: str) -> None:
+        self.taking.note("refused", at, sentence, remedy)
+
+    def _wanted(
+        self, at: str, kind: str, name: str, before: JsonObject | None, after: JsonObject, *, hidden: bool = False
+    ) -> bool:
+        """Whether the record shall become what the file says; tells of it, and of a conflict.
+
+        ``hidden``: values that are not shown differ.
+        """
+        if before == after and not hidden:
+            self.taking.changed(Change(name, "unchanged", before, after, kind=kind))
+            return False
+        how = self.taking.on_conflict
+        ours = how == "replace" or (how == "own" and f"{kind}/{name}" in self.taking.own)
+        action: Any = "created" if before is None else "changed"
+        change = Change(name, action, before or {}, after, hidden and before is not None, kind=kind)
+        if before is None or ours:
+            self.taking.changed(change)
+            return True
+        if how == "skip":
+            self.taking.changed(replace(change, action="skipped"))
+            self.taking.note("parked", at, f"A {kind} of this name differs; it is left as it is.", "")
+            return False
+        remedy = "Give it another name, or import the file with --on-conflict skip or replace."
+        self.taking.changed(change)
+        self._refuse(at, f"A {kind} of this name exists and differs.", remedy)
+        return False
+
+    def _provider(self, name: str, entry: JsonObject) -> None:
+        at = pointer("providers", name)
+        row = Provider.objects.filter(slug=name).first()
+        before = provider_entry(row, entry, headers=shown_headers(row.headers)) if row else None
+        row = row or Provider(slug=name)
+        fill(row, entry, PROVIDER_FIELDS)
+        key = entry.get("key", None if before else key_reference(row.kind)) or None
+        headers = entry.get("headers")
+        now = row.headers if headers is None else headers
+        after = provider_entry(row, entry, key=key, headers=shown_headers(now))
+        if self._wanted(at, "provider", name, before, after, hidden=now != row.headers):
+            providers.save_provider(provider=row, actor=self.taking.actor, key=key, headers=headers)
+            self._tell_of_key(at + "/key", row)
+        for model, facts in entry.get("models", {}).items():
+            self._model(at + pointer("models", model), row, model, facts)
+
+    def _tell_of_key(self, at: str, row: Provider) -> None:
+        if row.key and is_reference(row.key):
+            sentence = f"Its key is read from {row.key} when a model is asked."
+            remedy = "List the variable in SLIPSNISSE_PASS_ENV" if "cred:" not in row.key else "Enter the credential"
+            self.taking.note("kept", at, sentence, f"{remedy}, or enter the key in the admin under Providers.")
+
+    def _model(self, at: str, provider: Provider, name: str, entry: JsonObject) -> None:
+        if provider._state.adding:  # refused, and said so
+            return
+        row = LanguageModel.objects.filter(provider=provider, name=name).first()
+        before = model_entry(row, entry) if row else None
+        row = row or LanguageModel(provider=provider, name=name)
+        fill(row, entry, MODEL_FIELDS)
+        if self._wanted(at, "model", f"{provider.slug}/{name}", before, model_entry(row, entry)):
+            providers.save_model(model=row, actor=self.taking.actor)
+
+    def _tool(self, at: str, entry: JsonObject) -> ExpertTool | None:
+        """The saved tool; None when it is refused, or left as it is."""
+        old = ExpertTool.objects.filter(name=entry["name"]).select_related("agent").first()
+        targets = self._targets(at, entry, old)
+        tools, awaited = self._whitelist(at, entry)
+        if targets is None or tools is None:
+            return None
+        before = _entry(old, kept=Parked(order=tuple(entry))) if old else None
+        row = old or ExpertTool(name=entry["name"])
+        known = tool_keys("slipsnisse" if self.taking.variant == "slipsnisse" else "slipsnisse-extended")
+        fill(row, {key: value for key, value in entry.items() if key in known}, TOOL_FIELDS)
+        row.awaited_tools = awaited
+        after = tool_entry(
+            row, targets=[(m.provider.slug, m.name) for m in targets], whitelist=[*map(key_of, tools), *awaited],
+            users=self._said("users", entry, old), endpoints=self._said("endpoints", entry, old),
+            kept=Parked(order=tuple(entry)),
+        )  # fmt: skip
+        if not self._wanted(at, "tool", row.name, before, after):
+            return old if before == after else None
+        experts.save_expert(expert=row, targets=targets, actor=self.taking.actor)
+        experts.set_whitelist(expert=row, tools=tools, actor=self.taking.actor)
+        return row
+
+    def _said(self, key: str, entry: JsonObject, old: ExpertTool | None) -> list[str]:
+        """Slugs of agents or endpoints: the file's, or where it is silent those of now."""
+        if key in entry and self.taking.variant != "slipsnisse":
+            return list(entry[key])
+        return [each.slug for each in getattr(old, key).all()] if old else []
+
+    def _targets(self, at: str, entry: JsonObject, old: ExpertTool | None) -> list[LanguageModel] | None:
+        """The models in order; fallbacks that the file is silent about stay."""
+        stated = entry.get("fallbacks") if self.taking.variant != "slipsnisse" else None
+        found = [self._target(at, entry)]
+        for index, each in enumerate(stated or []):
+            found.append(self._target(at + pointer("fallbacks", index), each))
+        if None in found:
+            return None
+        models = [model for model in found if model is not None]
+        if stated is None and old is not None:
+            models += [target.model for target in old.ordered_targets.select_related("model__provider")][1:]
+        return list(dict.fromkeys(models))
+
+    def _target(self, at: str, entry: Mapping[str, Any]) -> LanguageModel | None:
+        provider = self._named_provider(at, entry["provider"])
+        if provider is None:
+            return None
+        model = LanguageModel.objects.filter(provider=provider, name=entry["model"]).first()
+        if model is not None or not self._model_may_be(at, provider, entry["model"]):
+            return model
+        model = LanguageModel(provider=provider, name=entry["model"])
+        model = providers.save_model(model=model, actor=self.taking.actor)
+        self.taking.changed(Change(str(model), "created", {}, {"name": model.name}, kind="model"))
+        return model
+
+    def _named_provider(self, at: str, name: str) -> Provider | None:
+        """By its name, else the first of that kind; a kind that nobody has set up is set up, its key in a variable."""
+        row = Provider.objects.filter(slug=name).first() or Provider.objects.filter(kind=name).first()
+        if row is not None or name in self.document.model_providers:
+            return row
+        if name not in Kind.values or name == Kind.COMPATIBLE:
+            known = sorted({*Provider.objects.values_list("slug", flat=True), *KINDS})
+            remedy = f"Describe it under providers in the extended format, or name one of {', '.join(known)}."
+            self._refuse(at + "/provider", f"There is no provider '{name}'.", remedy)
+            return None
+        row = Provider(slug=name, kind=name)
+        row = providers.save_provider(provider=row, actor=self.taking.actor, key=key_reference(name) or None)
+        self.taking.changed(Change(name, "created", {}, provider_entry(row), kind="provider"))
+        self._tell_of_key(at + "/provider", row)
+        return row
+
+    def _model_may_be(self, at: str, provider: Provider, name: str) -> bool:
+        """Where the models of a provider are known, another name is a misspelt one."""
+        known: list[str] | None = None
+        if provider.kind == Kind.SCRIPTED and not provider.base_url:
+            from subagents.llm.scripted.library import demo_script
+
+            known = sorted(demo_script().scenarios)
+        elif models := self.document.model_providers.get(provider.slug, {}).get("models"):
+            known = sorted(models)
+        if known is None or name in known:
+            return True
+        remedy = f"Correct the name, or add it there. There are: {', '.join(known)}."
+        self._refuse(at + "/model", f"The provider '{provider.slug}' has no model '{name}'.", remedy)
+        return False
+
+    def _whitelist(self, at: str, entry: JsonObject) -> tuple[list[Tool] | None, list[str]]:
+        """(tools that are offered, names that are awaited); None when one is wrong."""
+        found, awaited, wrong = [], [], False
+        for key in whitelisted(entry["internal_tools"]):
+            slug, _, name = key.partition("::")
+            server = Server.objects.filter(slug=slug).first()
+            tool = Tool.objects.select_related("server").filter(server=server, name=name, present=True).first()
+            if tool is not None:
+                found.append(tool)
+            elif server is not None and _is_known(server):
+                wrong = True
+                self._refuse(at + pointer("internal_tools", slug), *missing_tool(server, name))
+            else:
+                awaited.append(key)
+        if awaited:
+            sentence = f"Granted as soon as their servers offer them: {', '.join(awaited[:10])}."
+            self.taking.note("kept", at + "/internal_tools", sentence, "Confirm and test the servers.")
+        return (None if wrong else found), awaited
+
+    def _offer(self, at: str, entry: JsonObject, row: ExpertTool) -> None:
+        if self.taking.variant == "slipsnisse" or not {"users", "endpoints"} & set(entry):
+            return
+        agents = self._named(at, "users", entry, row, Agent)
+        endpoints = self._named(at, "endpoints", entry, row, Endpoint)
+        now = [{each.pk for each in getattr(row, key).all()} for key in ("users", "endpoints")]
+        if agents is None or endpoints is None or [{a.pk for a in agents}, {e.pk for e in endpoints}] == now:
+            return
+        experts.offer(expert=row, agents=agents, endpoints=endpoints, actor=self.taking.actor)
+
+    def _named(self, at: str, key: str, entry: JsonObject, row: ExpertTool, model: Any) -> list[Any] | None:
+        if key not in entry:
+            return list(getattr(row, key).all())
+        there = {each.slug: each for each in model.objects.filter(slug__in=entry[key])}
+        for index, slug in enumerate(entry[key]):
+            if slug not in there:
+                known = ", ".join(model.objects.values_list("slug", flat=True)[:20]) or "none yet"
+                word = model._meta.verbose_name
+                self._refuse(at + pointer(key, index), f"There is no {word} '{slug}'.", f"There are: {known}.")
+        return list(there.values()) if len(there) == len(set(entry[key])) else None
+
+
+KINDS = [kind for kind in Kind.values if kind != Kind.COMPATIBLE]
+
+
+def _places(document: Document) -> Iterable[tuple[str, JsonObject]]:
+    return [(pointer("tools", index), entry) for index, entry in enumerate(document.expert_tools)]
+
+
+def _is_known(server: Server) -> bool:
+    """Its tools were read as it is launched now."""
+    return server.lifecycle == Lifecycle.ACTIVE and server.launch_confirmed and server.refreshed_at is not None
+
+
+def missing_tool(server: Server, name: str) -> tuple[str, str]:
+    """Sentence and remedy for a whitelist that names what its server does not offer."""
+    offered = sorted(server.tools.filter(present=True).values_list("name", flat=True))
+    known = ", ".join(offered[:20]) or "nothing"
+    return (
+        f"The server '{server.slug}' offers no tool '{name}'.",
+        f"Correct the name, or remove it. It offers: {known}.",
+    )
+
+
+# What a file has said besides, so that an export gives it back
+
+
+def _stub(entry: JsonObject, variant: str) -> JsonObject:
+    known = tool_keys("slipsnisse" if variant == "slipsnisse" else "slipsnisse-extended")
+    unknown = {key: value for key, value in entry.items() if key not in known}
+    spelled: JsonObject = {key: entry[key] for key in ("internal_tools", "users", "endpoints", "provider") if key in entry}
+    return {"name": entry["name"], "made": Parked(unknown, tuple(entry), spelled).to_json()}
+
+
+def _stated(entry: JsonObject) -> JsonObject:
+    models = {name: list(facts) for name, facts in entry.get("models", {}).items()}
+    return {"order": list(entry), "models": models}
+
+
+# Out
+
+
+def _entry(row: ExpertTool, *, kept: Parked) -> JsonObject:
+    targets = [(t.model.provider, t.model.name) for t in row.ordered_targets.select_related("model__provider")]
+    spelled = kept.spelling.get("provider", "")
+    names = [(spelled if number == 0 and spelled == p.kind else p.slug, m) for number, (p, m) in enumerate(targets)]
+    return tool_entry(
+        row, targets=names, whitelist=[*map(key_of, experts.whitelist(row)), *row.awaited_tools],
+        users=[agent.slug for agent in row.users.all()],
+        endpoints=[endpoint.slug for endpoint in row.endpoints.all()], kept=kept,
+    )  # fmt: skip
+
+
+def _tools(document: Document) -> tuple[JsonObject, ...]:
+    """The tools as they are now, those of files in their order; and what files brought that no record was made of."""
+    rows = {row.name: row for row in ExpertTool.objects.prefetch_related("users", "endpoints")}
+    written = []
+    for item in document.expert_tools:
+        row = rows.pop(item["name"], None)
+        if row is not None:
+            written.append(_entry(row, kept=Parked.from_json(item.get("made", {}))))
+        elif "made" not in item:
+            written.append(item)
+    return (*written, *(_entry(row, kept=Parked()) for row in rows.values()))
+
+
+def _providers(document: Document, include_secrets: bool) -> dict[str, JsonObject]:
+    """Those that a file has described, and those that no file could do without."""
+    found = {}
+    for row in Provider.objects.prefetch_related("models"):
+        kept = document.model_providers.get(row.slug)
+        stated = kept.get("made", {}) if kept else {}
+        order = stated.get("order", ())
+        headers = row.headers if include_secrets else plain_headers(row.headers)
+        entry = provider_entry(row, order, headers=headers)
+        models = {
+            model.name: facts
+            for model in row.models.all()
+            if (facts := model_entry(model, stated.get("models", {}).get(model.name, ())))
+            or model.name in stated.get("models", {})
+        }
+        if models or "models" in order:
+            entry["models"] = models
+        if kept or not _goes_without_saying(row, entry):
+            found[row.slug] = {key: entry[key] for key in (*order, *entry) if key in entry}
+    raw = {name: item for name, item in document.model_providers.items() if "made" not in item}
+    return {**{name: item for name, item in raw.items() if name not in found}, **found}
+
+
+def _goes_without_saying(row: Provider, entry: JsonObject) -> bool:
+    """A file that merely names it would set it up the same way, or it is used by nothing."""
+    reference = key_reference(row.kind)
+    plain = {"kind": row.slug, "key": reference} if reference else {"kind": row.slug}
+    return entry == plain or not ExpertTool.objects.filter(targets__provider=row).exists()

@@ -1,0 +1,92 @@
+"""What a file means for what is offered: to whom ``runmcp --config`` offers its tools, and what a watched one loses."""
+
+from __future__ import annotations
+
+import json
+
+from django.db import transaction
+
+from mcpregistry.domain.policy import Outcome
+from mcpregistry.models import Agent, Endpoint, PolicyRule
+from mcpregistry.services import audit, policy
+from subagents.models import ExpertTool
+from subagents.services import experts
+from subagents.services.exchange_rows import key_of
+from subagents.services.readiness import obstacles
+
+_KIND = "tool/"
+_RULE = "Whitelist of the expert tool "
+
+
+def _named(labels: frozenset[str]) -> set[str]:
+    return {label.removeprefix(_KIND) for label in labels if label.startswith(_KIND)}
+
+
+@transaction.atomic
+def switch(labels: frozenset[str], *, on: bool, actor: str) -> dict[str, str]:
+    """Switch tools on or off because a watched file names them (no longer). Returns what has changed, in words."""
+    told = {}
+    for expert in ExpertTool.objects.filter(name__in=_named(labels), enabled=not on).select_related("agent"):
+        expert.enabled = on
+        targets = [target.model for target in expert.ordered_targets.select_related("model__provider")]
+        experts.save_expert(expert=expert, targets=targets, actor=actor)
+        words = "is in the file again: enabled" if on else "is no longer in the file: disabled"
+        told[f"{_KIND}{expert.name}"] = f"{expert.name} {words}."
+    return told
+
+
+@transaction.atomic
+def serve(names: frozenset[str], *, agent: Agent, endpoint: Endpoint, actor: str) -> list[str]:
+    """Offer the tools of ``names`` to the agent on the endpoint, and no others there.
+
+    Whoever names a file vouches for its whitelists, so the calls that they name run without being asked about, unless
+    a rule that people wrote says otherwise. Returns what stands in the way of running them, a sentence with its remedy.
+    """
+    wanted, problems = _named(names), []
+    for expert in endpoint.experts.exclude(name__in=wanted):
+        rest = [each for each in expert.endpoints.all() if each != endpoint]
+        experts.offer(expert=expert, agents=expert.users.all(), endpoints=rest, actor=actor)
+    for expert in ExpertTool.objects.filter(name__in=wanted).select_related("agent"):
+        if not expert.enabled:
+            problems.append(
+                f"The expert tool '{expert.name}' is switched off. Switch it on, or take it out of the file."
+            )
+            continue
+        targets = [target.model_id for target in expert.ordered_targets.all()]
+        problems += map(str, obstacles(expert, targets))
+        _offer(expert, agent, endpoint, actor)
+        _let_run(expert, actor)
+    return problems
+
+
+def _offer(expert: ExpertTool, agent: Agent, endpoint: Endpoint, actor: str) -> None:
+    agents, endpoints = list(expert.users.all()), list(expert.endpoints.all())
+    if agent not in agents or endpoint not in endpoints:
+        agents = list(dict.fromkeys([*agents, agent]))
+        endpoints = list(dict.fromkeys([*endpoints, endpoint]))
+        experts.offer(expert=expert, agents=agents, endpoints=endpoints, actor=actor)
+
+
+def _let_run(expert: ExpertTool, actor: str) -> None:
+    """One rule, exactly as wide as the whitelist, behind all that people write themselves."""
+    pairs: dict[str, list[str]] = {}
+    for key in sorted(map(key_of, experts.whitelist(expert))):
+        server, _, tool = key.partition("::")
+        pairs.setdefault(server, []).append(tool)
+    condition = " || ".join(
+        f"(server.slug == {json.dumps(server)} && tool.name in {json.dumps(names, ensure_ascii=False)})"
+        for server, names in pairs.items()
+    )
+    name = f"{_RULE}{expert.name}"
+    rule = PolicyRule.objects.filter(name=name, agent=expert.agent).first()
+    if rule is not None and not condition:
+        policy.delete_rule(rule=rule, actor=actor)
+    if not condition or (rule is not None and rule.condition == condition):
+        return
+    rule = rule or PolicyRule(
+        name=name, agent=expert.agent, outcome=Outcome.ALLOW, priority=policy.AUTO,
+        note="Made by runmcp --config: whoever named the file vouched for its whitelist.",
+    )  # fmt: skip
+    rule.condition = condition
+    policy.save_rule(rule=rule, actor=actor)
+    audit.record(kind="expert.vouched", actor=actor, subject=f"expert:{expert.name}", whitelist=pairs)

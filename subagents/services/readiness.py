@@ -1,0 +1,105 @@
+"""What stands in the way of a run, found before anything is spent: models without key, tools that are not there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from django.db.models import F, Q
+from django.utils import timezone
+
+from mcpregistry.domain.launch import fill
+from mcpregistry.models import Credential, Tool
+from mcpregistry.models.server import Lifecycle
+from subagents.models import ExpertTool, LanguageModel, Provider
+from subagents.models.provider import Kind
+
+_PAID = (Kind.OPENAI, Kind.ANTHROPIC, Kind.GOOGLE, Kind.OPENROUTER)
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    sentence: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.sentence} {self.remedy}"
+
+
+def obstacles(expert: ExpertTool, targets: Iterable[int]) -> list[Obstacle]:
+    """Everything that a run of the tool would fail over; ``targets``: ids of its models."""
+    return [*_of_models(expert, targets), *_of_tools(expert)]
+
+
+def _of_models(expert: ExpertTool, targets: Iterable[int]) -> list[Obstacle]:
+    """One model that can be asked is enough."""
+    models = LanguageModel.objects.filter(pk__in=list(targets), enabled=True, provider__enabled=True)
+    found = list(models.select_related("provider"))
+    if not found:
+        return [
+            Obstacle(
+                f"No model of the expert tool '{expert.name}' is switched on.",
+                "Switch on one of its models and its provider in the admin.",
+            )
+        ]
+    problems = [_key_problem(model.provider) for model in found]
+    return [] if None in problems else [problem for problem in dict.fromkeys(problems) if problem]
+
+
+def _key_problem(provider: Provider) -> Obstacle | None:
+    """A variable can only be looked up where models are asked, so a reference to one counts as a key here."""
+    if not provider.sealed_key:
+        if provider.kind not in _PAID or provider.base_url:
+            return None
+        return Obstacle(
+            f"The provider '{provider.slug}' has no key.",
+            "Enter it in the admin under Providers, or write key: ${VARIABLE} for it in the file.",
+        )
+    missing: list[str] = []
+
+    def look_up(name: str) -> str:
+        value = Credential.objects.filter(name=name).first()
+        if value is None or not value.value:
+            missing.append(name)
+        return "x"
+
+    fill(provider.key, variables={}, credential=look_up)
+    if missing:
+        return Obstacle(
+            f"The key of the provider '{provider.slug}' is the credential '{missing[0]}', which has no value.",
+            "Enter it in the admin under Credentials.",
+        )
+    return None
+
+
+def _of_tools(expert: ExpertTool) -> list[Obstacle]:
+    if expert.awaited_tools:
+        names = ", ".join(expert.awaited_tools[:5])
+        return [
+            Obstacle(
+                f"Not offered by their servers so far: {names}.",
+                "Confirm and test these servers, or take the tools off the list.",
+            )
+        ]
+    live = Q(grants__agent=expert.agent_id) & (Q(grants__expires_at=None) | Q(grants__expires_at__gt=timezone.now()))
+    serving = Q(
+        present=True, enabled=True, pinned__isnull=False, latest=F("pinned"), server__lifecycle=Lifecycle.ACTIVE
+    )
+    missing = Tool.objects.filter(live).exclude(serving).select_related("server").distinct()[:5]
+    return [_of_tool(tool) for tool in missing]
+
+
+def _of_tool(tool: Tool) -> Obstacle:
+    if tool.server.lifecycle != Lifecycle.ACTIVE:
+        return Obstacle(
+            f"{tool} is on the whitelist, and its server is {tool.server.get_lifecycle_display().lower()}.",
+            "Confirm or enable the server, or take the tool off the list.",
+        )
+    if not tool.present:
+        return Obstacle(f"{tool} is on the whitelist, and its server offers it no longer.", "Take it off the list.")
+    if not tool.enabled:
+        return Obstacle(f"{tool} is on the whitelist and switched off.", "Switch it on, or take it off the list.")
+    return Obstacle(
+        f"{tool} is on the whitelist, and its definition waits for approval.",
+        "Decide on it in the inbox of definitions, or take it off the list.",
+    )

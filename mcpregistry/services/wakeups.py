@@ -6,6 +6,7 @@ Whatever a message asks for is a row as well, so a lost one only delays the work
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import structlog
 
@@ -33,12 +34,20 @@ def send(task: str, *ids: int | str) -> bool:
     """The same for a task of another app, by its whole name."""
     if _carrier is not None:
         return _carrier(task, ids)
-    from celery import current_app
     from kombu.exceptions import OperationalError
 
     try:
-        current_app.send_task(task, args=list(ids), retry=False)
+        _app().send_task(task, args=list(ids), retry=False)
     except OperationalError as error:
         log.warning("broker_away", task=task, ids=ids, cause=type(error.__cause__ or error).__name__)
         return False
     return True
+
+
+def _app() -> Any:
+    """The project's Celery app; where it is not loaded (runmcp), Celery's own with the same settings."""
+    from celery import current_app
+
+    if current_app.main == "default":
+        current_app.config_from_object("django.conf:settings", namespace="CELERY")
+    return current_app

@@ -304,7 +304,9 @@ def missing_tool(server: Server, name: str) -> tuple[str, str]:
 def _stub(entry: JsonObject, variant: str) -> JsonObject:
     known = tool_keys("slipsnisse" if variant == "slipsnisse" else "slipsnisse-extended")
     unknown = {key: value for key, value in entry.items() if key not in known}
-    spelled: JsonObject = {key: entry[key] for key in ("internal_tools", "users", "endpoints", "provider") if key in entry}
+    spelled: JsonObject = {
+        key: entry[key] for key in ("internal_tools", "users", "endpoints", "provider") if key in entry
+    }
     return {"name": entry["name"], "made": Parked(unknown, tuple(entry), spelled).to_json()}
 
 

@@ -168,7 +168,7 @@ TICKS = {
     "mcpregistry.tasks.deliver_notifications": 5,
     "mcpregistry.tasks.prune": 3600,
     "subagents.tasks.advance_due": 2,
-    "subagents.tasks.prune_outputs": 3600,
+    "subagents.tasks.prune_runs": 3600,
 }
 # A tick that waited longer than its own interval has a successor: without expiry they pile up while no worker runs.
 CELERY_BEAT_SCHEDULE = {

@@ -15,7 +15,7 @@ from mcpregistry.tasks import background
 from subagents.llm.tokens import REFERENCE, counter
 from subagents.models import ExpertTool
 from subagents.runs.engine import RunEngine
-from subagents.services import outputs, runs
+from subagents.services import retention, runs
 
 log = structlog.get_logger(__name__)
 
@@ -40,9 +40,9 @@ def advance_due() -> None:
 
 
 @shared_task
-def prune_outputs() -> None:
+def prune_runs() -> None:
     """Every hour: forget stored outputs and the texts of old runs, as the site's retention says."""
-    log.info("runs_pruned", **outputs.prune(timezone.now()))
+    log.info("runs_pruned", **retention.prune(timezone.now()))
 
 
 def _runs() -> RunEngine:

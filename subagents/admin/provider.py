@@ -84,7 +84,7 @@ class LanguageModelAdmin(RecordAdmin):
                 "description": "manage.py modelprices fills in what is empty.",
             },
         ),
-        ("Requests", {"fields": ("overrides", ("tool_choice", "enabled"))}),
+        ("Requests", {"fields": ("overrides", ("tool_choice", "enabled"), "compared")}),
     )  # fmt: skip
 
     def save(self, request: HttpRequest, row: LanguageModel, form: forms.ModelForm) -> None:

@@ -9,6 +9,7 @@ from subagents.domain.lifecycle import Exit
 from subagents.domain.spec import ExpertSpec, Prices
 
 _MILLION = Decimal(1_000_000)
+_RESERVE, _LONGEST_RESERVE = 0.2, 15.0  # of the run's time, for its last turn; the longest in seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ def reserve(prices: Prices, *, estimated_input: int, max_output: int) -> Decimal
 
 def reached(spec: ExpertSpec, spent: Spent) -> Exit | None:
     """The limit that allows no further turn with tools, or None. The step that concludes is not counted."""
-    if spent.seconds >= spec.max_seconds:
+    if time_left(spec, spent) <= 0:
         return Exit.TIME_LIMIT
     if spent.steps >= spec.max_steps - 1:
         return Exit.MAX_TURNS
@@ -64,6 +65,11 @@ def reached(spec: ExpertSpec, spent: Spent) -> Exit | None:
     if spent.calls >= spec.max_calls:
         return Exit.BUDGET
     return None
+
+
+def time_left(spec: ExpertSpec, spent: Spent) -> float:
+    """Seconds for turns with tools and for calls; the rest is kept for the turn that concludes."""
+    return spec.max_seconds - min(_LONGEST_RESERVE, _RESERVE * spec.max_seconds) - spent.seconds
 
 
 def affordable(spec: ExpertSpec, spent: Spent, worst: Decimal) -> bool:

@@ -17,7 +17,6 @@ class Trigger(StrEnum):
 
 
 class Outcome(StrEnum):
-    OK = "ok"
     SKIP = "skip"  # another target has a larger window
     FINAL = "final"  # conclude with what is there
 
@@ -48,11 +47,20 @@ def ratio_of(reported: int, estimated: int) -> float:
     return max(1.0, reported / estimated) if reported and estimated else _FIRST_RATIO
 
 
-def admitted(sizes: list[int], *, target: TargetSpec, known: int, ratio: float) -> list[bool]:
-    """Which of these results (tokens, in order) may enter. After the first that does not fit, none does."""
-    used, answers = known, list[bool]()
-    for size in sizes:
-        fits = all(answers) and reckon(target, known=used, added=size, ratio=ratio).fits
-        answers.append(fits)
-        used += round(size * ratio) if fits else 0
-    return answers
+@dataclass
+class Room:
+    """What a conversation has left, while the results of one step enter in order. ``used`` is in tokens."""
+
+    target: TargetSpec
+    used: int
+    ratio: float
+    full: bool = False
+
+    def admit(self, size: int) -> Reckoning | None:
+        """None: it fits, and is counted in. Else what did not fit; after that nothing does."""
+        reckoning = reckon(self.target, known=self.used, added=size, ratio=self.ratio)
+        self.full = self.full or not reckoning.fits
+        if self.full:
+            return reckoning
+        self.used = reckoning.projected
+        return None

@@ -14,12 +14,12 @@ class RunState(StrEnum):
     CANCELLED = "cancelled"
 
 
+# What the code really does: leases are taken only in these states, and every other move is a fault of ours.
 RUN_MOVES: dict[RunState, frozenset[RunState]] = {
     RunState.QUEUED: frozenset({RunState.RUNNING, RunState.CANCELLED, RunState.FAILED}),
     RunState.RUNNING: frozenset({RunState.WAITING, RunState.DONE, RunState.FAILED, RunState.CANCELLED}),
     RunState.WAITING: frozenset({RunState.RUNNING, RunState.FAILED, RunState.CANCELLED}),
 }
-RUN_ENDS: frozenset[RunState] = frozenset(state for state in RunState if state not in RUN_MOVES)
 
 
 class CallState(StrEnum):

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import Decimal
 
+from subagents.domain.spec import Prices
+
 
 @dataclass(frozen=True, slots=True)
 class Counted:
@@ -35,16 +37,17 @@ def savings(counted: Counted) -> dict[str, float | int]:
     }
 
 
-def money_saved(
-    counted: Counted, *, cost: Decimal, input_price: Decimal, output_price: Decimal, base_context: int = 30_000
-) -> Decimal:
+def money_saved(counted: Counted, *, cost: Decimal, callers: Prices, base_context: int = 30_000) -> Decimal | None:
     """An estimate: had the caller made the same calls itself, over as many turns, on its own model.
 
-    Prices are dollars for a million tokens. Its context grows evenly while it works; what it holds
-    already is read again on every turn.
+    Its context grows evenly while it works; what it holds already is read again on every turn, from the cache
+    where that has a price. None when the model has no prices. Negative where it would have been cheaper.
     """
+    if callers.input is None or callers.output is None:
+        return None
+    read_again = callers.cache_read if callers.cache_read is not None else callers.input
     million = Decimal(1_000_000)
     grown = (counted.results + counted.calls) * (counted.turns + 1) // 2
-    alone = ((base_context * counted.turns + grown) * input_price + counted.calls * output_price) / million
-    with_expert = cost + ((base_context + counted.returned) * input_price) / million
-    return alone - with_expert
+    alone = base_context * counted.turns * read_again + grown * callers.input + counted.calls * callers.output
+    with_expert = base_context * read_again + counted.returned * callers.input
+    return (alone - with_expert) / million - cost

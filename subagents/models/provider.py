@@ -6,6 +6,7 @@ import uuid
 
 from django.core.validators import MaxValueValidator, MinValueValidator, URLValidator
 from django.db import models
+from django.db.models import Q
 from simple_history.models import HistoricalRecords
 
 from mcpregistry.models.sealing import Sealed
@@ -95,13 +96,23 @@ class LanguageModel(models.Model):
     )
     tool_choice = models.CharField(max_length=8, blank=True, choices=ToolChoice.choices)
     enabled = models.BooleanField(default=True)
+    compared = models.BooleanField(
+        "callers' model", default=False,
+        help_text="Callers use this model: what runs save is reckoned against its prices. At most one.",
+    )  # fmt: skip
 
     history = HistoricalRecords()
 
     class Meta:
         verbose_name = "model"
         ordering = ["provider__slug", "name"]
-        constraints = [models.UniqueConstraint(fields=["provider", "name"], name="one_model_per_name")]
+        constraints = [
+            models.UniqueConstraint(fields=["provider", "name"], name="one_model_per_name"),
+            models.UniqueConstraint(
+                fields=["compared"], condition=Q(compared=True), name="one_model_to_compare_with",
+                violation_error_message="Another model is marked as the one that callers use. Take the mark off it first.",
+            ),
+        ]  # fmt: skip
 
     def __str__(self) -> str:
         return f"{self.provider.slug}/{self.name}"

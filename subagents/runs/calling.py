@@ -14,6 +14,7 @@ from django.utils import timezone
 from mcpregistry.db import db_call
 from mcpregistry.domain.lifecycle import State
 from subagents.domain import context, outputs
+from subagents.domain.budget import time_left
 from subagents.domain.context import REFUSAL, Outcome, Reckoning, Trigger
 from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.domain.spec import TargetSpec
@@ -30,6 +31,7 @@ _OPEN = {State.PENDING, State.READY}
 _MOST_ATTEMPTS = 3  # of a call that repeating cannot harm
 _LOOK_AGAIN = timedelta(seconds=2)  # while another process may still be making the call
 _PATIENCE = timedelta(seconds=5)  # between looks at what people decide; a decision wakes the run sooner
+_LOOKS, _LOOK_EVERY = 40, 0.05  # for the record of a call that was just cancelled
 _DEAD = {"CONNECTION_FAILED", "SERVER_DIED", "STALE_REVISION"}
 
 
@@ -41,8 +43,11 @@ class Calling:
         """
         if seen.final is not None:
             return await _refuse_all(held, seen.final, calls)
-        room = _Room(seen, tools)
-        ends = await asyncio.gather(*(self._one(held, seen, tools, room, call) for call in calls))
+        if time_left(seen.spec, seen.spent) <= 0:
+            await db_call(records.must_conclude, held, Exit.TIME_LIMIT)
+            return True
+        results = _Results(seen, tools)
+        ends = await asyncio.gather(*(self._one(held, seen, tools, results, call) for call in calls))
         dead = next((end for end in ends if end is not None and _died(end)), None)
         if dead is not None and seen.spec.fail_on_server_death:
             await db_call(
@@ -51,10 +56,12 @@ class Calling:
             return False
         return True
 
-    async def _one(self, held: lease.Lease, seen: RunView, tools: Toolbox, room: _Room, call: CallView) -> Ended | None:
+    async def _one(
+        self, held: lease.Lease, seen: RunView, tools: Toolbox, results: _Results, call: CallView
+    ) -> Ended | None:
         """The end, or None when people have to decide first, or another run answers the call."""
         invocation, attempt = await db_call(records.start_call, held, call.id)
-        end = await _made(tools, call, invocation)
+        end = await _in_time(tools, call, invocation, time_left(seen.spec, seen.spent))
         if end is State.DISPATCHED:  # stays started: the next step finds out what becomes of it, and sleeps
             return None
         if not isinstance(end, Ended):
@@ -63,18 +70,18 @@ class Calling:
         if end.state == CallState.UNKNOWN and tools.repeatable(call.name) and attempt < _MOST_ATTEMPTS:
             await db_call(records.move_call, held, call.id, was=CallState.STARTED, to=CallState.PLANNED)
             return None
-        await room.admit(held, call, end, was=CallState.STARTED)
+        await results.admit(held, call, end, was=CallState.STARTED)
         return end
 
     async def find_out(self, held: lease.Lease, seen: RunView, tools: Toolbox, calls: Sequence[CallView]) -> bool:
         """What became of calls that somebody else has started; never by making them again blindly."""
-        room, open_ones = _Room(seen, tools), 0
+        results, open_ones = _Results(seen, tools), 0
         for call in calls:
             found = await db_call(recorded, call.invocation)
             if found is None:  # its record comes before its first byte: nothing was sent
                 await db_call(records.move_call, held, call.id, was=CallState.STARTED, to=CallState.PLANNED)
             elif isinstance(found, Ended):
-                await self._settle(held, tools, room, call, found)
+                await self._settle(held, tools, results, call, found)
             elif found in _OPEN:
                 await db_call(records.move_call, held, call.id, was=CallState.STARTED, to=CallState.WAITING)
             else:
@@ -84,65 +91,59 @@ class Calling:
         return not open_ones
 
     @staticmethod
-    async def _settle(held: lease.Lease, tools: Toolbox, room: _Room, call: CallView, found: Ended) -> None:
+    async def _settle(held: lease.Lease, tools: Toolbox, results: _Results, call: CallView, found: Ended) -> None:
         again = found.state == CallState.UNKNOWN and tools.repeatable(call.name) and call.attempt < _MOST_ATTEMPTS
         if again:
             await db_call(records.move_call, held, call.id, was=CallState.STARTED, to=CallState.PLANNED)
         else:
-            await room.admit(held, call, found, was=CallState.STARTED)
+            await results.admit(held, call, found, was=CallState.STARTED)
 
     @staticmethod
     async def look_at_waiting(held: lease.Lease, seen: RunView, tools: Toolbox, calls: Sequence[CallView]) -> bool:
         """Take what people have decided meanwhile; sleep when they have decided nothing."""
-        room, news = _Room(seen, tools), False
+        results, news = _Results(seen, tools), False
         for call in calls:
             found = await db_call(recorded, call.invocation)
             if isinstance(found, Ended):
                 await db_call(records.resumed, held)
-                await room.admit(held, call, found, was=CallState.WAITING)
+                await results.admit(held, call, found, was=CallState.WAITING)
                 news = True
         if not news:
             await db_call(records.sleep, held, waiting=True, wake_at=timezone.now() + _PATIENCE)
         return news
 
 
-class _Room:
-    """The context guard over the results of one step: they enter in the order in which they come."""
+class _Results:
+    """The results of one step, written down as they come, under the context guard."""
 
     def __init__(self, seen: RunView, tools: Toolbox) -> None:
         self._seen, self._tools = seen, tools
         self._lock = asyncio.Lock()
-        self._used: int | None = None
-        self._full = False
+        self._room: context.Room | None = None
 
     async def admit(self, held: lease.Lease, call: CallView, end: Ended, *, was: CallState) -> None:
         """Write the end down as the model will read it: whole, as a first page, or refused by the guard."""
         async with self._lock:
             shown, store = _sized(end, self._seen, call)
             target = max(self._seen.spec.targets, key=lambda t: t.room, default=None)
-            over = None if target is None else await self._over(target, shown.text)
-            if over is not None:
+            over = None if target is None else await asyncio.to_thread(self._over, target, shown.text)
+            if target is not None and over is not None:
+                telemetry.guard(target, Trigger.TOOL, Outcome.FINAL, over)
                 shown = Ended(end.state, REFUSAL, end.whole, is_error=True, facts=_details(over))
                 log.info("agent:context", run=held.run, call=call.name, **_details(over))
                 await db_call(records.must_conclude, held, Exit.TOKEN_LIMIT)
             energy = self._tools.energy(call.name)
             await db_call(records.end_call, held, call.id, shown, was=was, store=store, energy=energy)
 
-    async def _over(self, target: TargetSpec, text: str) -> Reckoning | None:
-        """None: the text fits, and is counted in. Else what did not fit."""
+    def _over(self, target: TargetSpec, text: str) -> Reckoning | None:
+        """In a thread of its own, for counting takes a while."""
         count = counter(target.tokenizer, target.label)
-        if self._used is None:
-            self._used = await asyncio.to_thread(_known, self._seen, count)
-        size = await asyncio.to_thread(count, text)
-        last = self._seen.turns[-1]
-        ratio = context.ratio_of(last.input_tokens, last.estimated)
-        reckoning = context.reckon(target, known=self._used, added=size, ratio=ratio)
-        if self._full or not reckoning.fits:
-            self._full = True
-            _tell(target, reckoning)
-            return reckoning
-        self._used = reckoning.projected
-        return None
+        room = self._room
+        if room is None:
+            last = self._seen.turns[-1]
+            ratio = context.ratio_of(last.input_tokens, last.estimated)
+            room = self._room = context.Room(target, _known(self._seen, count), ratio)
+        return room.admit(count(text))
 
 
 def _details(reckoning: Reckoning) -> dict[str, int]:
@@ -171,12 +172,19 @@ def _sized(end: Ended, seen: RunView, call: CallView) -> tuple[Ended, bool]:
     return Ended(end.state, text, end.text, end.is_error, end.facts), True
 
 
-def _tell(target: TargetSpec, reckoning: Reckoning) -> None:
-    labels = {
-        "provider": target.provider, "model": target.label, "trigger": Trigger.TOOL, "outcome": Outcome.FINAL
-    }  # fmt: skip
-    telemetry.GUARD_EVENTS.labels(**labels).inc()
-    telemetry.GUARD_REMAINING.labels(**labels).set(reckoning.remaining)
+async def _in_time(tools: Toolbox, call: CallView, invocation: str, seconds: float) -> Ended | State:
+    """A call that outlasts the run's time is cancelled, down to its server; what became of it is in its record."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await _made(tools, call, invocation)
+    except TimeoutError:
+        pass
+    for _ in range(_LOOKS):
+        found = await db_call(recorded, invocation)
+        if isinstance(found, Ended):
+            return found
+        await asyncio.sleep(_LOOK_EVERY)
+    return State.DISPATCHED  # found out in a later step
 
 
 async def _made(tools: Toolbox, call: CallView, invocation: str) -> Ended | State:

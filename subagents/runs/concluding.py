@@ -13,12 +13,13 @@ from mcpregistry.domain.canonical import canonical, digest
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.schema import problems
 from subagents.domain.lifecycle import CallState, Exit, RunState
-from subagents.domain.savings import Counted, savings
+from subagents.domain.savings import Counted, money_saved, savings
 from subagents.domain.transcript import TurnView, repairing
 from subagents.llm.tokens import REFERENCE, counter
+from subagents.models import LanguageModel, Run
 from subagents.runs import lease, records
 from subagents.runs.toolbox import Toolbox
-from subagents.runs.views import RunView
+from subagents.runs.views import RunView, prices_of
 
 if TYPE_CHECKING:
     from subagents.runs.thinking import Thinking
@@ -37,7 +38,8 @@ async def conclude(held: lease.Lease, seen: RunView, tools: Toolbox, exit: Exit,
         return await _failed(held, seen, Exit.EMPTY, "The model gave no answer.")
     if problem:
         return await _failed(held, seen, Exit.INVALID_OUTPUT, f"The answer does not fit the output schema: {problem}")
-    saved = await asyncio.to_thread(_saved, seen, tools, last.text)
+    counted = await asyncio.to_thread(_counted, seen, tools, last.text)
+    saved = savings(counted) | await db_call(_money, held.run, counted)
     await db_call(
         records.finish, held, state=RunState.DONE, exit=exit, answer=last.text, structured=structured, savings=saved,
         reusable=_reusable(seen, tools, exit),
@@ -84,18 +86,26 @@ def _unfenced(text: str) -> str:
     return text
 
 
-def _saved(seen: RunView, tools: Toolbox, answer: str) -> dict[str, float | int]:
+def _money(run_id: str, counted: Counted) -> dict[str, float]:
+    """Against the model that an operator has marked as the callers' own; nothing where a price is not known."""
+    compared = LanguageModel.objects.filter(compared=True).first()
+    cost = Run.objects.values_list("cost", flat=True).get(pk=run_id)
+    if compared is None or cost is None:
+        return {}
+    saved = money_saved(counted, cost=cost, callers=prices_of(compared))
+    return {} if saved is None else {"money_saved": round(float(saved), 6)}
+
+
+def _counted(seen: RunView, tools: Toolbox, answer: str) -> Counted:
     count = counter(REFERENCE)
     calls = [call for turn in seen.turns for call in turn.calls]
     own = [seen.spec.name, seen.spec.description, seen.spec.input_schema]
-    return savings(
-        Counted(
-            results=sum(count(call.result) for call in calls),
-            calls=sum(count(call.name) + count(call.arguments) for call in calls),
-            returned=count(answer) + count(json.dumps(seen.arguments)),
-            definitions=count(msgspec.json.encode(tools.definitions()).decode()),
-            own_definition=count(msgspec.json.encode(own).decode()),
-            input_tokens=sum(turn.input_tokens for turn in seen.turns),
-            turns=len(seen.turns),
-        )
+    return Counted(
+        results=sum(count(call.result) for call in calls),
+        calls=sum(count(call.name) + count(call.arguments) for call in calls),
+        returned=count(answer) + count(json.dumps(seen.arguments)),
+        definitions=count(msgspec.json.encode(tools.definitions()).decode()),
+        own_definition=count(msgspec.json.encode(own).decode()),
+        input_tokens=sum(turn.input_tokens for turn in seen.turns),
+        turns=len(seen.turns),
     )

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from prometheus_client import Counter, Gauge
 
+from subagents.domain.context import Outcome, Reckoning, Trigger
+from subagents.domain.spec import TargetSpec
+
 GUARD_EVENTS = Counter(
     "ai_agent_context_guard_events",
     "Times the context guard looked and did not simply let through.",
@@ -17,3 +20,9 @@ GUARD_REMAINING = Gauge(
 TURNS = Counter("slipsnisse_turns", "Answers of models.", ["model"])
 ATTEMPTS = Counter("slipsnisse_model_troubles", "Requests to models that failed.", ["model", "trouble"])
 RUNS = Counter("slipsnisse_runs", "Runs that ended.", ["expert", "exit"])
+
+
+def guard(target: TargetSpec, trigger: Trigger, outcome: Outcome, reckoning: Reckoning) -> None:
+    labels = {"provider": target.provider, "model": target.label, "trigger": trigger, "outcome": outcome}
+    GUARD_EVENTS.labels(**labels).inc()
+    GUARD_REMAINING.labels(**labels).set(reckoning.remaining)

@@ -30,7 +30,6 @@ from subagents.runs.views import RunView
 Complete = Callable[..., Awaitable[Reply]]
 
 _SHORT_WAIT = 2.0  # seconds that are waited here; for longer the run sleeps
-RESERVE = 0.2  # the part of the time, at most 15 s, that is kept for the turn that concludes
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +141,7 @@ async def _too_large(
     """Another target may have the room; otherwise conclude; and if even that does not fit, say so."""
     roomier = any(t.room >= reckoning.projected for t in seen.spec.targets)
     outcome = Outcome.SKIP if roomier else Outcome.FINAL
-    _tell(target, Trigger.TURN, outcome, reckoning)
+    telemetry.guard(target, Trigger.TURN, outcome, reckoning)
     if roomier:
         error = ModelError(Trouble.CONTEXT, f"{reckoning.projected} tokens do not fit into {reckoning.limit}.")
         await db_call(
@@ -157,12 +156,6 @@ async def _too_large(
         error=f"Even the last turn does not fit: {reckoning.projected} tokens into {reckoning.limit}.",
     )  # fmt: skip
     return False
-
-
-def _tell(target: TargetSpec, trigger: Trigger, outcome: Outcome, reckoning: Reckoning) -> None:
-    labels = {"provider": target.provider, "model": target.label, "trigger": trigger, "outcome": outcome}
-    telemetry.GUARD_EVENTS.labels(**labels).inc()
-    telemetry.GUARD_REMAINING.labels(**labels).set(reckoning.remaining)
 
 
 async def _unaffordable(held: lease.Lease, final: Exit | None) -> bool:

@@ -81,10 +81,12 @@ def target_of(model: LanguageModel) -> TargetSpec:
         max_output=model.max_output,
         buffer=model.buffer_tokens,
         tokenizer=model.tokenizer,
-        prices=Prices(
-            model.input_price, model.output_price, model.cache_read_price, model.cache_write_price, model.free
-        ),
+        prices=prices_of(model),
     )
+
+
+def prices_of(model: LanguageModel) -> Prices:
+    return Prices(model.input_price, model.output_price, model.cache_read_price, model.cache_write_price, model.free)
 
 
 def _turns(run: Run, read_only: frozenset[str]) -> tuple[TurnView, ...]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from subagents.llm.scripted.openai import as_object
-from subagents.llm.scripted.pieces import event, identifier, pieces, text_of
+from subagents.llm.scripted.pieces import as_object, event, identifier, pieces, text_of
 from subagents.llm.scripted.script import Ask, Reply, Result
 
 # litellm offers a tool of this name when the history has tool calls and the request offers none

@@ -6,8 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from subagents.llm.scripted.openai import as_object
-from subagents.llm.scripted.pieces import pieces, text_of
+from subagents.llm.scripted.pieces import as_object, pieces, text_of
 from subagents.llm.scripted.script import Ask, Reply, Result
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -90,12 +89,3 @@ def _usage(reply: Reply) -> dict[str, Any]:
         "total_tokens": usage.input + usage.output,
         "prompt_tokens_details": {"cached_tokens": usage.cached},
     }
-
-
-def as_object(arguments: str) -> dict[str, Any]:
-    """For wires that carry arguments as an object; broken ones travel as they are, in one member."""
-    try:
-        value = json.loads(arguments)
-    except ValueError:
-        return {"__broken__": arguments}
-    return value if isinstance(value, dict) else {"__broken__": arguments}

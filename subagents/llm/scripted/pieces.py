@@ -35,3 +35,12 @@ def text_of(content: Any) -> str:
     if isinstance(content, list):
         return "\n".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
     return str(content or "")
+
+
+def as_object(arguments: str) -> dict[str, Any]:
+    """For wires that carry arguments as an object; broken ones travel as they are, in one member."""
+    try:
+        value = json.loads(arguments)
+    except ValueError:
+        return {"__broken__": arguments}
+    return value if isinstance(value, dict) else {"__broken__": arguments}

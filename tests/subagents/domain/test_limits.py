@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from subagents.domain import context, fallback
 from subagents.domain.budget import Spent, affordable, price, reached, reserve
 from subagents.domain.fallback import Ask, Failed, GiveUp, Wait, choose
-from subagents.domain.lifecycle import CALL_MOVES, RUN_ENDS, RUN_MOVES, CallState, Exit, RunState
+from subagents.domain.lifecycle import CALL_MOVES, RUN_MOVES, CallState, Exit, RunState
 from subagents.domain.savings import Counted, money_saved, savings
 from subagents.domain.spec import DEFAULT_WINDOW, ExpertSpec, Prices, TargetSpec
 from subagents.domain.trouble import Trouble, classify
@@ -80,16 +80,20 @@ def test_the_room_of_a_model_leaves_its_answer_and_its_buffer() -> None:
 
 
 def test_results_enter_in_order_until_one_does_not_fit_and_then_none() -> None:
-    assert context.admitted([100, 5_000, 10], target=target(1), known=5_000, ratio=1.0) == [True, False, False]
-    assert context.admitted([100, 10], target=target(1), known=5_000, ratio=1.0) == [True, True]
+    assert let_in([100, 5_000, 10], context.Room(target(1), used=5_000, ratio=1.0)) == [True, False, False]
+    assert let_in([100, 10], context.Room(target(1), used=5_000, ratio=1.0)) == [True, True]
+
+
+def let_in(sizes: list[int], room: context.Room) -> list[bool]:
+    return [room.admit(size) is None for size in sizes]
 
 
 @given(st.lists(st.integers(0, 5_000), max_size=8), st.integers(0, 9_000), st.floats(1, 3))
 def test_what_is_admitted_always_fits(sizes: list[int], known: int, ratio: float) -> None:
-    here = target(1)
-    let_in = context.admitted(sizes, target=here, known=known, ratio=ratio)
-    total = known + sum(round(size * ratio) for size, fits in zip(sizes, let_in, strict=True) if fits)
-    assert total <= max(here.room, known)
+    room = context.Room(target(1), known, ratio)
+    fitting = let_in(sizes, room)
+    total = known + sum(round(size * ratio) for size, fits in zip(sizes, fitting, strict=True) if fits)
+    assert total == room.used <= max(room.target.room, known)
 
 
 def failed(model: int, trouble: Trouble, *, ago: float = 100.0, after: float | None = None) -> Failed:
@@ -153,10 +157,23 @@ def test_savings_are_negative_when_they_are() -> None:
         "results": 12_704, "calls": 175, "returned": 163,
     }  # fmt: skip
     assert savings(Counted(10, 5, 100, 50, 83, 500, 1))["context_saved"] == -85
-    assert money_saved(long, cost=Decimal("0.011"), input_price=Decimal(5), output_price=Decimal(25)) > 0
+
+
+def test_money_is_saved_where_the_callers_model_is_dear_and_lost_where_it_is_cheap() -> None:
+    long, cost = Counted(12_704, 175, 163, 2_275 + 83, 83, 34_415, 4), Decimal("0.011")
+    dear = money_saved(long, cost=cost, callers=Prices(Decimal(5), Decimal(25)))
+    # alone: 4 turns over 30,000 and half of what grows; with the expert tool: one turn, and the run
+    grown = (12_704 + 175) * 5 // 2
+    assert dear == (Decimal(30_000 * 4 + grown) * 5 + 175 * 25 - (30_000 + 163) * 5) / 1_000_000 - cost
+    cached = money_saved(long, cost=cost, callers=Prices(Decimal(5), Decimal(25), cache_read=Decimal("0.5")))
+    assert dear > (cached or 0) > 0
+    cheap = money_saved(long, cost=cost, callers=Prices(Decimal("0.01"), Decimal("0.02")))
+    assert cheap is not None
+    assert cheap < 0
+    assert money_saved(long, cost=cost, callers=Prices()) is None
 
 
 def test_states_end_where_they_must() -> None:
-    assert {RunState.DONE, RunState.FAILED, RunState.CANCELLED} == RUN_ENDS
+    assert set(RunState) - set(RUN_MOVES) == {RunState.DONE, RunState.FAILED, RunState.CANCELLED}
     assert all(target in RunState for targets in RUN_MOVES.values() for target in targets)
     assert CallState.STARTED not in CALL_MOVES[CallState.UNKNOWN], "nothing in doubt is started again by itself"

@@ -16,7 +16,7 @@ from subagents.domain.context import REFUSAL
 from subagents.domain.lifecycle import Exit, RunState
 from subagents.domain.outputs import handle_of
 from subagents.llm.client import complete
-from subagents.models import Attempt, Run, StoredOutput, ToolCall, Turn
+from subagents.models import Attempt, LanguageModel, Provider, Run, StoredOutput, ToolCall, Turn
 from subagents.services import runs
 from tests.calls.conftest import tool
 from tests.subagents.kit import Bench, calls, states
@@ -297,6 +297,49 @@ async def test_a_run_shows_what_it_saved(bench: Bench, worker: Any) -> None:
     here = await worker()
     assert (await here.drive(reads)).savings["context_saved"] > 1000
     assert (await here.drive(talks)).savings["context_saved"] < 0
+
+
+@pytest.mark.parametrize(("price", "gain"), [("500", 1), ("0.001", -1)])
+async def test_money_is_reckoned_against_the_callers_model(bench: Bench, worker: Any, price: str, gain: int) -> None:
+    def prepare() -> Run:
+        bench.model("theirs", {"text": "never asked"}, input_price=price, output_price=price, compared=True)
+        bench.expert(bench.model("m", LOOK, ANSWER), uses=[bench.server()])
+        return bench.start()
+
+    run = await db_call(prepare)
+    assert (await (await worker()).drive(run)).savings["money_saved"] * gain > 0
+
+
+async def test_a_call_that_outlasts_the_runs_time_is_cancelled_and_the_model_concludes(
+    bench: Bench, worker: Any
+) -> None:
+    def prepare() -> Run:
+        server = bench.server("slow", "count", request_timeout=0)
+        asked = calls(("slow__count", {"steps": 1000, "pause": 0.1}))
+        bench.expert(bench.model("m", asked, final={"text": "as far as I came"}), uses=[server], max_seconds=10)
+        return bench.start()
+
+    run = await db_call(prepare)
+    run = await (await worker()).drive(run)
+    assert (run.state, run.exit, run.answer) == (RunState.DONE, Exit.TIME_LIMIT, "as far as I came")
+    assert await db_call(states, run) == [("slow__count", "unknown")]
+    assert "notifications/cancelled" in bench.journal.read_text()
+
+
+async def test_a_model_that_stays_silent_is_left_for_the_next(bench: Bench, worker: Any) -> None:
+    def prepare() -> Run:
+        silent = bench.model("silent", {"text": "late", "attempts": [{"stall": True}] * 5})
+        other = Provider.objects.create(slug="other", kind="scripted", base_url=bench.provider.base_url, timeout=20)
+        Provider.objects.filter(pk=bench.provider.pk).update(timeout=1)
+        good = bench.model("good", {"text": "here"})
+        LanguageModel.objects.filter(pk=good.pk).update(provider=other)
+        bench.expert(silent, good)
+        return bench.start()
+
+    run = await db_call(prepare)
+    run = await (await worker()).drive(run)
+    assert (run.answer, run.exit) == ("here", Exit.ANSWER)
+    assert [a.trouble for a in await db_call(rows, Attempt, run)] == ["timeout"]
 
 
 @pytest.mark.parametrize("fields", [{"max_seconds": 1}])

@@ -16,6 +16,14 @@ NAMES = (
     "after_claim",  # the claim is durable, nothing has been sent
     "after_send",  # the first byte may have left
     "before_end",  # the answer is here and not yet recorded
+    "run_begun",  # a run and its handle are written, not committed
+    "run_leased",  # the run is this worker's
+    "run_turn_begun",  # its model is about to be asked, the money is set aside
+    "run_turn_ended",  # the model's answer and its calls are committed
+    "run_call_started",  # a tool call is about to be made
+    "run_call_answered",  # its end is known and not yet written
+    "run_call_ended",  # its end is committed
+    "run_ending",  # the run's end is written with its call's, not committed
 )
 
 _chosen, _, _how = os.environ.get("SLIPSNISSE_FAILPOINT", "").partition(":")

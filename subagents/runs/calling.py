@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from mcpregistry.db import db_call
 from mcpregistry.domain.lifecycle import State
+from mcpregistry.failpoints import failpoint
 from subagents.domain import context, outputs
 from subagents.domain.budget import time_left
 from subagents.domain.context import REFUSAL, Outcome, Reckoning, Trigger
@@ -61,6 +62,7 @@ class Calling:
     ) -> Ended | None:
         """The end, or None when people have to decide first, or another run answers the call."""
         invocation, attempt = await db_call(records.start_call, held, call.id)
+        failpoint("run_call_started")
         end = await _in_time(tools, call, invocation, time_left(seen.spec, seen.spent))
         if end is State.DISPATCHED:  # stays started: the next step finds out what becomes of it, and sleeps
             return None
@@ -133,7 +135,9 @@ class _Results:
                 log.info("agent:context", run=held.run, call=call.name, **_details(over))
                 await db_call(records.must_conclude, held, Exit.TOKEN_LIMIT)
             energy = self._tools.energy(call.name)
+            failpoint("run_call_answered")
             await db_call(records.end_call, held, call.id, shown, was=was, store=store, energy=energy)
+            failpoint("run_call_ended")
 
     def _over(self, target: TargetSpec, text: str) -> Reckoning | None:
         """In a thread of its own, for counting takes a while."""

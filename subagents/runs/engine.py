@@ -19,6 +19,7 @@ from django.utils import timezone
 from mcpregistry.calls.engine import Engine
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import Busy, SlipsnisseError
+from mcpregistry.failpoints import failpoint
 from subagents.domain.lifecycle import Exit, RunState
 from subagents.domain.steps import AskModel, Conclude, FindOut, RunCalls, Step, WaitForPeople, next_step
 from subagents.llm import client
@@ -73,6 +74,7 @@ class RunEngine:
         taken = await db_call(lease.take, run_id, worker=self._worker)
         if taken is None:
             return
+        failpoint("run_leased")
         try:
             while await self._cancellable(taken):
                 pass

@@ -15,6 +15,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from mcpregistry.domain.canonical import plain
+from mcpregistry.failpoints import failpoint
 from mcpregistry.models import ApprovalRequest
 from mcpregistry.services import holding as approvals
 from mcpregistry.services import tasks
@@ -211,6 +212,7 @@ def finish(
             runs.cancel(run_id=child, actor=f"run:{run.pk}", reason="the run that asked for it is over")
         if run.parent_id:
             transaction.on_commit(partial(runs.nudge, run.parent_id))
+        failpoint("run_ending")
     telemetry.RUNS.labels(expert=run.expert_name, exit=exit).inc()
 
 

@@ -30,6 +30,7 @@ from mcpregistry.domain.canonical import digest, stored
 from mcpregistry.domain.errors import Conflict, DownstreamError, SlipsnisseError
 from mcpregistry.domain.risk import risk_of
 from mcpregistry.domain.snapshot import RUNS, AgentSpec, EndpointSpec, ServerSpec, Snapshot, ToolSpec
+from mcpregistry.failpoints import failpoint
 from mcpregistry.services import lasting, tasks
 from subagents.models import Run
 from subagents.runs.answers import Seen, answer_of, given_again, seen
@@ -186,6 +187,7 @@ def _begin(call: Call) -> Begun:
     )  # fmt: skip
     if task is None:
         raise Conflict("The call has ended before its run began.", remedy="Call again.")
+    failpoint("run_begun")
     return Begun(run.pk, task.pk)
 
 

@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.failpoints import failpoint
 from subagents.domain import budget, context
 from subagents.domain.context import Outcome, Reckoning, Trigger
 from subagents.domain.fallback import Ask, GiveUp, Wait, choose
@@ -70,6 +71,7 @@ class Thinking:
         if not budget.affordable(seen.spec, seen.spent, worst if final else worst * 2):
             return await _unaffordable(held, final)
         await db_call(records.begin_turn, held, worst=worst)
+        failpoint("run_turn_begun")
         return await self._ask(held, seen, choice, request, estimated)
 
     async def _ask(self, held: lease.Lease, seen: RunView, choice: Ask, request: Request, estimated: int) -> bool:
@@ -94,6 +96,7 @@ class Thinking:
             note=request.note, estimated=estimated, started_at=began,
             most_calls=max(0, seen.spec.max_calls - seen.spent.calls),
         )  # fmt: skip
+        failpoint("run_turn_ended")
         return True
 
     @staticmethod

@@ -106,7 +106,7 @@ async def test_what_was_claimed_is_never_sent_again_and_ends_unknown(
 
 def test_every_failpoint_is_named_and_reached_somewhere():
     used: set[str] = set()
-    for path in (ROOT / "mcpregistry").rglob("*.py"):
+    for path in [*(ROOT / "mcpregistry").rglob("*.py"), *(ROOT / "subagents").rglob("*.py")]:
         used |= set(re.findall(r'failpoint\("(\w+)"\)', Path(path).read_text()))
     assert used == set(failpoints.NAMES)
 

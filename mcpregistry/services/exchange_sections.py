@@ -67,6 +67,9 @@ class Section(Protocol):
     def serve(self, names: frozenset[str], *, agent: Agent, endpoint: Endpoint, actor: str) -> list[str]:
         """Offer exactly what a file has named to the agent on the endpoint. Returns what stands in the way."""
 
+    def references(self, names: frozenset[str]) -> list[str]:
+        """Texts of the records behind what a file has named that may refer to variables of the environment."""
+
 
 _MAKERS: list[Callable[[], Section]] = []
 

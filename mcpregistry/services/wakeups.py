@@ -37,14 +37,14 @@ def send(task: str, *ids: int | str) -> bool:
     from kombu.exceptions import OperationalError
 
     try:
-        _app().send_task(task, args=list(ids), retry=False)
+        celery_app().send_task(task, args=list(ids), retry=False)
     except OperationalError as error:
         log.warning("broker_away", task=task, ids=ids, cause=type(error.__cause__ or error).__name__)
         return False
     return True
 
 
-def _app() -> Any:
+def celery_app() -> Any:
     """The project's Celery app; where it is not loaded (runmcp), Celery's own with the same settings."""
     from celery import current_app
 

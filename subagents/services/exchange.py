@@ -35,7 +35,7 @@ from subagents.services.exchange_rows import (
     tool_entry,
     whitelisted,
 )
-from subagents.services.exchange_serving import serve, switch
+from subagents.services.exchange_serving import missing_tool, references, serve, switch
 
 _NOT_MADE = "Kept, not made: expert tools grant what is on their whitelists."
 _WHO = "Let somebody who may grant (role admin) import the file."
@@ -46,6 +46,7 @@ class ExpertFiles:
 
     serve = staticmethod(serve)
     switch = staticmethod(switch)
+    references = staticmethod(references)
 
     def take(self, document: Document, taking: Taking) -> Document:
         if not document.expert_tools and not document.model_providers:
@@ -286,16 +287,6 @@ def _places(document: Document) -> Iterable[tuple[str, JsonObject]]:
 def _is_known(server: Server) -> bool:
     """Its tools were read as it is launched now."""
     return server.lifecycle == Lifecycle.ACTIVE and server.launch_confirmed and server.refreshed_at is not None
-
-
-def missing_tool(server: Server, name: str) -> tuple[str, str]:
-    """Sentence and remedy for a whitelist that names what its server does not offer."""
-    offered = sorted(server.tools.filter(present=True).values_list("name", flat=True))
-    known = ", ".join(offered[:20]) or "nothing"
-    return (
-        f"The server '{server.slug}' offers no tool '{name}'.",
-        f"Correct the name, or remove it. It offers: {known}.",
-    )
 
 
 # What a file has said besides, so that an export gives it back

@@ -6,10 +6,12 @@ import json
 
 from django.db import transaction
 
+from mcpregistry.domain.formats.placeholders import is_reference
+from mcpregistry.domain.phrases import Severity
 from mcpregistry.domain.policy import Outcome
-from mcpregistry.models import Agent, Endpoint, PolicyRule
-from mcpregistry.services import audit, policy
-from subagents.models import ExpertTool
+from mcpregistry.models import Agent, Endpoint, PolicyRule, Server, Tool
+from mcpregistry.services import audit, definitions, policy
+from subagents.models import ExpertTool, Provider
 from subagents.services import experts
 from subagents.services.exchange_rows import key_of
 from subagents.services.readiness import obstacles
@@ -52,11 +54,54 @@ def serve(names: frozenset[str], *, agent: Agent, endpoint: Endpoint, actor: str
                 f"The expert tool '{expert.name}' is switched off. Switch it on, or take it out of the file."
             )
             continue
+        problems += _approve(expert, actor)
         targets = [target.model_id for target in expert.ordered_targets.all()]
-        problems += map(str, obstacles(expert, targets))
+        problems += _awaited(expert) or map(str, obstacles(expert, targets))
         _offer(expert, agent, endpoint, actor)
         _let_run(expert, actor)
+    transaction.set_rollback(bool(problems))  # what cannot run is not offered
     return problems
+
+
+def references(names: frozenset[str]) -> list[str]:
+    """Keys and headers of the providers that these tools ask."""
+    asked = Provider.objects.filter(models__experts__name__in=_named(names)).distinct()
+    return [text for provider in asked for text in (provider.key, *provider.headers.values()) if is_reference(text)]
+
+
+def _approve(expert: ExpertTool, actor: str) -> list[str]:
+    """Approve what the whitelist names and nobody has decided on, unless the scanner raises an alarm."""
+    problems = []
+    waiting = Tool.objects.waiting().filter(grants__agent=expert.agent, pinned=None).select_related("latest", "server")
+    for tool in waiting.distinct():
+        assert tool.latest is not None  # that is what waiting means
+        if tool.latest.severity >= Severity.ALARM:
+            problems.append(
+                f"The description of {tool} is suspicious. Read and decide on it in the inbox of definitions."
+            )
+        else:
+            definitions.approve(definition=tool.latest, actor=actor)
+    return problems
+
+
+def _awaited(expert: ExpertTool) -> list[str]:
+    """The servers have told what they offer by now."""
+    parts = [key.partition("::") for key in expert.awaited_tools]
+    servers = {server.slug: server for server in Server.objects.filter(slug__in=[slug for slug, _, _ in parts])}
+    return [
+        f"/tools/{expert.name}/internal_tools: {' '.join(missing_tool(servers[slug], name))}"
+        for slug, _, name in parts if slug in servers
+    ]  # fmt: skip
+
+
+def missing_tool(server: Server, name: str) -> tuple[str, str]:
+    """Sentence and remedy for a whitelist that names what its server does not offer."""
+    offered = sorted(server.tools.filter(present=True).values_list("name", flat=True))
+    known = ", ".join(offered[:20]) or "nothing"
+    return (
+        f"The server '{server.slug}' offers no tool '{name}'.",
+        f"Correct the name, or remove it. It offers: {known}.",
+    )
 
 
 def _offer(expert: ExpertTool, agent: Agent, endpoint: Endpoint, actor: str) -> None:

@@ -6,15 +6,22 @@ import asyncio
 import os
 import sys
 from argparse import ArgumentParser
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
+from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.gateway.doorman import open_door
 from mcpregistry.services.snapshots import load_snapshot
+
+if TYPE_CHECKING:
+    from mcpregistry.services.vouching import Vouched
 
 
 class Command(BaseCommand):
@@ -24,6 +31,9 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--endpoint", help="endpoint to serve; default: by the workspace, else 'default'")
         parser.add_argument("--agent", help="agent that the host acts as; default: by the workspace, else 'local'")
+        parser.add_argument(
+            "--config", metavar="FILE", help="serve the expert tools of this Slipsnisse file (YAML or JSON)"
+        )
         parser.add_argument("--cwd", default=os.getcwd(), help="directory to look up in the workspaces")
         parser.add_argument(
             "--era",
@@ -35,6 +45,9 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         doorman = open_door(settings.VAR_DIR, sys.argv[2:])
         try:
+            vouched = self._vouched(options) if options["config"] else None
+            if vouched is not None:
+                options |= {"endpoint": vouched.endpoint, "agent": vouched.agent}
             endpoint, agent = chosen(load_snapshot(), options["endpoint"], options["agent"], options["cwd"])
         except DatabaseError as error:
             raise CommandError(
@@ -43,7 +56,43 @@ class Command(BaseCommand):
         from mcpregistry.gateway.identity import Caller
         from mcpregistry.gateway.stdio import serve_stdio
 
-        asyncio.run(serve_stdio(doorman, Caller(agent, endpoint, "stdio"), era=options["era"]))
+        with _worker_for(vouched):
+            asyncio.run(serve_stdio(doorman, Caller(agent, endpoint, "stdio"), era=options["era"]))
+
+    def _vouched(self, options: dict[str, Any]) -> Vouched:
+        """The file is as good as the word of whoever wrote it on this command line."""
+        from mcpregistry.services.vouching import Refused, vouch
+
+        try:
+            vouched = vouch(
+                path=Path(options["config"]), agent=options["agent"] or "local", endpoint=options["endpoint"] or "",
+                actor="runmcp", environ=os.environ,
+            )  # fmt: skip
+        except Refused as error:
+            for problem in error.problems:
+                self.stderr.write(problem)
+            raise CommandError(f"{options['config']} is not served: see above.") from None
+        except SlipsnisseError as error:
+            raise CommandError(f"{options['config']} is not served: {error}") from None
+        for note in vouched.notes:
+            self.stderr.write(note)
+        return vouched
+
+
+@contextmanager
+def _worker_for(vouched: Vouched | None) -> Iterator[None]:
+    """Expert tools need a worker; what serves a file brings its own where the site has none running."""
+    if vouched is None:
+        yield
+        return
+    from mcpregistry.gateway.own_worker import OwnWorker
+
+    worker = OwnWorker(vouched.variables)
+    worker.start()
+    try:
+        yield
+    finally:
+        worker.stop()
 
 
 def chosen(snapshot: Snapshot, endpoint: str | None, agent: str | None, cwd: str) -> tuple[str, str]:

@@ -1,0 +1,47 @@
+"""Worker and clock in one process without a broker, for as long as standard input stays open."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from typing import Any
+
+from celery import Celery, current_app
+from celery.beat import EmbeddedService
+from django.core.management.base import BaseCommand, CommandError
+
+_PATIENCE = 10.0  # seconds that work in hand gets when the input ends
+
+
+class Command(BaseCommand):
+    help = (
+        "Do the work of worker and clock in this process alone; runmcp --config starts it where no worker runs. "
+        'Each line of standard input wakes it: ["task", [ids]]; its end ends it.'
+    )
+    requires_system_checks: list[str] = []
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        app = current_app
+        if not app.conf.broker_url.startswith("memory:"):
+            raise CommandError("It needs no broker and must not take another's work. Set CELERY_BROKER_URL=memory://.")
+        app.conf.broker_transport_options = {"polling_interval": 0.05}
+        threading.Thread(target=_listen, args=(app,), name="stdin", daemon=True).start()
+        clock: Any = EmbeddedService(app, thread=True, scheduler_cls="celery.beat:Scheduler")
+        clock.start()
+        app.worker_main(
+            ["--quiet", "worker", "--pool", "threads", "--concurrency", "4", "--without-mingle", "--without-gossip",
+             "--without-heartbeat", "--hostname", f"solo-{os.getpid()}@%h"]
+        )  # fmt: skip
+
+
+def _listen(app: Celery) -> None:
+    for line in sys.stdin.buffer:
+        task, ids = json.loads(line)
+        app.send_task(task, args=ids)
+    timer = threading.Timer(_PATIENCE, os._exit, [1])
+    timer.daemon = True
+    timer.start()
+    os.kill(os.getpid(), signal.SIGTERM)

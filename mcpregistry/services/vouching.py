@@ -1,0 +1,194 @@
+"""``runmcp --config FILE``: what a person who names a file on his own machine's command line makes true by that.
+
+An import alone makes drafts. Here the file's servers are confirmed as they stand in it, asked what they offer, and its
+expert tools are offered to one agent on an endpoint of the file's own. What anybody has decided before stands: a server
+or tool that was switched off, a definition that was rejected or has changed since it was approved.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from django.conf import settings
+from django.db import connections
+
+from mcpregistry.domain import formats
+from mcpregistry.domain.errors import ConfigInvalid, SlipsnisseError
+from mcpregistry.domain.formats import text
+from mcpregistry.domain.formats.keys import slug
+from mcpregistry.domain.formats.notes import FileInvalid
+from mcpregistry.models import Agent, Endpoint, Server
+from mcpregistry.models.server import Lifecycle
+from mcpregistry.services import access, health
+from mcpregistry.services.exchange import Outcome, import_file
+from mcpregistry.services.exchange_files import folders_for, read_file
+from mcpregistry.services.exchange_sections import sections
+from mcpregistry.services.probing import Prober
+from mcpregistry.services.servers import confirm_launch
+
+_FAMILY = "slipsnisse"
+_OWN = ("SLIPSNISSE_", "DJANGO_", "DATABASE_URL", "CELERY_")  # never handed to a server or a provider
+_VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)(?::-[^}]*)?\}")
+
+
+class Refused(ConfigInvalid):
+    """The file cannot be served. ``problems``: each with its place and remedy, a line each."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("The file cannot be served.", remedy="Correct what is named above.")
+
+
+@dataclass(frozen=True, slots=True)
+class Vouched:
+    """``variables``: of our environment, what the file's servers and providers refer to."""
+
+    agent: str
+    endpoint: str
+    variables: frozenset[str]
+    notes: tuple[str, ...]
+
+
+def vouch(*, path: Path, agent: str, endpoint: str, actor: str, environ: Mapping[str, str]) -> Vouched:
+    """Import the file and make it servable. Raises Refused, and then nothing of it is offered.
+
+    ``endpoint`` empty: one of the file's own, which lists its tools and nothing else.
+    """
+    path = path.absolute()
+    with _one_at_a_time():
+        outcome = _imported(path, actor, environ)
+        named = [change.slug for change in outcome.changes if change.kind == "server"]
+        servers = list(Server.objects.filter(slug__in=named).order_by("slug"))
+        _confirm(servers, actor)
+        variables = _variables(_texts(servers))
+        with _passing(variables):
+            _ask(servers)
+        labels = frozenset(change.label for change in outcome.changes if change.kind != "server")
+        caller = Agent.objects.filter(slug=agent).first() or access.save_agent(agent=Agent(slug=agent), actor=actor)
+        door = _endpoint(endpoint or own_endpoint(path), path, actor)
+        for section in sections():
+            if problems := section.serve(labels, agent=caller, endpoint=door, actor=actor):
+                raise Refused([f"{path}: {problem}" for problem in problems])
+            variables |= _variables(section.references(labels))
+    kept = tuple(str(note) for note in outcome.notes if note.remedy)
+    return Vouched(caller.slug, door.slug, variables, kept)
+
+
+def own_endpoint(path: Path) -> str:
+    """A slug that tells files of one name in several folders apart."""
+    return f"{slug(path.stem)[:50] or 'file'}-{hashlib.sha256(os.fsencode(path)).hexdigest()[:6]}"
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Several hosts may start the same file in the same moment."""
+    settings.VAR_DIR.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with (settings.VAR_DIR / "config.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _imported(path: Path, actor: str, environ: Mapping[str, str]) -> Outcome:
+    try:
+        raw = read_file(path)
+    except OSError as error:
+        raise Refused([f"{path} cannot be read: {error.strerror}. Check its name and rights."]) from None
+    outcome = import_file(
+        raw=raw, path=str(path), actor=actor, format_name=_format(raw, path), on_conflict="own", variables=environ,
+        folders=folders_for(path, None), may_rule=True, may_grant=True,
+    )  # fmt: skip
+    if outcome.refused:
+        raise Refused([str(note) for note in outcome.refused])
+    if not any(change.kind == "tool" for change in outcome.changes):
+        raise Refused([f"{path}: There are no expert tools in it. To serve the servers alone, use importconfig."])
+    return outcome
+
+
+def _format(raw: bytes, path: Path) -> str:
+    """The extended format understands all that the plain one does; what is only valid as plain is read as that."""
+    try:
+        found = formats.recognise(text.load(raw, str(path)), str(path))
+    except FileInvalid as error:
+        raise Refused([str(error.note)]) from None
+    if found.family != _FAMILY:
+        raise Refused([f"{path}: It is a {found.title} file, which has no expert tools. Use importconfig for it."])
+    refused = {name: formats.read(raw, str(path), name)[1].refused for name in ("slipsnisse-extended", "slipsnisse")}
+    return "slipsnisse" if refused["slipsnisse-extended"] and not refused["slipsnisse"] else "slipsnisse-extended"
+
+
+def _confirm(servers: Sequence[Server], actor: str) -> None:
+    off = [server.slug for server in servers if server.lifecycle == Lifecycle.DISABLED]
+    if off:
+        raise Refused([f"The server '{name}' is disabled. Enable it, or take it out of the file." for name in off])
+    for server in servers:
+        if server.lifecycle != Lifecycle.ACTIVE or not server.launch_confirmed:
+            confirm_launch(server=server, actor=actor, launch_hash=server.launch_hash())
+            Server.objects.filter(pk=server.pk).update(refreshed_at=None)  # it may be another program now
+
+
+def _ask(servers: Sequence[Server]) -> None:
+    """Ask each server once what it offers; later starts know it, and connections notice changes."""
+    new = list(Server.objects.filter(pk__in=[server.pk for server in servers], refreshed_at=None))
+    if not new:
+        return
+    prober = Prober()
+    try:
+        with ThreadPoolExecutor(len(new[:8])) as threads:
+            problems = [problem for problem in threads.map(lambda server: _learn(prober, server), new) if problem]
+    finally:
+        prober.close()
+    if problems:
+        raise Refused(problems)
+
+
+def _learn(prober: Prober, server: Server) -> str:
+    """What is wrong with the server; empty when nothing is."""
+    try:
+        report = prober.test(server.pk)
+        if report.discovery is None or report.error is not None:
+            return f"The server '{server.slug}' does not work: {report.error or 'it told nothing.'}"
+        health.learn(server=server, discovery=report.discovery, process="runmcp")
+        return ""
+    except SlipsnisseError as error:
+        return f"The server '{server.slug}' does not work: {error}"
+    finally:
+        connections.close_all()
+
+
+def _endpoint(name: str, path: Path, actor: str) -> Endpoint:
+    """One that is not there yet lists nothing but what the file offers on it."""
+    found = Endpoint.objects.filter(slug=name).first()
+    return found or access.save_endpoint(
+        endpoint=Endpoint(slug=name, name=path.name, scope=Endpoint.Scope.LISTED), actor=actor
+    )
+
+
+def _texts(servers: Sequence[Server]) -> list[str]:
+    return [
+        each
+        for server in servers
+        for each in (*server.command, server.cwd, server.url, *server.env.values(), *server.headers.values())
+    ]
+
+
+def _variables(texts: Sequence[str]) -> frozenset[str]:
+    names = (name for each in texts for name in _VARIABLE.findall(each))
+    return frozenset(name for name in names if not name.startswith(_OWN))
+
+
+@contextmanager
+def _passing(variables: frozenset[str]) -> Iterator[None]:
+    before = settings.PASS_ENV
+    settings.PASS_ENV = sorted({*before, *variables})
+    try:
+        yield
+    finally:
+        settings.PASS_ENV = before

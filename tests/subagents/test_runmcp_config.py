@@ -1,0 +1,272 @@
+"""``runmcp --config FILE`` as a host starts it: the first source design's example on real servers, nothing else running."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import psutil
+import pytest
+import yaml
+from mcp import Client, MCPError
+from mcp.client.stdio import StdioServerParameters, stdio_client
+
+from mcpregistry.db import db_call
+from mcpregistry.models import Definition, Endpoint, Invocation, PolicyRule, Server, Tool
+from mcpregistry.models.server import Lifecycle
+from mcpregistry.services import definitions, servers
+from subagents.domain.lifecycle import RunState
+from subagents.llm.scripted.app import ScriptedModels
+from subagents.llm.scripted.running import running
+from subagents.llm.scripted.script import load
+from subagents.models import ExpertTool, Provider, Run, ToolCall
+from tests.domain.formats.samples import sample
+from tests.externals import ROOT
+from tests.fakes.stage import eventually, raw_host, survivors
+from tests.subagents.kit import calls
+from tests.tasks import worker
+
+pytestmark = pytest.mark.e2e
+BIN = Path(sys.executable).parent
+COMMITS, SIZE = 20, 11_000  # bytes of text in each
+MODEL = "gemini-2.0-flash-001"
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository whose every commit adds a page of text, each below what a tool result may hold."""
+    path = tmp_path_factory.mktemp("repository")
+    git = ["git", "-C", str(path), "-c", "user.name=t", "-c", "user.email=t@example.org"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    for number in range(COMMITS):
+        (path / f"page-{number}.txt").write_text(f"page {number}: the crate answers.\n" * (SIZE // 30))
+        subprocess.run([*git, "add", "."], check=True)
+        subprocess.run([*git, "commit", "-q", "-m", f"Page {number}"], check=True)
+    return path
+
+
+@pytest.fixture
+def scripted(live_db: None, repository: Path) -> Iterator[ScriptedModels]:
+    """The provider "google" of the file, which is a script here: one field makes it the real one."""
+
+    def show(first: int) -> dict[str, Any]:
+        revisions = [f"HEAD~{number}" if number else "HEAD" for number in range(first, first + COMMITS // 2)]
+        return calls(*(("git__git_show", {"repo_path": str(repository), "revision": each}) for each in revisions))
+
+    turns = [show(0), show(COMMITS // 2), calls(("time__get_current_time", {"timezone": "Etc/UTC"})),
+             {"text": "Use the crate of page 19. Checked: {{ last.text | first:120 }}"}]  # fmt: skip
+    models = ScriptedModels(load({MODEL: {"turns": turns}}))
+    with running(models) as base:
+        Provider.objects.create(slug="google", kind="scripted", base_url=f"{base}/v1")
+        yield models
+
+
+def example(path: Path, repository: Path, **changes: Any) -> Path:
+    """The example of the first source design with the two demo servers in place of its own."""
+    data = yaml.safe_load(sample("slipsnisse/worked_example.yaml"))
+    data["mcps"] = {
+        "git": {"command": str(BIN / "mcp-server-git"), "args": ["--repository", str(repository)]},
+        "time": {"command": str(BIN / "mcp-server-time"), "args": []},
+    }
+    data["tools"][0] |= {"internal_tools": {"git": ["git_show", "git_log"], "time": ["get_current_time"]}} | changes
+    file = path / "slipsnisse.config.yaml"
+    file.write_text(yaml.safe_dump(data, sort_keys=False))
+    return file
+
+
+@pytest.fixture
+def file(tmp_path: Path, repository: Path, scripted: ScriptedModels) -> Path:
+    return example(tmp_path, repository)
+
+
+def runmcp(env: dict[str, str], file: Path) -> StdioServerParameters:
+    arguments = ["manage.py", "runmcp", "--config", str(file)]
+    return StdioServerParameters(command=sys.executable, args=arguments, env=env, cwd=str(ROOT))
+
+
+@contextlib.asynccontextmanager
+async def host(parameters: StdioServerParameters, seen: list[str], mode: str = "legacy") -> AsyncIterator[Client]:
+    """The SDK's client; ``seen`` gets every message that reaches the host, as it was written."""
+
+    @contextlib.asynccontextmanager
+    async def transport(log: Any) -> AsyncIterator[Any]:
+        async with stdio_client(parameters, errlog=log) as (read, write), anyio.create_task_group() as tasks:
+            to_client, out = anyio.create_memory_object_stream[Any](0)
+
+            async def pump() -> None:
+                async with to_client:
+                    async for message in read:
+                        if not isinstance(message, Exception):
+                            seen.append(message.message.model_dump_json(by_alias=True, exclude_unset=True))
+                        await to_client.send(message)
+
+            tasks.start_soon(pump)
+            yield out, write
+            tasks.cancel_scope.cancel()
+
+    with tempfile.TemporaryFile("w+") as log:
+        async with Client(transport(log), mode=mode, cache=None, read_timeout_seconds=120) as client:  # type: ignore[arg-type]
+            yield client
+
+
+def read_bytes() -> int:
+    """What the run's model was given by tools."""
+    return sum(len(text.encode()) for text in ToolCall.objects.values_list("result", flat=True))
+
+
+async def test_the_example_of_the_first_source_design_runs_and_answers_in_few_words(
+    file: Path, site_env: dict[str, str]
+) -> None:
+    seen: list[str] = []
+    async with host(runmcp(site_env, file), seen) as client:
+        names = [tool.name for tool in (await client.list_tools()).tools]
+        assert "research_dependency" in names
+        assert not any("git" in name or "time" in name for name in names)
+        result = await client.call_tool("research_dependency", {"query": "Which crate parses dates?"})
+        transcript = sum(map(len, seen))
+        for name in ("git__git_log", "git::git_log", "git_log"):
+            with pytest.raises(MCPError, match=f"Unknown tool: {name}"):
+                await client.call_tool(name, {"repo_path": "."})
+    assert result.content[0].text.startswith("Use the crate of page 19."), result  # type: ignore[union-attr]
+    assert not result.is_error
+    assert (await db_call(Run.objects.get)).state == RunState.DONE
+    read = await db_call(read_bytes)
+    print(f"the run read {read} bytes, the host saw {transcript}")
+    assert read >= 200_000
+    assert transcript < 4_096
+    used = await db_call(lambda: set(Invocation.objects.filter(origin="run").values_list("tool_name", flat=True)))
+    assert used == {"git_show", "get_current_time"}
+
+
+async def test_a_file_is_vouched_for_by_whoever_names_it_and_no_further(file: Path, site_env: dict[str, str]) -> None:
+    async with host(runmcp(site_env, file), []) as client:
+        await client.list_tools()
+
+    def look() -> None:
+        assert set(Server.objects.values_list("lifecycle", flat=True)) == {Lifecycle.ACTIVE}
+        approved = Tool.objects.filter(pinned__isnull=False).values_list("name", flat=True)
+        assert set(approved) == {"git_show", "git_log", "get_current_time"}
+        endpoint = Endpoint.objects.get(slug__startswith="slipsnisse.config-")
+        assert endpoint.scope == Endpoint.Scope.LISTED
+        expert = ExpertTool.objects.get()
+        assert [agent.slug for agent in expert.users.all()] == ["local"]
+        assert [each.slug for each in expert.endpoints.all()] == [endpoint.slug]
+        rule = PolicyRule.objects.get()
+        assert (rule.agent, rule.outcome, rule.priority) == (expert.agent, "allow", 50)
+        assert '"git_show"' in rule.condition
+        # What changes after that is nobody's word any more.
+        tool = Tool.objects.get(name="git_log")
+        changed = {**tool.pinned.data, "description": "Something else."}  # type: ignore[union-attr]
+        others = [each.latest.data for each in Tool.objects.filter(server=tool.server).exclude(pk=tool.pk)]
+        definitions.observe(server=tool.server, listed=[changed, *others])
+
+    await db_call(look)
+    code, said = await db_call(start, site_env, file)
+    assert code == 1
+    assert "git::git_log is on the whitelist, and its definition waits for approval. Decide on it" in said
+    assert await db_call(Definition.objects.filter(approved=True).count) == 3
+
+
+def start(env: dict[str, str], file: Path) -> tuple[int, str]:
+    """Exit code and standard error of a start that a host would see; its standard input is closed at once."""
+    command = [sys.executable, "manage.py", "runmcp", "--config", str(file)]
+    done = subprocess.run(command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=120)
+    assert done.stdout == b""
+    return done.returncode, done.stderr.decode()
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "a tool that its server does not offer": (
+        {"internal_tools": {"git": ["git_lgo"]}}, "offers no tool 'git_lgo'. Correct the name, or remove it. It offers: git_",
+    ),
+    "an unknown provider": ({"provider": "gogle"}, "There is no provider 'gogle'. Describe it under providers"),
+    "a provider without key": ({"provider": "anthropic"}, "The provider 'anthropic' has no key. Enter it in the admin"),
+    "an unknown model": ({"provider": "scripted"}, "has no model 'gemini-2.0-flash-001'. Correct the name"),
+    "a server that is not in the file": ({"internal_tools": {"gti": ["x"]}}, "There is no such server under mcps."),
+    "a circle": ({"users": ["expert.research_dependency"]}, "would in the end call itself."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_file_that_cannot_work_is_refused_at_start_with_the_remedy(
+    name: str, tmp_path: Path, repository: Path, scripted: ScriptedModels, site_env: dict[str, str]
+) -> None:
+    Provider.objects.create(slug="anthropic", kind="anthropic")
+    Provider.objects.create(slug="scripted", kind="scripted")
+    changes, words = BAD[name]
+    code, said = start(site_env, example(tmp_path, repository, **changes))
+    assert code == 1
+    assert words in said
+    assert not Run.objects.exists()
+    assert not ExpertTool.objects.filter(endpoints__isnull=False).exists()
+
+
+def test_what_is_no_file_of_expert_tools_or_has_a_broken_server_is_refused(
+    tmp_path: Path, repository: Path, scripted: ScriptedModels, site_env: dict[str, str]
+) -> None:
+    file = example(tmp_path, repository)
+    broken = file.read_text().replace("mcp-server-time", "mcp-server-tmie")
+    (tmp_path / "broken.yaml").write_text(broken)
+    assert "The server 'time' does not work" in start(site_env, tmp_path / "broken.yaml")[1]
+    (tmp_path / "mcp.json").write_text('{"mcpServers": {"a": {"command": "x"}}}')
+    assert "has no expert tools. Use importconfig" in start(site_env, tmp_path / "mcp.json")[1]
+    assert "cannot be read" in start(site_env, tmp_path / "nowhere.yaml")[1]
+    assert not ExpertTool.objects.filter(endpoints__isnull=False).exists()
+
+
+def test_what_was_decided_here_stands(
+    tmp_path: Path, repository: Path, scripted: ScriptedModels, site_env: dict[str, str]
+) -> None:
+    """A server of somebody else is not changed by a file, and one that was switched off is not switched on."""
+    file = example(tmp_path, repository)
+    mine = servers.save_server(server=Server(slug="time", command=["my-time"]), actor="test")
+    code, said = start(site_env, file)
+    assert code == 1
+    assert "/mcps/time: refused: A server of this name exists and differs." in said
+    Server.objects.filter(pk=mine.pk).delete()
+    assert start(site_env, file)[0] == 0
+    servers.disable_server(server=Server.objects.get(slug="git"), actor="test")
+    code, said = start(site_env, file)
+    assert code == 1
+    assert "The server 'git' is disabled. Enable it, or take it out of the file." in said
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("ending", [None, signal.SIGTERM, signal.SIGKILL])
+async def test_its_own_worker_goes_with_the_host(
+    file: Path, site_env: dict[str, str], ending: signal.Signals | None
+) -> None:
+    async with raw_host(runmcp(site_env, file)) as raw:
+        await raw.handshake()
+        await eventually(lambda: any("soloworker" in " ".join(each.cmdline()) for each in raw.family()))
+        arguments = {"query": "Which crate?"}
+        raw.send({"id": 5, "method": "tools/call", "params": {"name": "research_dependency", "arguments": arguments}})
+        await eventually(lambda: any("mcp-server-git" in " ".join(each.cmdline()) for each in raw.family()), 60)
+        family: list[psutil.Process] = raw.family()
+        if ending is None:
+            await raw.end(40)
+        else:
+            raw.process.send_signal(ending)
+            await raw.ended(40)
+        await eventually(lambda: not survivors(family), 40)
+        assert all(json.loads(line)["jsonrpc"] == "2.0" for line in raw.lines)
+
+
+async def test_a_worker_of_the_site_is_used_where_one_runs(file: Path, site_env: dict[str, str], broker: str) -> None:
+    worker.empty_broker()
+    with worker.running(site_env, "site-worker"):
+        async with raw_host(runmcp(site_env, file)) as raw:
+            await raw.handshake()
+            arguments = {"query": "Which crate?"}
+            answer = await raw.ask(5, "tools/call", name="research_dependency", arguments=arguments)
+            assert "page 19" in json.dumps(answer)
+            assert not any("soloworker" in " ".join(each.cmdline()) for each in raw.family())
+            await raw.end()

@@ -3,7 +3,7 @@
 
 SHELL := /bin/sh
 BIN := .venv/bin
-SUITE := $(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=loadfile
+SUITE := $(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 UV ?= uv
 # Processes without compiled modules at hand compile everything anew at each start.
 unexport PYTHONDONTWRITEBYTECODE

@@ -65,14 +65,20 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return [f"database: {database}", *(tool.header() for tool in externals.ALL)]
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that need a program this machine lacks are left out, which the header says; CI refuses instead."""
+    """Tests that need a program this machine lacks are left out, which the header says; CI refuses instead.
+
+    Files that start processes come first: with several workers a long file must not be the last one.
+    """
     left_out = [
         item for item in items if any(item.get_closest_marker(tool.marker) and not tool.found for tool in externals.ALL)
     ]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+    long = {item.path for item in items if any(item.get_closest_marker(mark) for mark in ("e2e", "fault", "web"))}
+    items.sort(key=lambda item: item.path not in long)
 
 
 @pytest.fixture(scope="session")

@@ -42,37 +42,43 @@ class Origin:
     @classmethod
     def remember(cls) -> Origin:
         """Call it on a database that was just migrated."""
-        tables = sorted(connection.introspection.django_table_names(only_existing=True))
-        rows = {table: found for table in tables if (found := _rows(table))}
-        return cls(rows, [table for table in tables if table not in rows], _fetch(_TRIGGERS[connection.vendor]))
+        filled = not_empty(tables())
+        others = [table for table in tables() if table not in filled]
+        return cls({table: rows(table) for table in filled}, others, _fetch(_TRIGGERS[connection.vendor]))
 
     def restore(self) -> None:
         """Put back what a test changed, past the guards of the tables."""
         with transaction.atomic():
-            used = _not_empty(self.others)
-            changed = [table for table, rows in self.rows.items() if _rows(table) != rows]
-            with self._unguarded({*used, *changed}):
+            used = not_empty(self.others)
+            changed = [table for table, before in self.rows.items() if rows(table) != before]
+            with unguarded({*used, *changed}):
                 _execute(*(f'DELETE FROM "{table}"' for table in (*used, *changed)))
                 for table in changed:
-                    _insert(table, self.rows[table])
+                    insert(table, self.rows[table])
                 if connection.vendor == "postgresql" and next(_restored) % _GIVE_BACK_EVERY == 0:
                     _execute(f"TRUNCATE {', '.join(self.others)}")
             if _fetch(_TRIGGERS[connection.vendor]) != self.triggers:  # a test took some away
                 drop_guards()
                 install_guards()
 
-    @contextmanager
-    def _unguarded(self, tables: set[str]) -> Iterator[None]:
-        """No trigger of these tables fires. PostgreSQL can be told so; in SQLite they must go for a moment."""
-        if connection.vendor == "postgresql":
-            _execute("SET LOCAL session_replication_role = replica")
-            yield
-            _execute("SET LOCAL session_replication_role = origin")
-            return
-        theirs = [(name, sql) for table, name, sql in _fetch(_TRIGGERS["sqlite"]) if table in tables]
-        _execute(*(f"DROP TRIGGER {name}" for name, _ in theirs))
+
+@contextmanager
+def unguarded(tables: set[str]) -> Iterator[None]:
+    """No trigger of these tables fires. PostgreSQL can be told so; in SQLite they must go for a moment."""
+    if connection.vendor == "postgresql":
+        _execute("SET LOCAL session_replication_role = replica")
         yield
-        _execute(*(sql for _, sql in theirs))
+        _execute("SET LOCAL session_replication_role = origin")
+        return
+    theirs = [(name, sql) for table, name, sql in _fetch(_TRIGGERS["sqlite"]) if table in tables]
+    _execute(*(f"DROP TRIGGER {name}" for name, _ in theirs))
+    yield
+    _execute(*(sql for _, sql in theirs))
+
+
+def tables() -> list[str]:
+    """Every table of a model."""
+    return sorted(connection.introspection.django_table_names(only_existing=True))
 
 
 def _fetch(sql: str) -> Rows:
@@ -89,16 +95,16 @@ def _execute(*statements: str) -> None:
             cursor.execute(statement)
 
 
-def _rows(table: str) -> Rows:
+def rows(table: str) -> Rows:
     return sorted(_fetch(f'SELECT * FROM "{table}"'))
 
 
-def _not_empty(tables: list[str]) -> list[str]:
+def not_empty(tables: list[str]) -> list[str]:
     looks = (f"SELECT '{table}' WHERE EXISTS (SELECT 1 FROM \"{table}\")" for table in tables)
     return [table for (table,) in _fetch(" UNION ALL ".join(looks))]
 
 
-def _insert(table: str, rows: Rows) -> None:
-    places = ", ".join(["%s"] * len(rows[0]))
+def insert(table: str, values: Rows) -> None:
+    places = ", ".join(["%s"] * len(values[0]))
     with connection.cursor() as cursor:
-        cursor.executemany(f'INSERT INTO "{table}" VALUES ({places})', rows)
+        cursor.executemany(f'INSERT INTO "{table}" VALUES ({places})', values)

@@ -7,7 +7,8 @@ from django.test import Client
 from pytest_django import Settings
 
 from mcpregistry.services import wakeups
-from tests.fakes.seed import Site, populate
+from tests.fakes.lived import populated
+from tests.fakes.seed import Site
 
 ClientOf = Callable[[str], Client]
 
@@ -15,7 +16,7 @@ ClientOf = Callable[[str], Client]
 @pytest.fixture
 def site(db: None, settings: Settings) -> Site:
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
-    return populate(calls=40)
+    return populated(calls=40)
 
 
 @pytest.fixture

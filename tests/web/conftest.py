@@ -12,7 +12,8 @@ from pytest_django import Settings
 from pytest_django.live_server_helper import LiveServer
 
 from mcpregistry.services import approvals, notifications
-from tests.fakes.seed import Site, populate
+from tests.fakes.lived import populated
+from tests.fakes.seed import Site
 
 ClientOf = Callable[[str], Client]
 
@@ -34,7 +35,7 @@ def woken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[Any, ...]]]:
 @pytest.fixture
 def people(db: None, settings: Settings) -> Site:
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
-    return populate(calls=0)
+    return populated(calls=0)
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def client_of(people: Site) -> ClientOf:
 def crowd(live_db: None, settings: Settings) -> Site:
     """The same people and servers, in rows that the server's threads see."""
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
-    return populate(calls=0)
+    return populated(calls=0)
 
 
 @pytest.fixture

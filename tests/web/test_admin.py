@@ -8,20 +8,23 @@ from typing import Any
 import pytest
 from django.contrib import admin
 from django.urls import reverse
+from pytest_django import Settings
 from pytest_django.live_server_helper import LiveServer
 
 from mcpregistry.admin.base import RecordAdmin
 from mcpregistry.models import AuditEntry, Channel, Invocation, Server
 from mcpregistry.services import servers
 from tests.fakes.hostile import first_hostile, poison
-from tests.fakes.seed import ACTOR, PASSWORD, Site, populate
+from tests.fakes.lived import populated
+from tests.fakes.seed import ACTOR, PASSWORD, Site
 
 pytestmark = pytest.mark.web
 
 
 @pytest.fixture
-def site(live_db: None) -> Site:
-    return populate(calls=60)
+def site(live_db: None, settings: Settings) -> Site:
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+    return populated(calls=60)
 
 
 @pytest.fixture

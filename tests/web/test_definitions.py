@@ -11,7 +11,8 @@ from pytest_django import Settings
 
 from mcpregistry.models import AuditEntry, Definition, Tool
 from mcpregistry.services import definitions, wakeups
-from tests.fakes.seed import ACTOR, Site, populate, tool
+from tests.fakes.lived import populated
+from tests.fakes.seed import ACTOR, Site, tool
 
 INBOX = "/definitions/"
 ClientOf = Callable[[str], Client]
@@ -20,7 +21,7 @@ ClientOf = Callable[[str], Client]
 @pytest.fixture
 def site(db: None, settings: Settings) -> Site:
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
-    return populate(calls=0)
+    return populated(calls=0)
 
 
 @pytest.fixture

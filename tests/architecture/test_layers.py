@@ -114,7 +114,15 @@ def test_the_registry_knows_neither_the_sub_agents_nor_the_project():
 
 
 @pytest.mark.parametrize(
-    "module", ["controlplane.asgi", "mcpregistry.management.commands.runmcp", "mcpregistry.calls.engine"]
+    "module",
+    [
+        "controlplane.asgi",
+        "mcpregistry.management.commands.runmcp",
+        "mcpregistry.calls.engine",
+        "mcpregistry.services.vouching",
+        "mcpregistry.gateway.own_worker",
+        "subagents.services.exchange",
+    ],
 )
 def test_processes_that_serve_hosts_never_load_the_model_library(module: str):
     code = f"import django; django.setup(); import {module}, sys; print([m for m in ('litellm', 'openai', 'torch') if m in sys.modules])"

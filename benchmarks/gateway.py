@@ -36,7 +36,7 @@ def main() -> None:
     options = parser.parse_args()
     var = site.prepare()
     try:
-        results = {"machine": _machine()} | _measure(options.quick)
+        results = {"machine": machine()} | _measure(options.quick)
     finally:
         shutil.rmtree(var, ignore_errors=True)
     options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -219,7 +219,7 @@ def _starts(times: int) -> dict[str, Any]:
     return {"runmcp_first": first, "runmcp": middle, "web_first_200_s": web}
 
 
-def _machine() -> dict[str, Any]:
+def machine() -> dict[str, Any]:
     return {"cores": os.cpu_count(), "python": sys.version.split()[0], "load": os.getloadavg()[0]}
 
 

@@ -76,7 +76,8 @@ class RunEngine:
             return
         failpoint("run_leased")
         try:
-            while await self._cancellable(taken):
+            who = await db_call(_identity, run_id)
+            while await self._cancellable(taken, who):
                 pass
         except lease.LostLease:
             log.info("run.lost", run=run_id)
@@ -89,9 +90,9 @@ class RunEngine:
             with suppress(lease.LostLease):
                 await db_call(records.finish, taken, state=RunState.FAILED, exit=Exit.CRASHED, error=_CRASHED)
 
-    async def _cancellable(self, taken: lease.Lease) -> bool:
+    async def _cancellable(self, taken: lease.Lease, who: tuple[str, str]) -> bool:
         """One step, with the lease kept alive beside it; a wish to cancel ends model request and tool call."""
-        step = asyncio.ensure_future(self._step(taken))
+        step = asyncio.ensure_future(self._step(taken, who))
         pulse = asyncio.ensure_future(_pulse(taken))
         try:
             await asyncio.wait({step, pulse}, return_when=asyncio.FIRST_COMPLETED)
@@ -107,10 +108,10 @@ class RunEngine:
                 task.cancel()
             await asyncio.gather(step, pulse, return_exceptions=True)
 
-    async def _step(self, taken: lease.Lease) -> bool:
+    async def _step(self, taken: lease.Lease, who: tuple[str, str]) -> bool:
         """True: look again at once. False: the run has ended or sleeps."""
         try:
-            tools = await self._tools(taken)
+            tools = await self._tools(taken, *who)
         except SlipsnisseError as error:
             await db_call(records.finish, taken, state=RunState.FAILED, exit=Exit.TOOL, error=str(error))
             return False
@@ -120,8 +121,7 @@ class RunEngine:
             return False
         return await self._do(Held(taken, seen, tools), next_step(seen.spec, seen.turns, seen.spent, seen.final))
 
-    async def _tools(self, taken: lease.Lease) -> Toolbox:
-        agent, expert = await db_call(_identity, taken.run)
+    async def _tools(self, taken: lease.Lease, agent: str, expert: str) -> Toolbox:
         if agent not in self._engine.live.current.agents:  # perhaps made a moment ago
             await db_call(self._engine.live.refresh)
         return toolbox(self._engine, agent=agent, run=taken.run, expert=expert)

@@ -60,7 +60,7 @@ def holding(lease: Lease) -> Iterator[Run]:
             lease_until=timezone.now() + LEASE
         ):
             raise LostLease(lease.run)
-        yield Run.objects.select_related("version").get(pk=lease.run)
+        yield Run.objects.get(pk=lease.run)
 
 
 def release(lease: Lease, *, wake_at: datetime | None = None) -> None:

@@ -117,7 +117,8 @@ def start_call(lease: Lease, call_id: int) -> tuple[str, int]:
         invocation = hashlib.sha256(place.encode()).hexdigest()[:32]
         _move(call_id, CallState.PLANNED, CallState.STARTED, attempt=attempt, invocation=invocation,
               started_at=timezone.now())  # fmt: skip
-        _move_run(run, RunState.RUNNING)
+        if run.state != RunState.RUNNING:
+            _move_run(run, RunState.RUNNING)
         _say(run, f"Calling {call.name}.")
     return invocation, attempt
 

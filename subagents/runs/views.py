@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 from subagents.domain.budget import Spent
@@ -16,14 +17,13 @@ from subagents.domain.lifecycle import CallState, Exit
 from subagents.domain.spec import DEFAULT_WINDOW, ExpertSpec, Prices, TargetSpec
 from subagents.domain.transcript import CallView, TurnView
 from subagents.domain.trouble import Trouble
-from subagents.models import Attempt, LanguageModel, Run, ToolCall, Turn
+from subagents.models import Attempt, ExpertVersion, LanguageModel, Run, ToolCall, Turn
 
 
 @dataclass(frozen=True, slots=True)
 class RunView:
     id: str
     spec: ExpertSpec
-    agent_id: int  # the identity of its inner calls
     arguments: Mapping[str, Any]
     turns: tuple[TurnView, ...]
     failed: tuple[Failed, ...]  # attempts at the turn that comes now
@@ -35,13 +35,12 @@ class RunView:
 
 def view(run_id: str, *, now: datetime, read_only: Collection[str] = ()) -> RunView:
     """``read_only``: names of tools that an operator has confirmed to change nothing."""
-    run = Run.objects.select_related("version__expert").get(pk=run_id)
+    run = Run.objects.select_related("version").defer("version__body").get(pk=run_id)
     turns = _turns(run, frozenset(read_only))
     number = len(turns) + 1
     return RunView(
         id=run.id,
-        spec=spec_of(json.loads(run.version.body)),
-        agent_id=run.version.expert.agent_id,
+        spec=spec_of(_body(run.version.hash, run.version_id)),
         arguments=json.loads(run.arguments),
         turns=turns,
         failed=tuple(_failed(a, now) for a in Attempt.objects.filter(run=run, turn_number=number).order_by("id")),
@@ -50,6 +49,12 @@ def view(run_id: str, *, now: datetime, read_only: Collection[str] = ()) -> RunV
         cancel_requested=run.cancel_requested,
         depth=run.depth,
     )
+
+
+@lru_cache(maxsize=256)
+def _body(hash: str, version_id: int) -> Mapping[str, Any]:
+    """A version never changes, and every step of every run asks for it. ``hash`` is the body's."""
+    return dict(json.loads(ExpertVersion.objects.values_list("body", flat=True).get(pk=version_id)))
 
 
 def spec_of(body: Mapping[str, Any]) -> ExpertSpec:

@@ -252,6 +252,7 @@ async def _waiting(engine: Any, count: int) -> dict[str, Any]:
     before = _resident_kb()
     await asyncio.gather(*(runs.drive(run) for run in asleep))
     people_kb = (_resident_kb() - before) / count
+    model_kb, people_kb = max(0.0, model_kb), max(0.0, people_kb)  # less than the noise
     print(f"\nMemory of a waiting run: {model_kb:.0f} KB for its model, {people_kb:.1f} KB for a person (it is a row)")
     return {"runs": count, "kb_for_model": round(model_kb, 1), "kb_for_person": round(people_kb, 1)}
 

@@ -8,6 +8,8 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
+from structlog.testing import capture_logs
 
 from mcpregistry.db import db_call
 from mcpregistry.models import Invocation, Tool
@@ -164,9 +166,17 @@ async def test_what_the_window_cannot_hold_is_refused_and_the_model_concludes(be
         return bench.start()
 
     run = await db_call(prepare)
-    run = await (await worker()).drive(run)
+    with capture_logs() as logged:
+        run = await (await worker()).drive(run)
     assert (run.exit, run.answer) == (Exit.TOKEN_LIMIT, "concluded")
-    assert [c.result for c in await db_call(rows, ToolCall, run)] == [REFUSAL, REFUSAL]
+    asked = await db_call(rows, ToolCall, run)
+    assert [c.result for c in asked] == [REFUSAL, REFUSAL]
+    told = next(entry for entry in logged if entry["event"] == "agent:context")
+    for name in ("projected_tokens", "limit_tokens", "remaining_tokens"):
+        assert asked[0].details[name] == told[name]
+    labels = {"provider": "scripts", "model": "scripts/m", "trigger": "tool_preflight", "outcome": "final"}
+    assert (REGISTRY.get_sample_value("ai_agent_context_guard_events_total", labels) or 0) >= 1
+    assert REGISTRY.get_sample_value("ai_agent_context_guard_remaining_tokens", labels) is not None
 
 
 async def test_money_is_reserved_before_it_is_spent(bench: Bench, worker: Any) -> None:

@@ -2,70 +2,199 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Avg, Count, Q, Sum
+from django.db.models import Avg, Count, F, FloatField, Q, Sum
+from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Cast, Substr
 from django.utils import timezone
 
-from mcpregistry.models import Invocation
+from mcpregistry.domain.wording import Segment, words
+from mcpregistry.models import ApprovalRequest, Invocation
 from subagents.domain.lifecycle import RunState
 from subagents.models import Attempt, ExpertTool, Run, ToolCall, Turn
 
+_MOST_COMPARED = 6
+_START = 400  # characters of a text on the timeline
+_MOST_SAMPLES = 2_000  # newest runs that percentiles are taken of
+
+# What runs used and saved
+
+
+def _saving(name: str) -> Cast:
+    return Cast(KeyTextTransform(name, "savings"), FloatField())
+
+
+def _sums() -> dict[str, Any]:
+    """``cost``, ``saved``, ``money``: None where nothing is known. ``definitions``: for each turn of the caller."""
+    return {
+        "runs": Count("id"),
+        "done": Count("id", filter=Q(state=RunState.DONE)),
+        "failed": Count("id", filter=Q(state=RunState.FAILED)),
+        "open": Count("id", filter=Q(finished_at=None)),
+        "average_cost": Avg("cost"),  # before the next, which takes the column's name
+        "cost": Sum("cost"),
+        "tokens": Sum(F("input_tokens") + F("output_tokens")),
+        "saved": Sum(_saving("context_saved")),
+        "money": Sum(_saving("money_saved")),
+        "reread": Avg(_saving("reread_tax")),
+        "definitions": Avg(_saving("definitions_saved")),
+    }
+
+
+def _recent(days: int) -> Any:
+    """Their query set; with sums it holds other rows than runs."""
+    return Run.objects.filter(created_at__gte=timezone.now() - timedelta(days=days)).order_by()
+
+
+def run_totals(*, days: int = 30) -> dict[str, Any]:
+    """Of all expert tools together, and ``experts``: the same for each, the most used first."""
+    experts = _recent(days).values("expert_name").annotate(**_sums()).order_by("-runs", "expert_name")
+    return _recent(days).aggregate(**_sums()) | {"days": days, "experts": list(experts[:20])}
+
 
 def expert_figures(expert: ExpertTool, *, days: int = 30) -> dict[str, Any]:
-    """Of the last days: runs, how they ended, what they cost and saved; the medians over answered runs."""
-    since = timezone.now() - timedelta(days=days)
-    runs = Run.objects.filter(version__expert=expert, created_at__gte=since)
-    totals = runs.aggregate(
-        runs=Count("id"), done=Count("id", filter=Q(state=RunState.DONE)),
-        failed=Count("id", filter=Q(state=RunState.FAILED)), average_cost=Avg("cost"), cost=Sum("cost"),
-        tokens=Sum("input_tokens"),
-    )  # fmt: skip
-    saved = sorted(
-        each["context_saved"]
-        for each in runs.filter(state=RunState.DONE).values_list("savings", flat=True)[:2000]
-        if "context_saved" in each
-    )
-    middle = saved[len(saved) // 2] if saved else None
-    return totals | {
-        "days": days,
-        "saved": sum(saved),
-        "saved_middle": middle,
-        "costs_more": middle is not None and middle < 0,
-    }
+    """Of the last days: runs, how they ended, what they cost and saved; ``versions``: the same for each.
+
+    ``saved_middle`` (p50) and ``saved_most`` (p95) are tokens of context over answered runs.
+    """
+    runs = _recent(days).filter(version__expert=expert)
+    by_version = list(runs.values("version__number").annotate(**_sums()).order_by("-version__number")[:10])
+    answered = runs.filter(state=RunState.DONE).order_by("-created_at")
+    samples = [
+        (number, kept["context_saved"])
+        for number, kept in answered.values_list("version__number", "savings")[:_MOST_SAMPLES]
+        if "context_saved" in kept
+    ]
+    for row in by_version:
+        row.update(_percentiles(saved for number, saved in samples if number == row["version__number"]))
+    totals = runs.aggregate(**_sums()) | _percentiles(saved for _, saved in samples)
+    middle = totals["saved_middle"]
+    return totals | {"days": days, "versions": by_version, "costs_more": middle is not None and middle < 0}
+
+
+def _percentiles(saved: Iterable[int]) -> dict[str, int | None]:
+    found = sorted(saved)
+    if not found:
+        return {"saved_middle": None, "saved_most": None}
+    return {"saved_middle": found[len(found) // 2], "saved_most": found[min(len(found) - 1, len(found) * 95 // 100)]}
+
+
+# The page of one run
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One row of a run's timeline: a turn, a failed request, or a tool call."""
+    """One row of a run's timeline: a turn, a failed request, or a tool call. Times of one that is out end now."""
 
     kind: str
-    at: Any
+    at: datetime
     row: Any
+    took_ms: float | None = None  # None: it has not begun
+    out: bool = False  # it has begun and not ended
     record: Invocation | None = None
-    share: float = 0.0  # of the run's whole time, in percent
-    offset: float = 0.0
+    request: str = ""  # the question to people, where there is one
+    after: float = 0.0  # seconds since the run's beginning
+    offset: float = 0.0  # of the run's whole time, in percent
+    share: float = 0.0
 
 
-def timeline(run: Run) -> list[Line]:
-    """Turns, failed requests and tool calls in order of their beginnings."""
-    calls = list(ToolCall.objects.filter(run=run).select_related("stored"))
-    records = Invocation.objects.in_bulk([call.invocation for call in calls if call.invocation])
+def timeline(run: Run, *, whole: bool = False) -> list[Line]:
+    """Turns, failed requests and tool calls in order of their beginnings; calls not yet made stand last.
+
+    ``row.start`` is the beginning of a turn's text and of a call's arguments; with ``whole`` all texts are read too.
+    """
+    now = run.finished_at or timezone.now()
+    turns = Turn.objects.filter(run=run).annotate(start=Substr("text", 1, _START))
+    asked_for = ToolCall.objects.filter(run=run).annotate(start=Substr("arguments", 1, _START))
+    if not whole:
+        turns, asked_for = turns.defer("text", "note"), asked_for.defer("arguments", "result")
+    calls = list(asked_for)
+    made = [call.invocation for call in calls if call.invocation]
+    records = Invocation.objects.defer("arguments", "result").in_bulk(made)
+    held = dict(ApprovalRequest.objects.filter(call_id__in=made).values_list("call_id", "pk"))
     lines = [
-        *(Line("turn", turn.started_at, turn) for turn in Turn.objects.filter(run=run).select_related("model")),
-        *(Line("attempt", attempt.at, attempt) for attempt in Attempt.objects.filter(run=run)),
-        *(Line("call", call.started_at or run.created_at, call, records.get(call.invocation)) for call in calls),
+        *(_line("turn", run, turn, turn.started_at, turn.duration_ms) for turn in turns),
+        *(_line("attempt", run, each, _began(each), each.duration_ms) for each in Attempt.objects.filter(run=run)),
+        *(_call_line(run, c, records.get(c.invocation), held.get(c.invocation, ""), now) for c in calls),
     ]
-    order = {"turn": 0, "attempt": 1, "call": 2}
-    return sorted(lines, key=lambda line: (line.at, order[line.kind], getattr(line.row, "index", 0)))
+    return sorted(lines, key=_place)
 
 
-def run_totals(*, days: int = 30) -> dict[str, Any]:
-    """For the overview: runs, cost and saved context of all expert tools."""
-    since = timezone.now() - timedelta(days=days)
-    runs = Run.objects.filter(created_at__gte=since)
-    totals = runs.aggregate(runs=Count("id"), cost=Sum("cost"), open=Count("id", filter=Q(finished_at=None)))
-    saved = runs.filter(state=RunState.DONE).values_list("savings", flat=True)[:5000]
-    return totals | {"days": days, "saved": sum(each.get("context_saved", 0) for each in saved)}
+def _began(attempt: Attempt) -> datetime:
+    return attempt.at - timedelta(milliseconds=attempt.duration_ms)
+
+
+def _call_line(run: Run, call: ToolCall, record: Invocation | None, request: str, now: datetime) -> Line:
+    if call.started_at is None:
+        return Line("call", call.finished_at or now, call)
+    took = ((call.finished_at or now) - call.started_at).total_seconds() * 1000
+    return _line("call", run, call, call.started_at, took, out=call.finished_at is None, record=record, request=request)
+
+
+def _line(kind: str, run: Run, row: Any, at: datetime, took_ms: float, **more: Any) -> Line:
+    began = run.started_at or run.created_at
+    whole = max(((run.finished_at or timezone.now()) - began).total_seconds(), 0.001)
+    after = max(0.0, (at - began).total_seconds())
+    offset = min(99.0, 100 * after / whole)
+    share = min(100 - offset, max(0.4, took_ms / 10 / whole))
+    return Line(
+        kind, at, row, took_ms=took_ms, after=after, offset=round(offset, 2), share=round(share, 2), **more
+    )  # fmt: skip
+
+
+_ORDER = {"turn": 0, "attempt": 1, "call": 2}
+
+
+def _place(line: Line) -> tuple[Any, ...]:
+    planned = line.kind == "call" and line.row.started_at is None
+    index = (line.row.turn_number, line.row.index) if line.kind == "call" else (0, 0)
+    return (planned, index if planned else (0, 0), line.at, _ORDER[line.kind], index)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One of the runs that answered the same question. ``answer``: what differs from the run that is looked at."""
+
+    run: Run
+    models: str
+    turns: int
+    calls: int
+    seconds: float | None
+    answer: Sequence[Segment] = ()
+
+
+def compared(run: Run) -> list[Column]:
+    """This run, the one that it replays, and other replays of that; alone: nothing. The run itself stands first."""
+    family = Q(pk=run.replay_of_id or run.pk) | Q(replay_of=run.replay_of_id or run.pk)
+    others = Run.objects.filter(family).exclude(pk=run.pk).select_related("version").order_by("-created_at")
+    found = list(others[: _MOST_COMPARED - 1])
+    if not found:
+        return []
+    runs = [run, *found]
+    turns: dict[str, list[str]] = {each.pk: [] for each in runs}
+    for run_id, name in Turn.objects.filter(run__in=runs).order_by("number").values_list("run_id", "model_name"):
+        turns[run_id].append(name)
+    made = ToolCall.objects.filter(run__in=runs).order_by().values("run_id").annotate(n=Count("pk"))
+    calls = dict(made.values_list("run_id", "n"))
+    return [
+        Column(
+            run=each, models=", ".join(dict.fromkeys(turns[each.pk])), turns=len(turns[each.pk]),
+            calls=calls.get(each.pk, 0), seconds=_seconds(each), answer=_differs(run, each),
+        )
+        for each in runs
+    ]  # fmt: skip
+
+
+def _seconds(run: Run) -> float | None:
+    return None if run.finished_at is None else (run.finished_at - run.created_at).total_seconds()
+
+
+def _differs(run: Run, other: Run) -> Sequence[Segment]:
+    """``-``: only in the answer that is looked at, ``+``: only in the other."""
+    if run.pk == other.pk or not other.answer:
+        return ()
+    return tuple(words(run.answer, other.answer))

@@ -79,3 +79,19 @@ def duration(seconds: float | None) -> str:
 def hundredths(value: float) -> str:
     """0 to 1 as a whole percentage without its sign, for the width of a bar."""
     return f"{value * 100:.0f}"
+
+
+@register.filter(is_safe=False)
+def dollars(value: float | Decimal | None) -> str:
+    """Small sums with enough digits to see them, negative ones with their sign before: $12.40, -$0.0031, $0.000042."""
+    if value is None:
+        return "-"
+    size = abs(float(value))
+    digits = 2 if size >= 1 or size == 0 else 4 if size >= 0.001 else 6
+    return f"{'-' if value < 0 else ''}${size:,.{digits}f}"
+
+
+@register.filter(is_safe=False)
+def counted(value: float | None) -> str:
+    """A count with its thousands apart: 12,704; a dash for none."""
+    return "-" if value is None else f"{value:,.0f}"

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib import admin
-from django.http import HttpRequest, HttpResponse
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils import timezone
 from unfold.decorators import display
 
 from mcpregistry.admin.base import ReadOnlyAdmin, Verb, actor
+from mcpregistry.domain.errors import NotFound, SlipsnisseError
 from mcpregistry.domain.reveal import reveal
 from mcpregistry.templatetags.slipsnisse import milliseconds
-from subagents.domain.lifecycle import CallState, RunState
-from subagents.models import Run, ToolCall
-from subagents.queries import timeline
-from subagents.runs.answers import doing
+from subagents.domain.lifecycle import CallState, Exit, RunState
+from subagents.models import ExpertVersion, LanguageModel, Run, ToolCall
+from subagents.queries import compared, timeline
+from subagents.runs.answers import doing, seen
 from subagents.services import runs
 
 STATE_COLOURS = {
@@ -35,6 +39,10 @@ CALL_COLOURS = {
     CallState.WAITING.value: "warning",
 }
 
+STEER = "subagents.steer_run"
+_LONGEST_NOTE = 1_000
+_SETTLED = {"done": "noted as done", "failed": "noted as without effect", "repeat": "it is made once more"}
+
 
 def _cancel(request: HttpRequest, run: Run) -> str:
     runs.cancel(run_id=run.pk, actor=actor(request))
@@ -47,58 +55,40 @@ def _wake(request: HttpRequest, run: Run) -> str:
 
 
 def _again(request: HttpRequest, run: Run) -> str:
-    new = runs.replay(run_id=run.pk, actor=actor(request))
-    return f"Started again as {new.pk[:8]} with version {new.version.number} of the expert tool."
+    """POST ``version`` (its number) and ``model`` (its id), both optional."""
+    number, model_id = request.POST.get("version", ""), request.POST.get("model", "")
+    version = ExpertVersion.objects.filter(expert=run.version.expert_id, number=_whole(number)).first()
+    model = LanguageModel.objects.filter(pk=_whole(model_id)).first()
+    if (number and version is None) or (model_id and model is None):
+        raise NotFound("There is no such version or model any more.", remedy="Choose another one.")
+    new = runs.replay(run_id=run.pk, actor=actor(request), version=version, model=model)
+    return f"Started again as {new.pk[:8]}, with version {new.version.number}; it is compared with this run below."
 
 
-def _settler(as_what: str) -> Any:
-    def settle(request: HttpRequest, run: Run) -> str:
-        call = ToolCall.objects.filter(run=run, state=CallState.UNKNOWN).order_by("turn_number", "index").first()
-        if call is None:
-            return "No call of this run is unknown."
-        runs.settle(call_id=call.pk, as_what=as_what, actor=actor(request))
-        return f"{reveal(call.name, 80)}: noted as {as_what}."
-
-    return settle
-
-
-def _has_unknown(run: Run) -> bool:
-    return run.finished_at is None and run.calls.filter(state=CallState.UNKNOWN).exists()
+def _whole(text: str) -> int:
+    return int(text) if text.isdecimal() and len(text) < 10 else 0
 
 
 @admin.register(Run)
 class RunAdmin(ReadOnlyAdmin):
     list_display = (
-        "shown_name",
-        "shown_state",
-        "exit",
-        "caller",
-        "tokens",
-        "shown_cost",
-        "saved",
-        "took",
-        "created_at",
-    )
+        "shown_name", "shown_state", "caller", "tokens", "shown_cost", "saved", "took", "created_at",
+    )  # fmt: skip
     list_filter = ("state", "exit", "origin", "expert_name")
     search_fields = ("=id", "expert_name", "caller", "=call_id")
     search_help_text = "Run id, expert tool, agent or call id"
     sortable_by = ("created_at",)
-    fields = ("origin", "call_id", "depth", "worker", "fence", "wake_at")
+    list_select_related = ("version",)
+    fields = (("origin", "caller"), ("endpoint_slug", "call_id"), ("depth", "fence"), ("worker", "wake_at"))
     change_form_outer_before_template = "admin/subagents/run.html"
     verbs = (
         Verb("cancel", "Cancel", "subagents.run_expert", "cancel", "Stop it, down to the call that is out.", _cancel,
              applies=lambda run: run.finished_at is None, style="danger"),
         Verb("resume", "Wake", "subagents.steer_run", "play_arrow", "Let a worker look at it now.", _wake,
              applies=lambda run: run.finished_at is None),
-        Verb("replay", "Run again", "subagents.run_expert", "replay",
-             "The same question to the newest version, to compare cost and answer.", _again,
+        Verb("replay", "Ask again", "subagents.run_expert", "replay",
+             "The same question once more, to compare cost and answer.", _again,
              applies=lambda run: run.finished_at is not None),
-        Verb("done", "It took effect", "subagents.steer_run", "check", "Of the oldest unknown call.", _settler("done"),
-             applies=_has_unknown),
-        Verb("failed", "It had no effect", "subagents.steer_run", "close", "Of the oldest unknown call.",
-             _settler("failed"), applies=_has_unknown),
-        Verb("repeat", "Make it again", "subagents.steer_run", "redo", "The oldest unknown call, once more.",
-             _settler("repeat"), applies=_has_unknown),
     )  # fmt: skip
 
     @display(description="expert tool")
@@ -106,8 +96,9 @@ class RunAdmin(ReadOnlyAdmin):
         return f"{reveal(run.expert_name)} {run.pk[:8]}"
 
     @display(description="state", label=STATE_COLOURS)
-    def shown_state(self, run: Run) -> str:
-        return run.state
+    def shown_state(self, run: Run) -> tuple[str, str]:
+        ended = run.exit and run.exit not in (Exit.ANSWER, Exit.CANCELLED)
+        return run.state, f"{run.state}: {exit_words(run.exit)}" if ended else run.state
 
     @display(description="tokens")
     def tokens(self, run: Run) -> str:
@@ -120,41 +111,99 @@ class RunAdmin(ReadOnlyAdmin):
     @display(description="context saved")
     def saved(self, run: Run) -> str:
         value = run.savings.get("context_saved")
-        return "" if value is None else f"{value:,}"
+        return "-" if value is None else f"{value:,}"
 
     @display(description="took")
     def took(self, run: Run) -> str:
         if run.finished_at is None:
-            return doing(run)
+            return str(getattr(run, "doing", ""))
         return milliseconds((run.finished_at - run.created_at).total_seconds() * 1000)
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Run]:
+        return super().get_queryset(request).select_related("version", "replay_of", "asks__provider")
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        page = super().get_changelist_instance(request)
+        found = seen([run.pk for run in page.result_list if run.finished_at is None])
+        for run in page.result_list:
+            run.doing = found[run.pk].doing if run.pk in found else ""
+        return page
+
     def overview(self, request: HttpRequest, row: Run) -> dict[str, Any]:
-        return run_context(row, raw=request.GET.get("raw") == "1") | {
-            "live_url": reverse("admin:subagents_run_live", args=[row.pk])
+        raw = request.GET.get("raw") == "1"
+        again = next((url for verb, url in self.verbs_for(request, row) if verb.name == "replay"), "")
+        return run_context(row, steers=request.user.has_perm(STEER), raw=raw) | {
+            "verbs": [(verb, url) for verb, url in self.verbs_for(request, row) if verb.name != "replay"],
+            "live_url": reverse("admin:subagents_run_live", args=[row.pk]),
+            "columns": compared(row),
+            "again_url": again,
+            "versions": row.version.expert.versions.defer("body")[:20] if again else (),
+            "models": _askable() if again else (),
         }
 
     def get_urls(self) -> list[URLPattern]:
-        live = self.admin_site.admin_view(self.live_view)
-        return [path("<path:object_id>/live/", live, name="subagents_run_live"), *super().get_urls()]
+        live, settle = self.admin_site.admin_view(self.live_view), self.admin_site.admin_view(self.settle_view)
+        return [
+            path("<path:object_id>/live/", live, name="subagents_run_live"),
+            path("<path:object_id>/calls/<int:call_id>/<slug:what>/", settle, name="subagents_run_settle"),
+            *super().get_urls(),
+        ]
 
     def live_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """The timeline alone, for the page to look again; 286 tells htmx to stop when the run has ended."""
+        """The timeline alone, for the page to look again; 286 tells it that the run has ended."""
         row = self.get_object(request, object_id)
         if row is None or not self.has_view_permission(request, row):
             return HttpResponse(status=404)
-        answer = TemplateResponse(request, "admin/subagents/timeline.html", run_context(row))
+        context = run_context(row, steers=request.user.has_perm(STEER))
+        answer = TemplateResponse(request, "admin/subagents/timeline.html", context)
         answer.status_code = 286 if row.finished_at else 200
         return answer
 
+    def settle_view(self, request: HttpRequest, object_id: str, call_id: int, what: str) -> HttpResponse:
+        """What became of one unknown call: done, failed, or once more; POST ``note`` is for the model."""
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        row = self.get_object(request, object_id)
+        call = ToolCall.objects.filter(run=row, pk=call_id).first() if row else None
+        if row is None or call is None:
+            raise Http404
+        if not request.user.has_perm(STEER):
+            raise PermissionDenied
+        back = reverse("admin:subagents_run_change", args=[row.pk])
+        try:
+            note = request.POST.get("note", "")[:_LONGEST_NOTE]
+            runs.settle(call_id=call.pk, as_what=what, actor=actor(request), note=note)
+        except SlipsnisseError as error:
+            return self._refused(request, error, back)
+        self.message_user(request, f"{reveal(call.name, 80)}: {_SETTLED[what]}.", messages.SUCCESS)
+        return HttpResponseRedirect(back)
 
-def run_context(run: Run, *, raw: bool = False) -> dict[str, Any]:
+
+def _askable() -> QuerySet[LanguageModel]:
+    return LanguageModel.objects.filter(enabled=True, provider__enabled=True).select_related("provider")
+
+
+def exit_words(exit: str) -> str:
+    """The reason of an end as people say it: EXIT-MODEL-ERROR is "model error"."""
+    return exit.removeprefix("EXIT-").replace("-", " ").lower()
+
+
+def run_context(run: Run, *, steers: bool, raw: bool = False) -> dict[str, Any]:
+    """``steers``: whether this person may settle unknown calls."""
+    lines = timeline(run, whole=raw)
+    for line in lines:
+        if line.kind == "call":
+            line.row.colour = CALL_COLOURS.get(line.row.state, "info")
+    unknown = [line for line in lines if line.kind == "call" and line.row.state == CallState.UNKNOWN]
     return {
         "run": run,
         "raw": raw,
-        "lines": timeline(run),
+        "lines": lines,
+        "unknown": unknown,
+        "settles": steers and run.finished_at is None,
+        "last_turn": max((line.row.number for line in lines if line.kind == "turn"), default=0),
         "state_colour": STATE_COLOURS.get(run.state, ""),
-        "call_colours": CALL_COLOURS,
+        "ended": exit_words(run.exit),
         "doing": "" if run.finished_at else doing(run),
-        "tokens": run.input_tokens + run.output_tokens,
-        "seconds": ((run.finished_at or run.created_at) - run.created_at).total_seconds(),
+        "seconds": ((run.finished_at or timezone.now()) - run.created_at).total_seconds(),
     }

@@ -28,6 +28,9 @@ class ToolChoice(models.TextChoices):
     REQUIRED = "required", "The model must call a tool"
 
 
+_TEST_FIELDS = ("test_asked_at", "tested_at", "test_model", "test_answer", "test_error", "test_ms")
+
+
 class Provider(models.Model):
     """An account at a provider: where it is, and the key, sealed with the row."""
 
@@ -51,17 +54,28 @@ class Provider(models.Model):
         default=60, validators=[MinValueValidator(1), MaxValueValidator(3600)], help_text="Seconds for one answer."
     )
     enabled = models.BooleanField(default=True)
+    test_asked_at = models.DateTimeField(null=True, blank=True, editable=False)
+    tested_at = models.DateTimeField(null=True, blank=True, editable=False)
+    test_model = models.CharField(max_length=200, blank=True, editable=False)
+    test_answer = models.TextField(blank=True, editable=False)
+    test_error = models.TextField(blank=True, editable=False)
+    test_ms = models.FloatField(null=True, blank=True, editable=False)
     created_at = models.DateTimeField(auto_now_add=True)
 
     key = Sealed("sealed_key", str)
     headers = Sealed("sealed_headers", dict)
-    history = HistoricalRecords(excluded_fields=["sealed_key", "sealed_headers"])
+    history = HistoricalRecords(excluded_fields=["sealed_key", "sealed_headers", *_TEST_FIELDS])
 
     class Meta:
         ordering = ["slug"]
 
     def __str__(self) -> str:
         return self.slug
+
+    @property
+    def being_tested(self) -> bool:
+        """Somebody has asked for a test that no worker has finished so far."""
+        return self.test_asked_at is not None and (self.tested_at is None or self.tested_at < self.test_asked_at)
 
 
 def _price() -> models.DecimalField:

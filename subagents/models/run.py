@@ -32,6 +32,11 @@ class Run(models.Model):
     origin = models.CharField(max_length=10, help_text="call, rest, command or replay")
     call_id = models.CharField(max_length=32, blank=True, help_text="The call that started it.")
     parent = models.ForeignKey("self", null=True, blank=True, on_delete=models.SET_NULL, related_name="children")
+    replay_of = models.ForeignKey("self", null=True, blank=True, on_delete=models.SET_NULL, related_name="replays")
+    asks = models.ForeignKey(
+        LanguageModel, null=True, blank=True, on_delete=models.PROTECT, related_name="+",
+        help_text="A replay's own model, in place of those of its version.",
+    )  # fmt: skip
     depth = models.PositiveSmallIntegerField(default=0)
     worker = models.CharField(max_length=100, blank=True)
     fence = models.PositiveIntegerField(default=0)

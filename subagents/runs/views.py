@@ -40,7 +40,7 @@ def view(run_id: str, *, now: datetime, read_only: Collection[str] = ()) -> RunV
     number = len(turns) + 1
     return RunView(
         id=run.id,
-        spec=spec_of(_body(run.version.hash, run.version_id)),
+        spec=spec_of(_body_of(run)),
         arguments=json.loads(run.arguments),
         turns=turns,
         failed=tuple(_failed(a, now) for a in Attempt.objects.filter(run=run, turn_number=number).order_by("id")),
@@ -49,6 +49,12 @@ def view(run_id: str, *, now: datetime, read_only: Collection[str] = ()) -> RunV
         cancel_requested=run.cancel_requested,
         depth=run.depth,
     )
+
+
+def _body_of(run: Run) -> Mapping[str, Any]:
+    """The run's version; a replay may ask a model of its own."""
+    body = _body(run.version.hash, run.version_id)
+    return {**body, "targets": [run.asks_id]} if run.asks_id else body
 
 
 @lru_cache(maxsize=256)

@@ -84,4 +84,6 @@ def delete_model(*, model: LanguageModel, actor: str) -> None:
 
 def _in_use(error: ProtectedError) -> Conflict:
     names = ", ".join(sorted({str(row.expert) for row in error.protected_objects if hasattr(row, "expert")}))
+    if not names:
+        return Conflict("Replays that asked it are on record.", remedy="Switch it off instead; they go with retention.")
     return Conflict(f"It is asked by {names}.", remedy="Choose another model there first.")

@@ -23,27 +23,29 @@ from mcpregistry.services.snapshots import current_revision
 from mcpregistry.services.wakeups import send
 from subagents.domain.chains import MAX_DEPTH
 from subagents.domain.lifecycle import CallState, RunState
-from subagents.models import ExpertTool, ExpertVersion, Run, ToolCall
+from subagents.models import ExpertTool, ExpertVersion, LanguageModel, Run, ToolCall
 from subagents.services.readiness import obstacles
 
 
 @transaction.atomic
 def start(
     *, expert: str, arguments: Mapping[str, Any], origin: str, caller: str = "", endpoint: str = "", call_id: str = "",
-    parent: str = "", version: ExpertVersion | None = None,
+    parent: str = "", version: ExpertVersion | None = None, replay_of: str = "", asks: LanguageModel | None = None,
 ) -> Run:  # fmt: skip
     """A queued run; a worker is woken once it is committed. Raises before anything is spent.
 
     NotFound, ArgumentsInvalid, Denied (too deep, or a model, its key or a tool of the whitelist is missing).
+    ``asks``: a model in place of the version's own.
     """
     version = version or _newest(expert)
-    body = json.loads(version.body)
+    body = json.loads(version.body) | ({"targets": [asks.pk]} if asks else {})
     arguments = _with_defaults(body["input_schema"], arguments)
     _check(version, body, arguments)
     depth = _depth(parent, expert)
     run = Run.objects.create(
         id=secrets.token_hex(16), version=version, expert_name=body["name"], arguments=canonical(arguments),
         origin=origin, caller=caller, endpoint_slug=endpoint, call_id=call_id, parent_id=parent or None, depth=depth,
+        replay_of_id=replay_of or None, asks=asks,
         created_at=timezone.now(), revision=current_revision(),
     )  # fmt: skip
     transaction.on_commit(lambda: wake(run.pk))
@@ -215,11 +217,37 @@ def resume(*, run_id: str, actor: str) -> Run:
     return run
 
 
-def replay(*, run_id: str, actor: str, version: ExpertVersion | None = None) -> Run:
-    """The same question once more, to the newest or another version, to compare cost and answer."""
-    old = Run.objects.filter(pk=run_id).first()
+@transaction.atomic
+def replay(*, run_id: str, actor: str, version: ExpertVersion | None = None, model: LanguageModel | None = None) -> Run:
+    """The same question once more, to the newest or another version, or to a model that it would not ask.
+
+    To compare cost and answer: every replay hangs on the run that was asked first. Raises as ``start`` does, and
+    Conflict when the question is gone, ConfigInvalid for a version of another tool or a model without prices
+    under a money budget.
+    """
+    old = Run.objects.select_related("version").filter(pk=run_id).first()
     if old is None:
         raise NotFound("There is no such run.", remedy="Look at the list of runs.")
-    return start(
-        expert=old.expert_name, arguments=json.loads(old.arguments), origin="replay", caller=actor[:63], version=version
-    )
+    if old.arguments == "{}" and old.answer == "" and old.state == RunState.DONE:
+        raise Conflict("Retention has erased the question of this run.", remedy="Replay a younger one.")
+    version = version or _newest(old.expert_name)
+    _check_replay(old, version, model)
+    run = start(
+        expert=old.expert_name, arguments=json.loads(old.arguments), origin="replay", caller=actor[:63],
+        version=version, replay_of=old.replay_of_id or old.pk, asks=model,
+    )  # fmt: skip
+    audit.record(
+        kind="run.replayed", actor=actor, subject=f"run:{run.pk}", of=old.pk, version=version.number,
+        model=str(model) if model else "",
+    )  # fmt: skip
+    return run
+
+
+def _check_replay(old: Run, version: ExpertVersion, model: LanguageModel | None) -> None:
+    if version.expert_id != old.version.expert_id:
+        raise ConfigInvalid("This version is one of another expert tool.", remedy="Choose one of this tool.")
+    if model is not None and not model.priced and json.loads(version.body).get("max_cost") is not None:
+        raise ConfigInvalid(
+            f"This version has a money budget, and {model} has no prices.",
+            remedy="Enter its prices, or choose another model or version.",
+        )

@@ -42,7 +42,6 @@ VERBS = {
     ("permit", "revoke"): APPROVER, ("agent", "token"): ADMIN, ("token", "revoke"): ADMIN,
     ("channel", "test"): ADMIN, ("delivery", "redeliver"): ADMIN,
     ("run", "cancel"): OPERATOR, ("run", "resume"): OPERATOR, ("run", "replay"): OPERATOR,
-    ("run", "done"): OPERATOR, ("run", "failed"): OPERATOR, ("run", "repeat"): OPERATOR,
 }  # fmt: skip
 
 

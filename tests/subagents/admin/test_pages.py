@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group, User
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from mcpregistry.models import Agent, AuditEntry, Definition, Endpoint, Grant, Server, Tool
 from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.models import ExpertTool, LanguageModel, Provider, Run, ToolCall, Turn
+from subagents.runs.views import view
 from subagents.services import experts, runs
 
 LIST = "/admin/subagents/experttool/"
@@ -166,16 +169,35 @@ def test_the_live_part_stops_when_the_run_has_ended(run: Run) -> None:
     assert client.get(f"/admin/subagents/run/{run.pk}/live/").status_code == 286
 
 
-def test_an_operator_settles_and_cancels_a_viewer_does_not(run: Run) -> None:
-    page = f"/admin/subagents/run/{run.pk}/do/"
+def test_an_operator_settles_each_call_and_cancels_a_viewer_does_not(run: Run) -> None:
+    page, second = f"/admin/subagents/run/{run.pk}/", ToolCall.objects.get()
+    second.pk, second.index = None, 1
+    second.save()
     viewer, operator = client_as("viewer"), client_as("operator")
-    assert viewer.post(f"{page}done/").status_code == 403
-    assert operator.post(f"{page}done/").status_code == 302
-    assert ToolCall.objects.get().state == CallState.DONE
-    assert viewer.post(f"{page}cancel/").status_code == 403
-    assert operator.get(f"{page}cancel/").status_code == 405
-    operator.post(f"{page}cancel/")
+    settle = f"{page}calls/{second.pk}/done/"
+    assert viewer.post(settle).status_code == 403
+    assert operator.get(settle).status_code == 405
+    assert settle in operator.get(f"{page}change/").content.decode()
+    assert settle not in viewer.get(f"{page}change/").content.decode()
+    assert operator.post(settle, {"note": "I looked."}).status_code == 302
+    assert list(ToolCall.objects.values_list("index", "state")) == [(0, "unknown"), (1, "done")]
+    assert "I looked." in ToolCall.objects.get(pk=second.pk).result
+    assert viewer.post(f"{page}do/cancel/").status_code == 403
+    assert operator.get(f"{page}do/cancel/").status_code == 405
+    operator.post(f"{page}do/cancel/")
     assert Run.objects.get().cancel_requested
+
+
+def test_what_cannot_be_settled_is_said_and_nothing_changes(run: Run, model: LanguageModel) -> None:
+    operator, call = client_as("operator"), ToolCall.objects.get()
+    page = f"/admin/subagents/run/{run.pk}/calls/"
+    assert operator.post(f"{page}999999/done/").status_code == 404
+    assert "Choose one of them" in operator.post(f"{page}{call.pk}/nonsense/", follow=True).content.decode()
+    Turn.objects.create(run=run, number=2, model_name="m", finish="stop", started_at=timezone.now(), duration_ms=1)
+    assert "gone on since" in operator.post(f"{page}{call.pk}/repeat/", follow=True).content.decode()
+    Run.objects.update(finished_at=timezone.now(), state=RunState.DONE)
+    assert "has ended" in operator.post(f"{page}{call.pk}/done/", follow=True).content.decode()
+    assert ToolCall.objects.get().state == CallState.UNKNOWN
 
 
 def test_running_again_starts_a_new_run_of_the_newest_version(
@@ -183,6 +205,81 @@ def test_running_again_starts_a_new_run_of_the_newest_version(
 ) -> None:
     expert.max_steps = 4
     experts.save_expert(expert=expert, targets=[model], actor="test")
-    Run.objects.update(finished_at=timezone.now(), state=RunState.DONE)
+    Run.objects.update(finished_at=timezone.now(), state=RunState.DONE, answer="Yes.")
     client_as("operator").post(f"/admin/subagents/run/{run.pk}/do/replay/")
     assert list(Run.objects.order_by("created_at").values_list("version__number", flat=True)) == [1, 2]
+
+
+def ended(run: Run, answer: str) -> None:
+    Run.objects.filter(pk=run.pk).update(
+        finished_at=timezone.now(), state=RunState.DONE, exit=Exit.ANSWER, answer=answer
+    )
+
+
+def test_asked_again_with_another_model_and_the_first_version_it_is_compared(
+    run: Run, expert: ExpertTool, model: LanguageModel
+) -> None:
+    expert.max_steps = 4
+    experts.save_expert(expert=expert, targets=[model], actor="test")
+    other = LanguageModel.objects.create(provider=model.provider, name="large")
+    ended(run, "There are three files.")
+    operator, page = client_as("operator"), f"/admin/subagents/run/{run.pk}/"
+    operator.post(f"{page}do/replay/", {"version": "1", "model": other.pk})
+    again = Run.objects.exclude(pk=run.pk).get()
+    assert (again.version.number, again.asks, again.replay_of, again.origin) == (1, other, run, "replay")
+    assert [target.label for target in view(again.pk, now=timezone.now()).spec.targets] == ["acme/large"]
+    assert AuditEntry.objects.filter(kind="run.replayed", subject=f"run:{again.pk}").exists()
+    ended(again, "There are four files.")
+    shown = " ".join(operator.get(f"{page}change/").content.decode().split())
+    assert "There are <del>three</del><ins>four</ins> files." in shown
+    back = " ".join(operator.get(f"/admin/subagents/run/{again.pk}/change/").content.decode().split())
+    assert "There are <del>four</del><ins>three</ins> files." in back
+
+
+@pytest.mark.parametrize("order", [{"version": "9"}, {"model": "999999"}, {"version": "x" * 50}, {"version": "-1"}])
+def test_no_such_version_or_model_starts_nothing(run: Run, order: dict[str, str]) -> None:
+    ended(run, "Yes.")
+    answer = client_as("operator").post(f"/admin/subagents/run/{run.pk}/do/replay/", order, follow=True)
+    assert "There is no such version or model" in answer.content.decode()
+    assert Run.objects.count() == 1
+
+
+def test_a_money_budget_refuses_a_replay_on_a_model_without_prices(
+    run: Run, expert: ExpertTool, model: LanguageModel
+) -> None:
+    LanguageModel.objects.filter(pk=model.pk).update(input_price=1, output_price=5)
+    model.refresh_from_db()
+    expert.max_cost = Decimal(1)
+    experts.save_expert(expert=expert, targets=[model], actor="test")
+    free = LanguageModel.objects.create(provider=model.provider, name="unpriced")
+    ended(run, "Yes.")
+    answer = client_as("operator").post(f"/admin/subagents/run/{run.pk}/do/replay/", {"model": free.pk}, follow=True)
+    assert "has no prices" in answer.content.decode()
+    assert Run.objects.count() == 1
+
+
+def test_the_page_and_the_list_keep_their_budget_when_rows_multiply(run: Run, model: LanguageModel) -> None:
+    viewer, page = client_as("viewer"), f"/admin/subagents/run/{run.pk}/change/"
+
+    def asked(url: str) -> int:
+        with CaptureQueriesContext(connection) as questions:
+            assert viewer.get(url).status_code == 200
+        return len(questions)
+
+    ToolCall.objects.update(invocation="i")
+    before = asked(page), asked("/admin/subagents/run/")
+    now = timezone.now()
+    ToolCall.objects.bulk_create(
+        ToolCall(run=run, turn_number=2, index=index, provider_id="c", name="git__log", arguments="{}",
+                 state=CallState.DONE, started_at=now, finished_at=now, result="x" * 5_000, invocation=f"i{index}")
+        for index in range(200)
+    )  # fmt: skip
+    Run.objects.bulk_create(
+        Run(id=f"r{number}", version=run.version, expert_name="digest", arguments="{}", origin="rest", created_at=now)
+        for number in range(1_000)
+    )
+    assert (asked(page), asked("/admin/subagents/run/")) == before
+    assert max(before) <= 24
+    with CaptureQueriesContext(connection) as questions:
+        viewer.get(f"/admin/subagents/run/{run.pk}/live/")
+    assert not any('"subagents_toolcall"."result"' in question["sql"] for question in questions)

@@ -10,7 +10,7 @@ from mcpregistry.domain.reveal import reveal
 
 
 class Calls(models.QuerySet["Invocation"]):
-    def open(self) -> Calls:
+    def open(self) -> models.QuerySet[Invocation]:
         """Those without an end, by their partial index: SQLite uses it only for its very condition, in literal words."""
         return self.extra(where=["mcpregistry_invocation.state IN ('pending', 'ready', 'dispatched')"])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django.db import models
+from django.db import connection, models
 from django.utils import timezone
 
 from mcpregistry.models import (
@@ -80,10 +80,11 @@ def poison() -> None:
         row["description"] = f"{row['description']} changed\n{POLYGLOTS[0]}"
     definitions.observe(server=server, listed=listed)
     for text in POLYGLOTS:
-        audit.record(kind=text[:40], actor=text, subject=text, more=text)
+        audit.record(kind=_storable(text[:40]), actor=text, subject=text, more=text)
     ServerTest.objects.update(timings={POLYGLOTS[0]: 1.0}, requested_at=timezone.now())
     Grant.objects.update(argument_pins={POLYGLOTS[1]: POLYGLOTS[0]})
-    Server.objects.filter(slug="browser").update(command=["sh", *POLYGLOTS], cwd=POLYGLOTS[0])
+    command = ["sh", *map(_storable, POLYGLOTS)]
+    Server.objects.filter(slug="browser").update(command=command, cwd=POLYGLOTS[0])
 
 
 def first_hostile() -> dict[type[models.Model], models.Model]:
@@ -102,5 +103,10 @@ def _columns(model: type[models.Model]) -> list[models.Field]:
 
 
 def _text(field: models.Field, number: int) -> str:
-    text = POLYGLOTS[number % len(POLYGLOTS)]
+    text = _storable(POLYGLOTS[number % len(POLYGLOTS)])
     return text[: field.max_length] if not field.unique else f"{number}{text}"[: field.max_length]
+
+
+def _storable(text: str) -> str:
+    """PostgreSQL has no NUL in any text: no such row can be there."""
+    return text if connection.vendor == "sqlite" else text.replace("\x00", "")

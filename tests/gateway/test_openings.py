@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +31,6 @@ stage.endpoint(instructions="Ask first.")
 stage.agent("local", stage.fake("echo", listed("echo", "pid")))
 stage.endpoint("plain")
 """
-SILENT = """
-import django; django.setup()
-from mcpregistry.models import Endpoint
-Endpoint.objects.update(instructions="")
-"""
-TALKING = SILENT.replace('""', '"Ask first."')
-CHANGE = """
-import django; django.setup()
-from mcpregistry.models import Endpoint
-Endpoint.objects.update(naming_style="single", instructions="Ask twice.")
-"""
-
-
 WEB = """
 import asyncio
 from controlplane.asgi import application
@@ -63,12 +53,22 @@ asyncio.run(run())
 
 
 class OwnSite:
-    def __init__(self) -> None:
+    """Its configuration is changed as by another program: with SQL."""
+
+    def __init__(self, like: OwnSite | None = None) -> None:
         self.var = folder()
         self.env = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
         self.env |= {"SLIPSNISSE_VAR": str(self.var), "PYTHONPATH": str(ROOT)}
+        if like:
+            shutil.copytree(like.var, self.var, dirs_exist_ok=True, ignore=shutil.ignore_patterns("openings"))
+            return
         self.run("manage.py", "migrate", "--verbosity=0")
         self.run("-c", ROWS)
+
+    def change(self, assignments: str) -> None:
+        """Of every endpoint."""
+        with closing(sqlite3.connect(self.var / "slipsnisse.sqlite3", timeout=20)) as database, database:
+            database.execute(f"UPDATE mcpregistry_endpoint SET {assignments}")
 
     def run(self, *arguments: str) -> None:
         subprocess.run([sys.executable, *arguments], cwd=ROOT, env=self.env, check=True, stdout=subprocess.DEVNULL)
@@ -154,7 +154,7 @@ async def test_the_very_first_start_answers_an_opening_with_what_a_web_process_k
 
     told = await opened()
     assert "mark" not in told["result"]
-    own.run("-c", SILENT)
+    own.change("instructions = ''")
     try:
         first = (await opened())["result"]
         assert first.pop("mark") == 1
@@ -162,7 +162,7 @@ async def test_the_very_first_start_answers_an_opening_with_what_a_web_process_k
         common.unlink()
         assert (await opened())["result"] == first
     finally:
-        own.run("-c", TALKING)
+        own.change("instructions = 'Ask first.'")
 
 
 async def test_damaged_kept_bytes_are_no_obstacle(own):
@@ -200,14 +200,14 @@ async def test_a_probe_and_then_a_handshake_on_one_pipe_get_what_the_sdk_says(ow
         assert answers[1]["result"]["protocolVersion"] == "2025-06-18"
 
 
-async def test_nothing_stale_is_said_after_a_change():
-    own = OwnSite()
+async def test_nothing_stale_is_said_after_a_change(own):
+    own = OwnSite(like=own)
     parameters = own.runmcp("--cwd", str(folder()))
     for _ in range(2):
         async with raw_host(parameters) as host:
             opened, tools = await converse(host, "legacy")
     assert opened["result"]["instructions"] == "Ask first."
-    own.run("-c", CHANGE)
+    own.change("naming_style = 'single', instructions = 'Ask twice.'")
     async with raw_host(parameters) as host:
         opened, tools = await converse(host, "legacy")
     assert opened["result"]["instructions"] == "Ask twice."

@@ -24,8 +24,10 @@ from django.utils.functional import cached_property
 from unfold.admin import ModelAdmin
 from unfold.widgets import UnfoldAdminTextareaWidget
 
-from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.admin.fields import MASK, masked
+from mcpregistry.domain.errors import ConfigInvalid, SlipsnisseError
 from mcpregistry.domain.reveal import LIMIT, reveal
+from mcpregistry.models.sealing import Sealed
 
 # History columns that hold sealed secrets: that they changed is told, what they held is not.
 _SEALED = {"sealed_env": "env", "sealed_headers": "headers", "sealed_value": "value"}
@@ -74,9 +76,15 @@ class RecordAdmin(ModelAdmin):
 
     verbs: tuple[Verb, ...] = ()
     change_form_outer_before_template = "admin/mcpregistry/record.html"
-    formfield_overrides = {models.TextField: {"widget": UnfoldAdminTextareaWidget(attrs={"rows": 3})}}
+    formfield_overrides: dict[Any, Any] = {models.TextField: {"widget": UnfoldAdminTextareaWidget(attrs={"rows": 3})}}
     list_per_page = 50
     list_filter_sheet = True
+
+    def __init__(self, model: type[models.Model], admin_site: Any) -> None:
+        super().__init__(model, admin_site)
+        for name, sealed in vars(model).items():
+            if isinstance(sealed, Sealed):  # Django asks us before the record: so nobody reads what is sealed
+                setattr(self, name, _told(name))
 
     def save(self, request: HttpRequest, row: Any, form: ModelForm) -> None:
         """Call the service that saves this kind of record."""
@@ -207,6 +215,22 @@ class RecordAdmin(ModelAdmin):
             "back": reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_change", args=[quote(row.pk)]),
         }
         return TemplateResponse(request, "admin/mcpregistry/history.html", context)
+
+
+def _told(name: str) -> Callable[[Any], str]:
+    """How a sealed column looks to whoever may only look: the names in it, or whether it is set."""
+
+    def told(row: Any) -> str:
+        try:
+            held = getattr(row, name)
+        except ConfigInvalid:
+            return "stored, but it no longer opens"
+        if isinstance(held, dict):
+            return masked(held)
+        return MASK if held else ""
+
+    told.short_description = name.replace("_", " ")  # type: ignore[attr-defined]
+    return told
 
 
 class ReadOnlyAdmin(RecordAdmin):

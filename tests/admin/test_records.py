@@ -6,13 +6,17 @@ import json
 from datetime import timedelta
 
 import pytest
+from django.contrib import admin
 from django.urls import reverse
 from django.utils import timezone
 
 from controlplane.dashboard import next_step
 from mcpregistry import queries
 from mcpregistry.models import Agent, AuditEntry, Invocation, Server, guards
+from mcpregistry.models.sealing import Sealed
 from mcpregistry.services import audit, servers
+from mcpregistry.services.roles import ROLES
+from subagents.models import Provider
 from tests.admin.conftest import ClientOf
 from tests.fakes.seed import ACTOR, Site
 
@@ -191,3 +195,22 @@ def test_percentiles_are_those_of_the_last_day(site: Site) -> None:
     assert figures == queries.CallFigures(calls=100, errors=1, p50=51.0, p95=96.0)
     assert figures.error_rate == 0.01
     assert queries.call_figures(now=now, server=site.servers["time"]) == queries.CallFigures()
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_nobody_reads_a_sealed_value_on_the_page_of_a_record(client_of: ClientOf, site: Site, role: str) -> None:
+    """Also not whoever may only look: for them a page shows attributes of the record instead of a form."""
+    client, looked_at = client_of(role), 0
+    Provider.objects.create(slug="acme", kind="openai")
+    for model in admin.site._registry:
+        for name in [name for name, sealed in vars(model).items() if isinstance(sealed, Sealed)]:
+            row = model._default_manager.first()
+            if row is None or name in ("extra", "rest"):  # of files; no page has a field for them
+                continue
+            setattr(row, name, "sealed-canary" if isinstance(getattr(row, name), str) else {"NAME": "sealed-canary"})
+            model._default_manager.filter(pk=row.pk).update(**{f"sealed_{name}": getattr(row, f"sealed_{name}")})
+            for what in ("change", "history"):
+                address = reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_{what}", args=[row.pk])
+                assert "sealed-canary" not in client.get(address).content.decode(), (model, name)
+            looked_at += 1
+    assert looked_at >= 6  # env and headers of servers, credentials, channels, keys and headers of providers

@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from mcpregistry import queries, queries_approvals
 from mcpregistry.models import Agent, Server
+from subagents.queries import run_totals
 
 _CHART_HEIGHT = 100.0
 
@@ -22,6 +23,8 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
         context |= {"servers": queries.server_counts(), "waiting": queries.waiting_count(), "next_step": next_step()}
     if may("mcpregistry.view_approvalrequest"):
         context["held"] = queries_approvals.waiting_total()
+    if may("subagents.view_run"):
+        context["expert_runs"] = run_totals()
     if may("mcpregistry.view_invocation"):
         context |= {
             "figures": queries.call_figures(now=now),

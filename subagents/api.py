@@ -27,7 +27,7 @@ from mcpregistry.domain.errors import NotFound
 from mcpregistry.domain.reveal import reveal
 from subagents.domain.lifecycle import RunState
 from subagents.models import ExpertTool, Run, ToolCall, Turn
-from subagents.queries import expert_figures
+from subagents.queries import expert_figures, run_totals
 from subagents.runs.answers import doing
 from subagents.services import accounting, runs
 from subagents.services.experts import schema_of
@@ -37,6 +37,7 @@ TABLE.update(
         "GET /experts": Rule("subagents.view_experttool"),
         "GET /experts/{name}": Rule("subagents.view_experttool"),
         "POST /experts/{name}/runs": Rule("subagents.run_expert", agent=True),
+        "GET /savings": Rule("subagents.view_run"),
         "GET /runs": Rule("subagents.view_run", agent=True),
         "GET /runs/{run_id}": Rule("subagents.view_run", agent=True),
         "GET /runs/{run_id}/events": Rule("subagents.view_run", agent=True),
@@ -122,6 +123,28 @@ class SettleOrder(Schema):
     note: Annotated[Text, Field(max_length=1000)] = ""
 
 
+class Sums(Schema):
+    runs: int
+    done: int
+    failed: int
+    open: int
+    cost: float | None = Field(description="US dollars; null when nothing is known.")
+    tokens: int | None
+    saved: float | None = Field(description="Tokens kept out of the callers' contexts; negative when it cost more.")
+    definitions: float | None = Field(description="Tokens of definitions saved on each turn of a caller, on average.")
+    money: float | None = Field(description="US dollars against the callers' model, an estimate; null without one.")
+    reread: float | None = Field(description="Tokens read over all turns for each token that there was to read.")
+
+
+class ExpertSums(Sums):
+    expert_name: str
+
+
+class SavingsOut(Sums):
+    days: int
+    experts: list[ExpertSums] = Field(description="The twenty most used.")
+
+
 class Entries(Schema):
     items: list[dict[str, Any]]
 
@@ -201,6 +224,14 @@ def start_run(request: HttpRequest, name: Name, payload: RunOrder) -> Status[Run
         raise NotFound(f"There is no expert tool '{name}'.")
     caller = who.agent.slug if who.agent is not None else ""
     return Status(202, _run(runs.start(expert=name, arguments=payload.arguments, origin="rest", caller=caller)))
+
+
+@router.get("/savings", response=SavingsOut)
+def get_savings(
+    request: HttpRequest, *, days: Annotated[int, Query(ge=1, le=365, description="Looking back from now.")] = 30
+) -> SavingsOut:
+    """What all expert tools together used and saved, and each of them. Estimates, as on the overview."""
+    return SavingsOut(**run_totals(days=days))
 
 
 @router.get("/runs", response=Page[RunOut])

@@ -62,7 +62,7 @@ def expert_figures(expert: ExpertTool, *, days: int = 30) -> dict[str, Any]:
     ``saved_middle`` (p50) and ``saved_most`` (p95) are tokens of context over answered runs.
     """
     runs = _recent(days).filter(version__expert=expert)
-    by_version = list(runs.values("version__number").annotate(**_sums()).order_by("-version__number")[:10])
+    by_version = list(runs.values(number=F("version__number")).annotate(**_sums()).order_by("-number")[:10])
     answered = runs.filter(state=RunState.DONE).order_by("-created_at")
     samples = [
         (number, kept["context_saved"])
@@ -70,7 +70,7 @@ def expert_figures(expert: ExpertTool, *, days: int = 30) -> dict[str, Any]:
         if "context_saved" in kept
     ]
     for row in by_version:
-        row.update(_percentiles(saved for number, saved in samples if number == row["version__number"]))
+        row.update(_percentiles(saved for number, saved in samples if number == row["number"]))
     totals = runs.aggregate(**_sums()) | _percentiles(saved for _, saved in samples)
     middle = totals["saved_middle"]
     return totals | {"days": days, "versions": by_version, "costs_more": middle is not None and middle < 0}

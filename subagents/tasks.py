@@ -14,6 +14,7 @@ from mcpregistry.services.connections import process_name
 from mcpregistry.tasks import background
 from subagents.llm.tokens import REFERENCE, counter
 from subagents.models import ExpertTool
+from subagents.runs import probing
 from subagents.runs.engine import RunEngine
 from subagents.services import retention, runs
 
@@ -28,6 +29,12 @@ def advance_run(run_id: str) -> None:
     """Work on the run as far as it goes. Returns at once; the loop thread does it."""
     engine = _runs()
     background().soon(engine.wake, run_id)
+
+
+@shared_task
+def test_provider(provider_id: int, model_id: int) -> None:
+    """Ask one model of the provider for a word; the answer is noted with the provider. Returns at once."""
+    background().soon(probing.begin, provider_id, model_id)
 
 
 @shared_task

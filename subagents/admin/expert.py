@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from django import forms
 from django.contrib import admin
+from django.db import models
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
@@ -13,20 +15,28 @@ from unfold.decorators import display
 from unfold.widgets import UnfoldAdminSelectMultipleWidget, UnfoldAdminSelectWidget
 
 from mcpregistry.admin.base import RecordAdmin, actor
+from mcpregistry.domain.comparison import readable
+from mcpregistry.domain.wording import Rewording, words
 from mcpregistry.models import Agent, Endpoint, Tool
-from subagents.models import ExpertTool, LanguageModel
+from subagents.admin.fields import JsonField
+from subagents.models import ExpertTool, ExpertVersion, LanguageModel
 from subagents.queries import expert_figures
 from subagents.services import experts
+from subagents.services.readiness import obstacles
 
+_VERSIONS_SHOWN = 10
 _ORDER = ("first", "second", "third", "fourth")
+
+
+_NO_MODEL = "There is no model yet: add a provider, then a model of it, and come back."
 
 
 class ExpertForm(forms.ModelForm):
     tools = forms.ModelMultipleChoiceField(
         Tool.objects.none(), required=False, label="May use",
         widget=UnfoldAdminSelectMultipleWidget(attrs={"size": 12}),
-        help_text="The whitelist. Its model sees these tools and nothing else. Servers are granted as a whole "
-        "under Grants, to the agent of this expert tool.",
+        help_text="The whitelist: its model sees these tools and nothing else. Hold Ctrl (Cmd on a Mac) to choose several. "
+        "A whole server is granted under Grants, to the agent of this expert tool.",
     )  # fmt: skip
 
     class Meta:
@@ -36,18 +46,19 @@ class ExpertForm(forms.ModelForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        models = LanguageModel.objects.select_related("provider")
+        askable = LanguageModel.objects.select_related("provider")
         chosen = [t.model_id for t in self.instance.ordered_targets.all()] if self.instance.pk else []
         for place, name in enumerate(_ORDER):
             self.fields[name] = forms.ModelChoiceField(
-                models, required=place == 0, label="Ask" if place == 0 else "If it fails, ask",
+                askable, required=place == 0, label="Ask" if place == 0 else f"If the {_ORDER[place - 1]} fails, ask",
+                help_text=_NO_MODEL if place == 0 and not askable else "",
                 initial=chosen[place] if place < len(chosen) else None, widget=UnfoldAdminSelectWidget,
             )  # fmt: skip
         if "tools" in self.fields:
             self.fields["tools"].queryset = Tool.objects.approved().select_related("server")  # type: ignore[attr-defined]
             self.initial["tools"] = experts.whitelist(self.instance) if self.instance.pk else []
         if "users" in self.fields:
-            self.fields["users"].queryset = Agent.objects.all()  # type: ignore[attr-defined]
+            self.fields["users"].queryset = Agent.objects.exclude(pk=self.instance.agent_id)  # type: ignore[attr-defined]
             self.fields["endpoints"].queryset = Endpoint.objects.all()  # type: ignore[attr-defined]
 
     def chosen(self) -> list[LanguageModel]:
@@ -61,6 +72,7 @@ class ExpertToolAdmin(RecordAdmin):
     list_display = ("name", "asks", "tool_count", "max_steps", "max_seconds", "max_cost", "enabled")
     list_filter = ("enabled", "endpoints", "users")
     search_fields = ("name", "description", "system_prompt")
+    formfield_overrides = RecordAdmin.formfield_overrides | {models.JSONField: {"form_class": JsonField}}
     change_form_outer_before_template = "admin/subagents/expert.html"
     fieldsets = (
         (None, {"fields": (("name", "enabled"), "description", "arguments", "output_schema")}),
@@ -116,7 +128,30 @@ class ExpertToolAdmin(RecordAdmin):
         return {
             "expert": row,
             "figures": expert_figures(row),
+            "versions": _versions(row),
+            "obstacles": obstacles(row, [target.model_id for target in row.ordered_targets.all()]),
+            "listed": row.users.exists() and row.endpoints.exists(),
             "runs_url": reverse("admin:subagents_run_changelist") + f"?q={row.name}",
             "grants_url": f"{grants}?agent__id__exact={row.agent_id}",
             "scripted": any(t.model.provider.kind == "scripted" for t in row.ordered_targets.all()),
         }
+
+
+def _versions(expert: ExpertTool) -> list[ExpertVersion]:
+    """The newest, each with what it changed, word by word; the first of all with nothing to compare."""
+    found = list(expert.versions.all()[: _VERSIONS_SHOWN + 1])
+    names = {model.pk: str(model) for model in LanguageModel.objects.select_related("provider")}
+    for new, old in zip(found, [*found[1:], None], strict=True):
+        new.changes = _changes(old, new, names) if old else []  # type: ignore[attr-defined]
+    return found[:_VERSIONS_SHOWN]
+
+
+def _changes(old: ExpertVersion, new: ExpertVersion, names: dict[int, str]) -> list[Rewording]:
+    before, after = json.loads(old.body), json.loads(new.body)
+    for body in (before, after):
+        body["targets"] = [names.get(pk, f"a model that is gone ({pk})") for pk in body["targets"]]
+    return [
+        Rewording(field, tuple(words(readable(before.get(field)), readable(after.get(field)))))
+        for field in sorted({*before, *after})
+        if before.get(field) != after.get(field)
+    ]

@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from django import forms
 from django.contrib import admin
-from django.http import HttpRequest
+from django.db import models
+from django.db.models import Count, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils import timezone
 from unfold.decorators import display
+from unfold.widgets import UnfoldBooleanSwitchWidget
 
-from mcpregistry.admin.base import RecordAdmin, actor
+from mcpregistry.admin.base import RecordAdmin, Verb, actor
 from mcpregistry.admin.fields import MASK, SecretField, SecretsField
 from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.reveal import reveal
+from mcpregistry.templatetags.slipsnisse import exactly
+from subagents.admin.fields import JsonField
 from subagents.models import LanguageModel, Provider
 from subagents.services import providers
+from subagents.services.readiness import key_problem
+
+_LATE = timedelta(minutes=1)  # by then a worker has answered, if there is one
 
 
 class ProviderForm(forms.ModelForm):
-    key = SecretField(label="API key", help_text="Stored sealed and never shown. Empty: keep the stored one.")
+    key = SecretField(label="API key")
+    remove_key = forms.BooleanField(
+        required=False, label="Remove the stored key", widget=UnfoldBooleanSwitchWidget,
+    )  # fmt: skip
     headers = SecretsField(
         label="Headers", placeholder="X-Team=tools",
         help_text=f"One NAME=value per line, sent with every request. Leave {MASK} to keep a stored value.",
@@ -30,6 +46,10 @@ class ProviderForm(forms.ModelForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         stored = self._stored()
+        if "key" in self.fields:
+            self.fields["key"].help_text = _HAS_KEY if self.instance.sealed_key else _NO_KEY
+        if "remove_key" in self.fields and not self.instance.sealed_key:
+            del self.fields["remove_key"]
         if "headers" in self.fields:
             self.fields["headers"].stored = stored  # type: ignore[attr-defined]
             self.initial["headers"] = stored
@@ -41,53 +61,142 @@ class ProviderForm(forms.ModelForm):
         except ConfigInvalid:
             return {}
 
+    def key_to_store(self) -> str | None:
+        """None: keep what is stored."""
+        if self.cleaned_data.get("remove_key") and not self.cleaned_data["key"]:
+            return ""
+        key: str | None = self.cleaned_data["key"]
+        return key
+
+
+_HAS_KEY = "A key is set. It is stored sealed and never shown. Empty: keep it."
+_NO_KEY = "Not set. Stored sealed and never shown. ${NAME} takes a variable that the site may read, ${cred:NAME} a credential."
+_JSON = {models.JSONField: {"form_class": JsonField}}
+
+
+def _test(request: HttpRequest, provider: Provider) -> str:
+    model = providers.request_test(provider=provider, actor=actor(request))
+    return f"A worker asks {reveal(str(model), 120)} for one word."
+
 
 @admin.register(Provider)
 class ProviderAdmin(RecordAdmin):
     form = ProviderForm
-    list_display = ("slug", "kind", "base_url", "has_key", "model_count", "enabled")
+    list_display = ("slug", "kind", "base_url", "has_key", "model_count", "tested", "enabled")
     list_filter = ("kind", "enabled")
     search_fields = ("slug", "base_url")
+    formfield_overrides = RecordAdmin.formfield_overrides | _JSON
+    change_form_outer_before_template = "admin/subagents/provider.html"
+    fieldsets = (
+        (None, {"fields": (("slug", "kind"), "base_url", "key", "enabled")}),
+        ("Requests", {"fields": (("timeout", "tool_choice"), "headers", "options")}),
+    )
+    verbs = (
+        Verb("test", "Test", "subagents.change_provider", "network_check",
+             "Let a worker ask its first model for one word. Costs next to nothing.", _test),
+    )  # fmt: skip
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Only a stored key can be removed."""
+        if obj is None or not obj.sealed_key or not self.has_change_permission(request, obj):
+            return self.fieldsets
+        (title, _), *others = self.fieldsets
+        return [(title, {"fields": (("slug", "kind"), "base_url", ("key", "remove_key"), "enabled")}), *others]
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        """The fields that the form makes itself are none of the model's."""
+        return super().get_form(request, obj, change, **kwargs | {"fields": ProviderForm.Meta.fields})
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Provider]:
+        return super().get_queryset(request).annotate(models_there=Count("models"))
 
     @display(description="key", boolean=True)
     def has_key(self, provider: Provider) -> bool:
         return bool(provider.sealed_key)
 
-    @display(description="models")
+    @display(description="models", ordering="models_there")
     def model_count(self, provider: Provider) -> int:
-        return provider.models.count()
+        return int(provider.models_there)  # type: ignore[attr-defined]
 
-    def save(self, request: HttpRequest, row: Provider, form: forms.ModelForm) -> None:
+    @display(description="last test", label={"works": "success", "failed": "danger", "under way": "info"})
+    def tested(self, provider: Provider) -> str:
+        if provider.being_tested:
+            return "under way"
+        return "never" if provider.tested_at is None else "failed" if provider.test_error else "works"
+
+    def save(self, request: HttpRequest, row: Provider, form: ProviderForm) -> None:  # type: ignore[override]
         providers.save_provider(
-            provider=row, actor=actor(request), key=form.cleaned_data["key"], headers=form.cleaned_data["headers"]
+            provider=row, actor=actor(request), key=form.key_to_store(), headers=form.cleaned_data["headers"]
         )
 
     def remove(self, request: HttpRequest, row: Provider) -> None:
         providers.delete_provider(provider=row, actor=actor(request))
 
+    def overview(self, request: HttpRequest, row: Provider) -> dict[str, Any]:
+        add = reverse("admin:subagents_languagemodel_add")
+        return _test_context(row) | {
+            "models": row.models.order_by("name"),
+            "add_url": f"{add}?provider={row.pk}" if request.user.has_perm("subagents.add_languagemodel") else "",
+            "key_problem": key_problem(row),
+            "live_url": reverse("admin:subagents_provider_live", args=[row.pk]),
+        }
+
+    def get_urls(self) -> list[URLPattern]:
+        live = self.admin_site.admin_view(self.live_view)
+        return [path("<path:object_id>/live/", live, name="subagents_provider_live"), *super().get_urls()]
+
+    def live_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """The last test alone, for the page to look again; 286 tells it that the test is over."""
+        row = self.get_object(request, object_id)
+        if row is None or not self.has_view_permission(request, row):
+            return HttpResponse(status=404)
+        answer = TemplateResponse(request, "admin/subagents/provider_test.html", _test_context(row))
+        answer.status_code = 200 if row.being_tested else 286
+        return answer
+
+
+def _test_context(row: Provider) -> dict[str, Any]:
+    late = row.being_tested and row.test_asked_at and timezone.now() - row.test_asked_at > _LATE
+    return {"provider": row, "late": late}
+
 
 @admin.register(LanguageModel)
 class LanguageModelAdmin(RecordAdmin):
-    list_display = ("name", "provider", "context_window", "input_price", "output_price", "prices_from", "enabled")
+    list_display = (
+        "name", "provider", "context_window", "price_in", "price_out", "prices_from", "compared", "enabled",
+    )  # fmt: skip
     list_filter = ("provider", "enabled", "free")
     list_select_related = ("provider",)
     search_fields = ("name", "provider__slug")
     autocomplete_fields = ("provider",)
+    formfield_overrides = RecordAdmin.formfield_overrides | _JSON
     fieldsets = (
-        (None, {"fields": (("provider", "name"), ("context_window", "max_output"), ("buffer_tokens", "tokenizer"))}),
+        (None, {"fields": (("provider", "name"), ("context_window", "max_output"), ("buffer_tokens", "tokenizer"),
+                           ("enabled", "compared"))}),
         (
             "Prices: US dollars for a million tokens",
             {
                 "fields": (
                     ("input_price", "output_price"), ("cache_read_price", "cache_write_price"), ("free", "prices_from"),
                 ),
-                "description": "manage.py modelprices fills in what is empty.",
+                "description": "manage.py modelprices fills in windows and prices that are empty, for models that it "
+                "knows. A money budget refuses a model without prices. Prices that you change are dated today.",
             },
         ),
-        ("Requests", {"fields": ("overrides", ("tool_choice", "enabled"), "compared")}),
+        ("Requests", {"fields": ("tool_choice", "overrides")}),
     )  # fmt: skip
 
+    @display(description="input, $/M", ordering="input_price")
+    def price_in(self, model: LanguageModel) -> str:
+        return "free" if model.free else "unknown" if model.input_price is None else exactly(model.input_price)
+
+    @display(description="output, $/M", ordering="output_price")
+    def price_out(self, model: LanguageModel) -> str:
+        return "free" if model.free else "unknown" if model.output_price is None else exactly(model.output_price)
+
     def save(self, request: HttpRequest, row: LanguageModel, form: forms.ModelForm) -> None:
+        if "prices_from" not in form.changed_data and any(name.endswith("_price") for name in form.changed_data):
+            row.prices_from = timezone.now().date()
         providers.save_model(model=row, actor=actor(request))
 
     def remove(self, request: HttpRequest, row: LanguageModel) -> None:

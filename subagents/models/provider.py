@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import uuid
+from urllib.parse import urlsplit
 
-from django.core.validators import MaxValueValidator, MinValueValidator, URLValidator
+from django.core.exceptions import ValidationError
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
 from simple_history.models import HistoricalRecords
 
 from mcpregistry.models.sealing import Sealed
 from mcpregistry.models.server import slug_validator
+
+
+def validate_address(text: str) -> None:
+    """http or https with a host; one without a dot (``http://ollama:11434``) is as good as any other."""
+    try:
+        parts = urlsplit(text)
+        fine = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
+    except ValueError:
+        fine = False
+    if not fine or any(letter.isspace() for letter in text):
+        raise ValidationError("Enter a valid URL, e.g. https://api.example.org/v1.")
+    if parts.username or parts.password:
+        raise ValidationError("The URL holds a user or password. Enter them as the key or a header instead.")
 
 
 class Kind(models.TextChoices):
@@ -41,7 +56,7 @@ class Provider(models.Model):
         "base URL",
         max_length=500,
         blank=True,
-        validators=[URLValidator(schemes=["http", "https"])],
+        validators=[validate_address],
         help_text="Empty: the provider's own. Ollama: http://127.0.0.1:11434.",
     )
     sealed_key = models.TextField(blank=True, editable=False)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from django.db import transaction
 from django.db.models import ProtectedError
+from django.utils import timezone
 
+from mcpregistry.domain.canonical import plain
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.services import audit
 from mcpregistry.services.records import save_checked
+from mcpregistry.services.wakeups import send
+from subagents.domain.spec import DEFAULT_WINDOW
 from subagents.models import LanguageModel, Provider
 from subagents.models.provider import Kind
 
@@ -18,6 +23,8 @@ _OLLAMA = {
     "num_ctx", "num_predict", "temperature", "top_p", "top_k", "min_p", "repeat_last_n", "repeat_penalty", "stop",
     "seed", "think",
 }  # fmt: skip
+_TOKENIZER = re.compile(r"^(tiktoken:\w+|anthropic|claude|gemini|google)(:[\w.-]+)?\Z")
+_LONGEST_TEST = 1_000  # characters
 _OURS = {"model", "messages", "tools", "stream", "api_key", "api_base", "num_retries", "max_retries", "timeout"}
 
 
@@ -28,6 +35,7 @@ def save_provider(
     """``key`` and ``headers``: None keeps what is stored. Raises ConfigInvalid naming what is wrong."""
     kind = "provider.changed" if provider.pk else "provider.created"
     _check(provider)
+    _check_key(key)
     if key is not None:
         provider.key = key
     if headers is not None:
@@ -39,7 +47,25 @@ def save_provider(
     return provider
 
 
+def _check_key(key: str | None) -> None:
+    """A key in one of the forms in which it is copied by mistake would only be refused by the provider, later."""
+    if key and (key.lower().startswith("bearer ") or any(letter.isspace() for letter in key)):
+        raise ConfigInvalid(
+            "The key has a space in it.", remedy='Enter the key alone, without "Bearer" and without line breaks.'
+        )
+
+
+def _check_address(provider: Provider) -> None:
+    url = provider.base_url.rstrip("/")
+    for ending in ("/chat/completions", "/messages", "/responses", "/api/chat"):
+        if url.endswith(ending):
+            raise ConfigInvalid(
+                "The base URL names one operation of the provider.", remedy=f"Enter {url.removesuffix(ending)} instead."
+            )
+
+
 def _check(provider: Provider) -> None:
+    _check_address(provider)
     if provider.kind == Kind.COMPATIBLE and not provider.base_url:
         raise ConfigInvalid("A compatible server needs its address.", remedy="Enter the base URL, e.g. http://host/v1.")
     if not isinstance(provider.options, dict):
@@ -66,10 +92,31 @@ def delete_provider(*, provider: Provider, actor: str) -> None:
 
 @transaction.atomic
 def save_model(*, model: LanguageModel, actor: str) -> LanguageModel:
+    """Raises ConfigInvalid naming what is wrong."""
     kind = "model.changed" if model.pk else "model.created"
+    _check_model(model)
     save_checked(model)
     audit.record(kind=kind, actor=actor, subject=f"model:{model}")
     return model
+
+
+def _check_model(model: LanguageModel) -> None:
+    if not isinstance(model.overrides, dict):
+        raise ConfigInvalid("The overrides must be an object.", remedy='Write e.g. {"temperature": 0.2}.')
+    ours = sorted(_OURS & set(model.overrides))
+    if ours:
+        raise ConfigInvalid(f"These overrides are set by the site itself: {', '.join(ours)}.", remedy="Remove them.")
+    window = model.context_window or DEFAULT_WINDOW
+    if (model.max_output or 0) + (model.buffer_tokens or 0) >= window:
+        raise ConfigInvalid(
+            f"Output and buffer fill the whole window of {window:,} tokens: no question has room.",
+            remedy="Make the output limit smaller, or enter the window that the model really has.",
+        )
+    if model.tokenizer and not _TOKENIZER.match(model.tokenizer):
+        raise ConfigInvalid(
+            f"There is no tokenizer '{model.tokenizer}'.",
+            remedy="Write tiktoken:o200k_base, tiktoken:cl100k_base, anthropic or google, or leave it empty.",
+        )
 
 
 @transaction.atomic
@@ -87,3 +134,25 @@ def _in_use(error: ProtectedError) -> Conflict:
     if not names:
         return Conflict("Replays that asked it are on record.", remedy="Switch it off instead; they go with retention.")
     return Conflict(f"It is asked by {names}.", remedy="Choose another model there first.")
+
+
+@transaction.atomic
+def request_test(*, provider: Provider, actor: str) -> LanguageModel:
+    """Let a worker ask the provider's first model for a word. Raises Conflict when there is none to ask."""
+    model = provider.models.filter(enabled=True).order_by("pk").first()
+    if model is None:
+        raise Conflict("It has no model that could be asked.", remedy="Add a model of this provider first.")
+    Provider.objects.filter(pk=provider.pk).update(
+        test_asked_at=timezone.now(), test_model=model.name, test_error="", test_answer=""
+    )
+    audit.record(kind="provider.test_asked", actor=actor, subject=f"provider:{provider.slug}", model=str(model))
+    transaction.on_commit(lambda: send("subagents.tasks.test_provider", provider.pk, model.pk))
+    return model
+
+
+def note_test(*, provider_id: int, answer: str, error: str, took_ms: float) -> None:
+    """What a test has found. Not a change of the provider: its history says nothing of it."""
+    Provider.objects.filter(pk=provider_id).update(
+        tested_at=timezone.now(), test_answer=plain(answer, _LONGEST_TEST), test_error=plain(error, _LONGEST_TEST),
+        test_ms=took_ms,
+    )  # fmt: skip

@@ -42,11 +42,11 @@ def _of_models(expert: ExpertTool, targets: Iterable[int]) -> list[Obstacle]:
                 "Switch on one of its models and its provider in the admin.",
             )
         ]
-    problems = [_key_problem(model.provider) for model in found]
+    problems = [key_problem(model.provider) for model in found]
     return [] if None in problems else [problem for problem in dict.fromkeys(problems) if problem]
 
 
-def _key_problem(provider: Provider) -> Obstacle | None:
+def key_problem(provider: Provider) -> Obstacle | None:
     """A variable can only be looked up where models are asked, so a reference to one counts as a key here."""
     if not provider.sealed_key:
         if provider.kind not in _PAID or provider.base_url:

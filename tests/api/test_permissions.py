@@ -29,7 +29,7 @@ LOWEST = {
         | GET /rules | POST /rules/test | GET /rules/{rule_id} | GET /tools/{name}/annotations | GET /permits
         | GET /why | POST /why | GET /drift | GET /config/schema
         GET /experts | GET /experts/{name} | GET /runs | GET /runs/{run_id} | GET /runs/{run_id}/events
-        GET /runs/{run_id}/accounting
+        GET /runs/{run_id}/accounting | GET /savings
         """,
     "operator": """
         POST /servers | PATCH /servers/{slug} | DELETE /servers/{slug} | POST /servers/{slug}/enable

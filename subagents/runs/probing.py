@@ -1,0 +1,61 @@
+"""Whether a provider answers: one of its models is asked for a word, in the worker, outside of any run."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+
+import structlog
+
+from mcpregistry.db import db_call
+from mcpregistry.domain.errors import SlipsnisseError
+from subagents.domain.trouble import ModelError, Trouble
+from subagents.llm import client
+from subagents.models import LanguageModel
+from subagents.runs.targets import target_for
+from subagents.services import providers
+
+log = structlog.get_logger(__name__)
+
+_QUESTION = [{"role": "user", "content": "Answer with the single word: ready"}]
+_MOST_OUTPUT = 256  # tokens: some models think before they say a word
+_PATIENCE = 30.0  # seconds
+_REMEDIES = {
+    Trouble.AUTH: "Enter the key again; it may be wrong, expired or without the right to this model.",
+    Trouble.QUOTA: "The account has no money left: add some at the provider.",
+    Trouble.NOT_FOUND: "Look at the model's name and at the base URL: the provider knows no such thing.",
+    Trouble.NETWORK: "Look at the base URL, and whether this machine reaches it.",
+    Trouble.TIMEOUT: "Look at the base URL, and whether this machine reaches it.",
+}
+_going: set[asyncio.Task[None]] = set()
+
+
+def begin(provider_id: int, model_id: int) -> None:
+    """Ask soon. Call it on the loop's thread."""
+    task = asyncio.ensure_future(probe(provider_id, model_id))
+    _going.add(task)
+    task.add_done_callback(_going.discard)
+
+
+async def probe(provider_id: int, model_id: int) -> None:
+    """Ask the model once and note what came; an error is noted with what to do about it."""
+    began = time.monotonic()
+    try:
+        text, error = await _asked(model_id), ""
+    except ModelError as failed:
+        text, error = "", f"{failed.message} {_REMEDIES.get(failed.trouble, '')}".strip()
+    except (SlipsnisseError, LanguageModel.DoesNotExist) as failed:
+        text, error = "", str(failed)
+    except Exception:
+        log.exception("provider.test_crashed", provider=provider_id)
+        text, error = "", "The test failed inside the control plane. The log says why."
+    took = (time.monotonic() - began) * 1000
+    await db_call(providers.note_test, provider_id=provider_id, answer=text, error=error, took_ms=took)
+
+
+async def _asked(model_id: int) -> str:
+    await asyncio.to_thread(client.loaded)
+    target = await db_call(target_for, model_id, temperature=0.0, at_most=_PATIENCE)
+    reply = await client.complete(replace(target, max_output=_MOST_OUTPUT), _QUESTION)
+    return reply.text or f"({len(reply.calls)} tool calls and no text)"

@@ -141,9 +141,12 @@ def child_env() -> dict[str, str]:
     return os.environ | {"DATABASE_URL": url}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def broker() -> Iterator[str]:
-    """A real Valkey where the settings expect it; the address is ``settings.CELERY_BROKER_URL``."""
+    """A real Valkey where the settings expect it; the address is ``settings.CELERY_BROKER_URL``.
+
+    Not longer than a module: some start one of their own there, to kill it.
+    """
     with valkey.running(VAR) as url:
         yield url
 

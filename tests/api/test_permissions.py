@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 import pytest
@@ -81,6 +82,7 @@ def lowest_roles() -> dict[str, str]:
     }
 
 
+@functools.cache  # the document takes two seconds
 def operations() -> list[str]:
     paths = api.get_openapi_schema(path_prefix="")["paths"]
     return [f"{method.upper()} {path}" for path, methods in paths.items() for method in methods]

@@ -160,7 +160,7 @@ class StdioHost(Host):
                     asyncio.create_task(self._answer(message))  # noqa: RUF006 - ends with the pipe
                 elif "method" in message:
                     self.heard.append(message)
-            await asyncio.sleep(0.005)
+            await self._pipe.beyond(self._seen)
 
     async def _answer(self, message: Message) -> None:
         if (said := await self._asked(message)) is not None:

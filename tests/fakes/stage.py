@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import json
 import os
 import secrets
@@ -245,6 +246,7 @@ class RawHost:
     def __init__(self, process: asyncio.subprocess.Process, log: Any) -> None:
         self.process, self._log = process, log
         self.lines: list[bytes] = []
+        self._parsed: list[dict[str, Any]] = []
         self._news = asyncio.Event()
         self._reader = asyncio.create_task(self._read())
 
@@ -257,9 +259,12 @@ class RawHost:
     @property
     def messages(self) -> list[dict[str, Any]]:
         """Raises when anything but JSON-RPC is among what was written."""
-        found = [json.loads(line) for line in self.lines]
-        assert all(isinstance(m, dict) and m.get("jsonrpc") == "2.0" for m in found), found
-        return found
+        for line in self.lines[len(self._parsed) :]:
+            message = json.loads(line)
+            assert isinstance(message, dict), line
+            assert message.get("jsonrpc") == "2.0", line
+            self._parsed.append(message)
+        return list(self._parsed)
 
     def log(self) -> str:
         self._log.seek(0)
@@ -270,15 +275,21 @@ class RawHost:
         for message in messages:
             self.process.stdin.write(json.dumps({"jsonrpc": "2.0"} | message).encode() + b"\n")
 
+    async def beyond(self, count: int) -> None:
+        """Wait until more than so many lines have come."""
+        while len(self.lines) <= count:
+            self._news.clear()
+            await self._news.wait()
+
     async def until(self, condition: Callable[[dict[str, Any]], Any], patience: float = 60) -> dict[str, Any]:
+        """A copy of the first such message."""
         try:
             async with asyncio.timeout(patience):
                 while True:
-                    self._news.clear()
                     for message in self.messages:
                         if condition(message):
-                            return message
-                    await self._news.wait()
+                            return copy.deepcopy(message)
+                    await self.beyond(len(self._parsed))
         except TimeoutError:
             raise AssertionError(f"{self.lines}\n{self.log()}") from None
 
@@ -297,6 +308,14 @@ class RawHost:
 
     def family(self) -> list[psutil.Process]:
         return [*psutil.Process(self.process.pid).children(recursive=True), psutil.Process(self.process.pid)]
+
+    def runs(self, program: str) -> bool:
+        """Whether one of its processes has this in its command line. Those that end just now have none."""
+        for process in self.family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if program in " ".join(process.cmdline()):
+                    return True
+        return False
 
     async def end(self, patience: float = 20) -> int:
         """Close stdin and wait for the process and for the last byte."""

@@ -246,10 +246,10 @@ async def test_its_own_worker_goes_with_the_host(
 ) -> None:
     async with raw_host(runmcp(site_env, file)) as raw:
         await raw.handshake()
-        await eventually(lambda: any("soloworker" in " ".join(each.cmdline()) for each in raw.family()))
+        await eventually(lambda: raw.runs("soloworker"))
         arguments = {"query": "Which crate?"}
         raw.send({"id": 5, "method": "tools/call", "params": {"name": "research_dependency", "arguments": arguments}})
-        await eventually(lambda: any("mcp-server-git" in " ".join(each.cmdline()) for each in raw.family()), 60)
+        await eventually(lambda: raw.runs("mcp-server-git"), 60)
         family: list[psutil.Process] = raw.family()
         if ending is None:
             await raw.end(40)
@@ -268,5 +268,5 @@ async def test_a_worker_of_the_site_is_used_where_one_runs(file: Path, site_env:
             arguments = {"query": "Which crate?"}
             answer = await raw.ask(5, "tools/call", name="research_dependency", arguments=arguments)
             assert "page 19" in json.dumps(answer)
-            assert not any("soloworker" in " ".join(each.cmdline()) for each in raw.family())
+            assert not raw.runs("soloworker")
             await raw.end()

@@ -45,11 +45,11 @@ def test_five_hundred_approvals_two_workers_every_message_twice(journal: Path, b
     worker.empty_broker()
     tickets = [ask(number) for number in range(MANY)]
     approve_all(bob)
-    for ticket in tickets * 2:
-        wake("run_approved", ticket.call_id)
     with ExitStack() as stack:
-        for name in ("one", "two"):
+        for name in ("one", "two"):  # both are up before there is anything to do, else the first does it all
             stack.enter_context(worker.running(child_env(), name))
+        for ticket in tickets * 2:
+            wake("run_approved", ticket.call_id)
         eventually(lambda: ended(MANY), 90)
     assert sorted(sent(journal)) == list(range(MANY))
     assert {call.state for call in ended(MANY)} == {State.SUCCEEDED}

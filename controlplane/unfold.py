@@ -39,6 +39,11 @@ def _may_see(permission: str) -> Callable[[HttpRequest], bool]:
     return lambda request: request.user.has_perm(permission)
 
 
+def _at_rules(request: HttpRequest) -> bool:
+    """At the rules, but not at the page beneath them that has an entry of its own."""
+    return "/policyrule/" in request.path and not request.path.endswith("/why/")
+
+
 def _item(title: str, icon: str, model: str, **more: Any) -> dict[str, Any]:
     app, _, name = model.rpartition("_")
     return {
@@ -130,7 +135,7 @@ UNFOLD: dict[str, Any] = {
                 "title": "Policy",
                 "separator": True,
                 "items": [
-                    _item("Rules", "policy", "mcpregistry_policyrule"),
+                    _item("Rules", "policy", "mcpregistry_policyrule", active=_at_rules),
                     _item("Permits", "task_alt", "mcpregistry_permit"),
                     {
                         "title": "Why?",

@@ -99,6 +99,25 @@ def masked(pairs: Mapping[str, str]) -> str:
     return "\n".join(f"{name}={MASK}" for name in sorted(pairs))
 
 
+class JsonField(forms.JSONField):
+    """JSON as people write it: shows what is stored indented; an absent value as an empty field instead of ``null``."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs | {"widget": lines_widget(4, kwargs.pop("placeholder", ""))})
+
+    def prepare_value(self, value: Any) -> Any:
+        if value is None or value in ({}, []):
+            return ""
+        if isinstance(value, dict | list):
+            return json.dumps(value, indent=2, ensure_ascii=False)
+        return super().prepare_value(value)
+
+    def clean(self, value: Any) -> Any:
+        """Empty is what a new row has: an object, a list, or no value where that may be absent."""
+        found = super().clean(value)
+        return self.initial() if found is None and callable(self.initial) else found
+
+
 class SecretField(forms.CharField):
     """One secret that is written and never read; left empty it keeps the stored value (cleans to None)."""
 

@@ -17,13 +17,13 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 from mcpregistry.admin.base import ReadOnlyAdmin, RecordAdmin, Verb, actor
 from mcpregistry.admin.fields import SecretField, WordsField
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.notices import Event
+from mcpregistry.domain.notices import TITLES, Event
 from mcpregistry.domain.reveal import reveal
 from mcpregistry.models import Channel, Delivery, SlackIdentity
 from mcpregistry.services import notifications
 
 STATE_COLOURS = {"sent": "success", "waiting": "info", "failed": "warning", "given up": "danger"}
-_EVENTS = [(event.value, event.value) for event in Event if event is not Event.TEST]
+_EVENTS = [(event.value, TITLES[event]) for event in Event if event is not Event.TEST]
 
 
 def _test(request: HttpRequest, channel: Channel) -> str:

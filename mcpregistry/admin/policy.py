@@ -13,6 +13,7 @@ from django.utils import timezone
 from unfold.decorators import display
 
 from mcpregistry.admin.base import ReadOnlyAdmin, RecordAdmin, Verb, actor
+from mcpregistry.admin.fields import lines_widget
 from mcpregistry.admin.try_rule import TryRulePage
 from mcpregistry.admin.why import WhyPage
 from mcpregistry.domain.conditions import ConditionInvalid
@@ -30,7 +31,7 @@ class PolicyRuleForm(forms.ModelForm):
         model = PolicyRule
         fields = "__all__"
         widgets = {
-            "condition": forms.Textarea(attrs={"rows": 4, "class": "sn-code", "spellcheck": "false"}),
+            "condition": lines_widget(4, ""),
         }
         help_texts = {
             "name": "Said to agents and people when the rule decides.",

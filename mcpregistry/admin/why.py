@@ -9,8 +9,9 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils import timezone
-from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
+from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
+from mcpregistry.admin.fields import JsonField
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.models import Agent, Endpoint
 from mcpregistry.services.why import find_tool, why
@@ -27,10 +28,8 @@ class WhyForm(forms.Form):
         help_text="server::tool, or the name that hosts use, e.g. git__git_commit.",
         widget=UnfoldAdminTextInputWidget,
     )
-    arguments = forms.JSONField(
-        required=False,
-        help_text='An object, e.g. {"amount": 250}. Empty: as far as it can be told without.',
-        widget=UnfoldAdminTextareaWidget(attrs={"rows": 3, "spellcheck": "false"}),
+    arguments = JsonField(
+        required=False, help_text='An object, e.g. {"amount": 250}. Empty: as far as it can be told without.'
     )
 
     def clean_arguments(self) -> dict[str, Any] | None:

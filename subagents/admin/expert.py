@@ -15,10 +15,10 @@ from unfold.decorators import display
 from unfold.widgets import UnfoldAdminSelectMultipleWidget, UnfoldAdminSelectWidget
 
 from mcpregistry.admin.base import RecordAdmin, actor
+from mcpregistry.admin.fields import JsonField
 from mcpregistry.domain.comparison import readable
 from mcpregistry.domain.wording import Rewording, words
 from mcpregistry.models import Agent, Endpoint, Tool
-from subagents.admin.fields import JsonField
 from subagents.models import ExpertTool, ExpertVersion, LanguageModel
 from subagents.queries import expert_figures
 from subagents.services import experts

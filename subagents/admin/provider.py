@@ -17,11 +17,10 @@ from unfold.decorators import display
 from unfold.widgets import UnfoldBooleanSwitchWidget
 
 from mcpregistry.admin.base import RecordAdmin, Verb, actor
-from mcpregistry.admin.fields import MASK, SecretField, SecretsField
+from mcpregistry.admin.fields import MASK, JsonField, SecretField, SecretsField
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.reveal import reveal
 from mcpregistry.templatetags.slipsnisse import exactly
-from subagents.admin.fields import JsonField
 from subagents.models import LanguageModel, Provider
 from subagents.services import providers
 from subagents.services.readiness import key_problem

@@ -25,7 +25,6 @@ _REMEDIES = {
     Trouble.AUTH: "Enter the key again; it may be wrong, expired or without the right to this model.",
     Trouble.QUOTA: "The account has no money left: add some at the provider.",
     Trouble.NOT_FOUND: "Look at the model's name and at the base URL: the provider knows no such thing.",
-    Trouble.NETWORK: "Look at the base URL, and whether this machine reaches it.",
     Trouble.TIMEOUT: "Look at the base URL, and whether this machine reaches it.",
 }
 _going: set[asyncio.Task[None]] = set()

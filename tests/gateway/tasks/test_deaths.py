@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from datetime import timedelta
 
+import psutil
 import pytest
 from django.utils import timezone
 
@@ -18,6 +20,12 @@ from tests.gateway.tasks.conftest import ABLE
 from tests.gateway.tasks.play import ask, begin, look, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.fault]
+
+
+def lives(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 async def record(task_id: str) -> Invocation:
@@ -128,17 +136,14 @@ async def test_a_task_that_nobody_follows_for_long_is_given_up(opened):
 
 
 async def test_a_server_that_dies_on_stdio_takes_its_task_along(opened):
-    import psutil
-
     async with opened("stdio") as host:
         task_id = await begin(host, "local__slow_compute", seconds=60)
         family = host._pipe.family()
         children = [p for p in family if "tasks_server.py" in " ".join(p.cmdline())]
         assert children
-        for child in children:
-            with_kids = [*child.children(recursive=True), child]
-            for process in with_kids:
+        for process in children:
+            with contextlib.suppress(psutil.NoSuchProcess):  # its supervisor goes with it
                 process.kill()
-        await eventually(lambda: not [c for c in children if psutil.pid_exists(c.pid) and c.status() != "zombie"])
+        await eventually(lambda: not any(map(lives, children)))
         seen = await until(host, task_id, patience=60)
     assert seen["result"]["structuredContent"]["state"] == "unknown"

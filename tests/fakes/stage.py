@@ -193,9 +193,13 @@ class Web:
 
     def stop(self, patience: float = 20) -> None:
         self.terminate()
-        for process in self.processes:
-            process.wait(patience)
-        self._log.close()
+        try:
+            for process in self.processes:
+                process.wait(patience)
+        finally:
+            for process in self.processes:
+                process.kill()  # one that hangs must not hold the database of the tests that follow
+            self._log.close()
 
     def terminate(self) -> None:
         """Tell every process to end. Our own hold on the socket goes first: it would take connections for nobody."""

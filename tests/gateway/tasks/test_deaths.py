@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import signal
+import sqlite3
+import subprocess
 from datetime import timedelta
 
 import psutil
 import pytest
+from django.db import OperationalError, connection, transaction
 from django.utils import timezone
 
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.models import AuditEntry, Invocation
+from mcpregistry.models import AuditEntry, Invocation, Task
 from mcpregistry.services import following, reaping
 from tests.calls.conftest import broken
 from tests.fakes.hosts import http_host
@@ -26,6 +30,32 @@ def lives(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
         return process.status() != psutil.STATUS_ZOMBIE
     return False
+
+
+async def stall(process: subprocess.Popen[bytes], task_id: str) -> None:
+    """Stop it, but not in the middle of a write: its lock would hold up everybody else."""
+    async with asyncio.timeout(30):
+        while True:
+            process.send_signal(signal.SIGSTOP)
+            await eventually(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
+            if await outside(undisturbed, task_id):
+                return
+            process.send_signal(signal.SIGCONT)
+            await asyncio.sleep(0.01)
+
+
+def undisturbed(task_id: str) -> bool:
+    """Whether nobody is writing: to the whole database (SQLite), or to this task and its call (PostgreSQL)."""
+    try:
+        if connection.vendor == "sqlite":
+            with contextlib.closing(sqlite3.connect(connection.settings_dict["NAME"], timeout=0.2)) as probe:
+                probe.execute("BEGIN IMMEDIATE")
+        else:
+            with transaction.atomic():
+                Task.objects.select_for_update(nowait=True).select_related("call").get(pk=task_id)
+    except (sqlite3.OperationalError, OperationalError):
+        return False
+    return True
 
 
 async def record(task_id: str) -> Invocation:
@@ -93,7 +123,7 @@ async def test_a_stalled_process_that_wakes_changes_nothing_any_more(stage, site
     with web(stage.env) as stalled:
         async with http_host(stalled, token, abilities=ABLE) as host:
             task_id = await begin(host, "remote__slow_compute", until=str(tmp_path / "done"), label=label)
-        stalled.processes[0].send_signal(signal.SIGSTOP)
+        await stall(stalled.processes[0], task_id)
         call = await record(task_id)
         # As if the lease had run out meanwhile, without waiting for it here.
         await outside(Invocation.objects.filter(pk=call.pk).update, lease_until=timezone.now() - timedelta(seconds=1))

@@ -172,6 +172,9 @@ async def test_a_run_whose_waiting_caller_died_is_cancelled(bench: Bench, worker
     assert await db_call(runs.left_alone) == [run.pk]
     calling.cancel()
     await asyncio.gather(calling, return_exceptions=True)
+    async with asyncio.timeout(30):
+        while not await db_call(Run.objects.filter(cancel_requested=True).exists):
+            await asyncio.sleep(0.02)
     assert (await here.drive(run)).state == RunState.CANCELLED
     assert await db_call(ToolCall.objects.count) == 0
     assert await db_call(broken) == []

@@ -21,10 +21,10 @@ run: venv
 	@$(BIN)/python manage.py up $(UP)
 
 test: venv-dev
-	@echo '== Suite on SQLite'
-	@$(SUITE) $(ARGS)
-	@echo '== Suite on PostgreSQL'
-	@$(SUITE) --postgres $(ARGS)
+	@failed=0; \
+	echo '== Suite on SQLite'; $(SUITE) $(ARGS) || failed=1; \
+	echo '== Suite on PostgreSQL'; $(SUITE) --postgres $(ARGS) || failed=1; \
+	exit $$failed
 
 lint: venv-dev
 	$(BIN)/ruff check .

@@ -44,6 +44,7 @@ from django.test import TransactionTestCase
 from django.test.utils import setup_databases, teardown_databases
 
 from controlplane.databases import settings_for
+from mcpregistry import db
 from tests import externals, postgres, valkey
 from tests.origin import Origin
 
@@ -119,6 +120,20 @@ def _signals_as_found() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     assert {number: signal.getsignal(number) for number in before} == before
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _database_threads_connect_at_once() -> Iterator[None]:
+    """A thread keeps its connection, so whether a call asks for one hangs on the tests before: here, always."""
+
+    def asks(function: Any, args: Any, kwargs: Any) -> Any:
+        connections["default"].ensure_connection()
+        return fresh(function, args, kwargs)
+
+    fresh = db._fresh
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(db, "_fresh", asks)
+        yield
 
 
 @pytest.fixture

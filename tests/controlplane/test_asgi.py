@@ -140,14 +140,14 @@ async def test_ready_once_database_migrations_and_gateway_are(live_db, site):
     await site.live(ask)
 
 
-async def test_not_ready_while_migrations_are_missing(site, monkeypatch):
+async def test_not_ready_while_migrations_are_missing(live_db, site, monkeypatch):
     monkeypatch.setattr(health, "unapplied_migrations", lambda: ["mcpregistry.0002_more"])
     status, body = await site.get("/readyz")
     assert status == 503
     assert "manage.py migrate" in json.loads(body)["migrations"]
 
 
-async def test_a_dead_database_is_said_without_its_words(site, monkeypatch):
+async def test_a_dead_database_is_said_without_its_words(live_db, site, monkeypatch):
     def dead() -> list[str]:
         raise OperationalError("password=hunter2")
 

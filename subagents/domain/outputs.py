@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 PAGE = 8_000  # characters that one page of a stored output holds at most
+_LINE = 1_000  # characters of one line
 
 
 def flattened(result: Mapping[str, Any]) -> str:
@@ -48,11 +49,17 @@ def preview(handle: str, text: str, *, limit: int) -> str:
     """What the model sees instead of a large result: how large it is, its beginning, and how to read on."""
     shown = text[: max(200, limit // 4)]
     return (
-        f"The result is too large to show: {len(text.encode())} bytes, {text.count(chr(10)) + 1} lines. "
+        f"The result is too large to show: {len(text.encode(errors='surrogatepass'))} bytes, {len(lines_of(text))} lines. "
         f'It is kept under the handle "{handle}". Read it with tool_output, e.g. '
         f'{{"handle": "{handle}", "from_line": 1}} or {{"handle": "{handle}", "find": "word"}}.\n'
         f"It begins:\n{shown}"
     )
+
+
+def lines_of(text: str) -> list[str]:
+    """At least one. A very long line (JSON often is nothing but one) counts as several, so that all of it can be read."""
+    cut = (line[at : at + _LINE] for line in text.splitlines() for at in range(0, max(1, len(line)), _LINE))
+    return list(cut) or [""]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,25 +71,25 @@ class Page:
 
 
 def page(text: str, *, from_line: int = 1, lines: int = 200, limit: int = PAGE) -> Page:
-    """Lines from ``from_line`` (from 1), at most ``lines`` and ``limit`` characters; a longer line is cut."""
-    every = text.splitlines() or [""]
+    """Lines from ``from_line`` (from 1), at most ``lines`` and ``limit`` characters, but at least one line."""
+    every = lines_of(text)
     start = min(max(1, from_line), len(every))
     taken: list[str] = []
     room = limit
     for line in every[start - 1 : start - 1 + max(1, lines)]:
         if taken and len(line) + 1 > room:
             break
-        taken.append(line if len(line) <= limit else f"{line[:limit]}… (line of {len(line)} characters)")
-        room -= len(taken[-1]) + 1
+        taken.append(line)
+        room -= len(line) + 1
     return Page("\n".join(taken), start, start + len(taken) - 1, len(every))
 
 
 def found(text: str, word: str, *, around: int = 2, limit: int = PAGE) -> str:
     """Every line with the word (any case), numbered, with the lines around it."""
-    every = text.splitlines()
+    every = lines_of(text)
     hits = [i for i, line in enumerate(every) if word.lower() in line.lower()]
     near = sorted({j for i in hits for j in range(max(0, i - around), min(len(every), i + around + 1))})
-    shown = "\n".join(f"{i + 1}: {every[i][:400]}" for i in near)
+    shown = "\n".join(f"{i + 1}: {every[i]}" for i in near)
     head = f"{len(hits)} lines hold {word!r}.\n"
     return head + (shown if len(shown) <= limit else shown[:limit] + "\n… (more: narrow the search)")
 
@@ -91,7 +98,8 @@ TOOL: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "tool_output",
-        "description": "Read a large tool result that was kept, page by page, or find lines in it.",
+        "description": "Read a large tool result that was kept, page by page, or find lines in it. "
+        f"A line of more than {_LINE} characters counts as several.",
         "parameters": {
             "type": "object",
             "properties": {

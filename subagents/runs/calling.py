@@ -21,6 +21,7 @@ from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.domain.spec import TargetSpec
 from subagents.domain.transcript import CallView
 from subagents.llm.tokens import counter
+from subagents.models import ToolCall
 from subagents.runs import lease, records, telemetry
 from subagents.runs.records import Ended
 from subagents.runs.toolbox import Toolbox, ended, read_output, recorded
@@ -36,105 +37,100 @@ _LOOKS, _LOOK_EVERY = 40, 0.05  # for the record of a call that was just cancell
 _DEAD = {"CONNECTION_FAILED", "SERVER_DIED", "STALE_REVISION"}
 
 
-class Calling:
-    async def run(self, held: lease.Lease, seen: RunView, tools: Toolbox, calls: Sequence[CallView]) -> bool:
-        """Make these calls at the same time; each one's end is written down as it comes.
+async def make(held: lease.Lease, seen: RunView, tools: Toolbox, calls: Sequence[CallView]) -> bool:
+    """Make these calls at the same time; each one's end is written down as it comes.
 
-        When the run must conclude, no call is made any more: its result could not be used.
-        """
-        if seen.final is not None:
-            return await _refuse_all(held, seen.final, calls)
-        if time_left(seen.spec, seen.spent) <= 0:
-            await db_call(records.must_conclude, held, Exit.TIME_LIMIT)
-            return True
-        results = _Results(seen, tools)
-        ends = await asyncio.gather(*(self._one(held, seen, tools, results, call) for call in calls))
-        dead = next((end for end in ends if end is not None and _died(end)), None)
-        if dead is not None and seen.spec.fail_on_server_death:
-            await db_call(
-                records.finish, held, state=RunState.FAILED, exit=Exit.TOOL, error=f"ToolExecutionError: {dead.text}"
-            )
-            return False
+    When the run must conclude, no call is made any more: its result could not be used.
+    """
+    if seen.final is not None:
+        return await _refuse_all(held, seen.final, calls)
+    if time_left(seen.spec, seen.spent) <= 0:
+        await db_call(records.must_conclude, held, Exit.TIME_LIMIT)
         return True
+    results = _Results(held, seen, tools)
+    ends = await asyncio.gather(*(_make_one(results, call) for call in calls))
+    dead = next((end for end in ends if end is not None and _died(end)), None)
+    if dead is not None and seen.spec.fail_on_server_death:
+        error = f"ToolExecutionError: {dead.text}"
+        await db_call(records.finish, held, state=RunState.FAILED, exit=Exit.TOOL, error=error)
+        return False
+    return True
 
-    async def _one(
-        self, held: lease.Lease, seen: RunView, tools: Toolbox, results: _Results, call: CallView
-    ) -> Ended | None:
-        """The end, or None when people have to decide first, or another run answers the call."""
-        invocation, attempt = await db_call(records.start_call, held, call.id)
-        failpoint("run_call_started")
-        end = await _in_time(tools, call, invocation, time_left(seen.spec, seen.spent))
-        if end is State.DISPATCHED:  # stays started: the next step finds out what becomes of it, and sleeps
-            return None
-        if not isinstance(end, Ended):
+
+async def _make_one(results: _Results, call: CallView) -> Ended | None:
+    """The end, or None while there is none: people decide first, another run answers, or it is made once more."""
+    held, seen, tools = results.held, results.seen, results.tools
+    invocation, attempt = await db_call(records.start_call, held, call.id)
+    failpoint("run_call_started")
+    end = await _in_time(tools, call, invocation, time_left(seen.spec, seen.spent))
+    if isinstance(end, Ended):
+        return await results.settle(call, end, attempt)
+    if end is not State.DISPATCHED:  # which stays started: the next step finds out what becomes of it, and sleeps
+        await db_call(records.move_call, held, call.id, was=CallState.STARTED, to=CallState.WAITING)
+    return None
+
+
+async def find_out(held: lease.Lease, seen: RunView, tools: Toolbox, calls: Sequence[CallView]) -> bool:
+    """What became of calls that somebody else has started; never by making them again blindly."""
+    results, open_ones = _Results(held, seen, tools), 0
+    for call in calls:
+        found = await db_call(recorded, call.invocation)
+        if found is None:  # its record comes before its first byte: nothing was sent
+            await db_call(records.move_call, held, call.id, was=CallState.STARTED, to=CallState.PLANNED)
+        elif isinstance(found, Ended):
+            await results.settle(call, found, call.attempt)
+        elif found in _OPEN:
             await db_call(records.move_call, held, call.id, was=CallState.STARTED, to=CallState.WAITING)
-            return None
-        if end.state == CallState.UNKNOWN and tools.repeatable(call.name) and attempt < _MOST_ATTEMPTS:
-            await db_call(records.move_call, held, call.id, was=CallState.STARTED, to=CallState.PLANNED)
-            return None
-        await results.admit(held, call, end, was=CallState.STARTED)
-        return end
-
-    async def find_out(self, held: lease.Lease, seen: RunView, tools: Toolbox, calls: Sequence[CallView]) -> bool:
-        """What became of calls that somebody else has started; never by making them again blindly."""
-        results, open_ones = _Results(seen, tools), 0
-        for call in calls:
-            found = await db_call(recorded, call.invocation)
-            if found is None:  # its record comes before its first byte: nothing was sent
-                await db_call(records.move_call, held, call.id, was=CallState.STARTED, to=CallState.PLANNED)
-            elif isinstance(found, Ended):
-                await self._settle(held, tools, results, call, found)
-            elif found in _OPEN:
-                await db_call(records.move_call, held, call.id, was=CallState.STARTED, to=CallState.WAITING)
-            else:
-                open_ones += 1
-        if open_ones:
-            await db_call(records.sleep, held, waiting=False, wake_at=timezone.now() + _LOOK_AGAIN)
-        return not open_ones
-
-    @staticmethod
-    async def _settle(held: lease.Lease, tools: Toolbox, results: _Results, call: CallView, found: Ended) -> None:
-        again = found.state == CallState.UNKNOWN and tools.repeatable(call.name) and call.attempt < _MOST_ATTEMPTS
-        if again:
-            await db_call(records.move_call, held, call.id, was=CallState.STARTED, to=CallState.PLANNED)
         else:
-            await results.admit(held, call, found, was=CallState.STARTED)
+            open_ones += 1
+    if open_ones:
+        await db_call(records.sleep, held, waiting=False, wake_at=timezone.now() + _LOOK_AGAIN)
+    return not open_ones
 
-    @staticmethod
-    async def look_at_waiting(held: lease.Lease, seen: RunView, tools: Toolbox, calls: Sequence[CallView]) -> bool:
-        """Take what people have decided meanwhile; sleep when they have decided nothing."""
-        results, news = _Results(seen, tools), False
-        for call in calls:
-            found = await db_call(recorded, call.invocation)
-            if isinstance(found, Ended):
-                await db_call(records.resumed, held)
-                await results.admit(held, call, found, was=CallState.WAITING)
-                news = True
-        if not news:
-            await db_call(records.sleep, held, waiting=True, wake_at=timezone.now() + _PATIENCE)
-        return news
+
+async def look_at_waiting(held: lease.Lease, seen: RunView, tools: Toolbox, calls: Sequence[CallView]) -> bool:
+    """Take what people have decided meanwhile; sleep when they have decided nothing."""
+    results, news = _Results(held, seen, tools), False
+    for call in calls:
+        found = await db_call(recorded, call.invocation)
+        if isinstance(found, Ended):
+            await db_call(records.resumed, held)
+            await results.admit(call, found, was=CallState.WAITING)
+            news = True
+    if not news:
+        await db_call(records.sleep, held, waiting=True, wake_at=timezone.now() + _PATIENCE)
+    return news
 
 
 class _Results:
     """The results of one step, written down as they come, under the context guard."""
 
-    def __init__(self, seen: RunView, tools: Toolbox) -> None:
-        self._seen, self._tools = seen, tools
+    def __init__(self, held: lease.Lease, seen: RunView, tools: Toolbox) -> None:
+        self.held, self.seen, self.tools = held, seen, tools
         self._lock = asyncio.Lock()
         self._room: context.Room | None = None
 
-    async def admit(self, held: lease.Lease, call: CallView, end: Ended, *, was: CallState) -> None:
+    async def settle(self, call: CallView, end: Ended, attempt: int) -> Ended | None:
+        """Write the end down, unless nobody knows it and making the call again cannot harm: None then."""
+        if end.state == CallState.UNKNOWN and self.tools.repeatable(call.name) and attempt < _MOST_ATTEMPTS:
+            await db_call(records.move_call, self.held, call.id, was=CallState.STARTED, to=CallState.PLANNED)
+            return None
+        await self.admit(call, end, was=CallState.STARTED)
+        return end
+
+    async def admit(self, call: CallView, end: Ended, *, was: CallState) -> None:
         """Write the end down as the model will read it: whole, as a first page, or refused by the guard."""
+        held = self.held
         async with self._lock:
-            shown, store = _sized(end, self._seen, call)
-            target = max(self._seen.spec.targets, key=lambda t: t.room, default=None)
+            shown, store = _sized(end, self.seen, call)
+            target = max(self.seen.spec.targets, key=lambda t: t.room, default=None)
             over = None if target is None else await asyncio.to_thread(self._over, target, shown.text)
             if target is not None and over is not None:
                 telemetry.guard(target, Trigger.TOOL, Outcome.FINAL, over)
                 shown = Ended(end.state, REFUSAL, end.whole, is_error=True, facts=_details(over))
                 log.info("agent:context", run=held.run, call=call.name, **_details(over))
                 await db_call(records.must_conclude, held, Exit.TOKEN_LIMIT)
-            energy = self._tools.energy(call.name)
+            energy = self.tools.energy(call.name)
             failpoint("run_call_answered")
             await db_call(records.end_call, held, call.id, shown, was=was, store=store, energy=energy)
             failpoint("run_call_ended")
@@ -144,9 +140,9 @@ class _Results:
         count = counter(target.tokenizer, target.label)
         room = self._room
         if room is None:
-            last = self._seen.turns[-1]
+            last = self.seen.turns[-1]
             ratio = context.ratio_of(last.input_tokens, last.estimated)
-            room = self._room = context.Room(target, _known(self._seen, count), ratio)
+            room = self._room = context.Room(target, _known(self.seen, count), ratio)
         return room.admit(count(text))
 
 
@@ -230,8 +226,6 @@ def _died(end: Ended) -> bool:
 
 def settle_started(run_id: str) -> None:
     """For a run that is being ended: say of each call that was out what the records say of it."""
-    from subagents.models import ToolCall
-
     for call in ToolCall.objects.filter(run_id=run_id, state=CallState.STARTED):
         found = recorded(call.invocation)
         if found is None:

@@ -24,10 +24,9 @@ from subagents.domain.lifecycle import Exit, RunState
 from subagents.domain.steps import AskModel, Conclude, FindOut, RunCalls, Step, WaitForPeople, next_step
 from subagents.llm import client
 from subagents.models import Run
-from subagents.runs import concluding, lease, records
-from subagents.runs.calling import Calling, settle_started
+from subagents.runs import calling, concluding, lease, records
 from subagents.runs.thinking import Complete, Thinking
-from subagents.runs.toolbox import Toolbox, toolbox
+from subagents.runs.toolbox import Toolbox
 from subagents.runs.views import RunView, view
 
 log = structlog.get_logger(__name__)
@@ -51,7 +50,6 @@ class RunEngine:
         self._engine = engine
         self._worker = worker
         self._thinking = Thinking(complete)
-        self._calling = Calling()
         self._driving: dict[str, asyncio.Task[None]] = {}
 
     def wake(self, run_id: str) -> None:
@@ -124,18 +122,18 @@ class RunEngine:
     async def _tools(self, taken: lease.Lease, agent: str, expert: str) -> Toolbox:
         if agent not in self._engine.live.current.agents:  # perhaps made a moment ago
             await db_call(self._engine.live.refresh)
-        return toolbox(self._engine, agent=agent, run=taken.run, expert=expert)
+        return Toolbox(self._engine, self._engine.run_catalogue(agent), run=taken.run, expert=expert)
 
     async def _do(self, held: Held, step: Step) -> bool:
         match step:
             case AskModel():
                 return await self._thinking.turn(held.lease, held.view, held.tools, step.final)
             case RunCalls():
-                return await self._calling.run(held.lease, held.view, held.tools, step.calls)
+                return await calling.make(held.lease, held.view, held.tools, step.calls)
             case FindOut():
-                return await self._calling.find_out(held.lease, held.view, held.tools, step.calls)
+                return await calling.find_out(held.lease, held.view, held.tools, step.calls)
             case WaitForPeople():
-                return await self._calling.look_at_waiting(held.lease, held.view, held.tools, step.calls)
+                return await calling.look_at_waiting(held.lease, held.view, held.tools, step.calls)
             case Conclude():
                 return await concluding.conclude(held.lease, held.view, held.tools, step.exit, self._thinking)
 
@@ -163,5 +161,5 @@ def _identity(run_id: str) -> tuple[str, str]:
 
 
 async def _cancelled(taken: lease.Lease) -> None:
-    await db_call(settle_started, taken.run)
+    await db_call(calling.settle_started, taken.run)
     await db_call(records.finish, taken, state=RunState.CANCELLED, exit=Exit.CANCELLED, error="It was cancelled.")

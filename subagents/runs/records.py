@@ -17,7 +17,7 @@ from django.utils import timezone
 from mcpregistry.domain.canonical import plain
 from mcpregistry.failpoints import failpoint
 from mcpregistry.models import ApprovalRequest
-from mcpregistry.services import holding as approvals
+from mcpregistry.services import holding as held_calls
 from mcpregistry.services import tasks
 from subagents.domain.budget import price
 from subagents.domain.lifecycle import CALL_MOVES, RUN_MOVES, CallState, Exit, RunState
@@ -69,9 +69,10 @@ def end_turn(
     calls = () if final is not None else reply.calls
     with holding(lease) as run:
         Turn.objects.create(
-            run=run, dropped_calls=len(calls[most_calls:]), number=number, model_id=target.model_id, model_name=target.label, final=final is not None,
-            note=note, text=plain(reply.text, _LONGEST), finish=reply.finish, input_tokens=usage.input, output_tokens=usage.output,
-            cached_tokens=usage.cached, cache_write_tokens=usage.cache_write, estimated_tokens=estimated, cost=cost,
+            run=run, number=number, model_id=target.model_id, model_name=target.label, final=final is not None,
+            note=note, text=plain(reply.text, _LONGEST), finish=reply.finish, dropped_calls=len(calls[most_calls:]),
+            input_tokens=usage.input, output_tokens=usage.output, cached_tokens=usage.cached,
+            cache_write_tokens=usage.cache_write, estimated_tokens=estimated, cost=cost,
             started_at=started_at, duration_ms=(timezone.now() - started_at).total_seconds() * 1000,
         )  # fmt: skip
         ToolCall.objects.bulk_create(
@@ -194,7 +195,8 @@ def resumed(lease: Lease) -> None:
 
 def finish(
     lease: Lease, *, state: RunState, exit: Exit, answer: str = "", structured: str = "", error: str = "",
-    savings: dict[str, Any] | None = None, reusable: str = "", unfinished: Sequence[CallState] = (CallState.PLANNED, CallState.WAITING),
+    savings: dict[str, Any] | None = None, reusable: str = "",
+    unfinished: Sequence[CallState] = (CallState.PLANNED, CallState.WAITING),
 ) -> None:  # fmt: skip
     """The end of the run. Calls that were never made are cancelled with it."""
     now = timezone.now()
@@ -203,9 +205,8 @@ def finish(
         ToolCall.objects.filter(run=run, state__in=unfinished).update(state=CallState.CANCELLED, finished_at=now)
         _move_run(
             run, state, exit=exit, answer=plain(answer, _LONGEST), structured=structured,
-            error=plain(error, _LONGEST_ERROR),
-            savings=savings or {}, reusable=reusable, finished_at=now, lease_until=None, worker="", wake_at=None, waiting_since=None,
-            reserved_cost=0,
+            error=plain(error, _LONGEST_ERROR), savings=savings or {}, reusable=reusable, finished_at=now,
+            lease_until=None, worker="", wake_at=None, waiting_since=None, reserved_cost=0,
         )  # fmt: skip
         run.refresh_from_db()
         tell_caller(run)
@@ -234,4 +235,4 @@ def _withdraw(run: Run) -> None:
     """Nobody needs to decide any more about calls of a run that is over."""
     waiting = ToolCall.objects.filter(run=run, state=CallState.WAITING).values_list("invocation", flat=True)
     for request in ApprovalRequest.objects.filter(call_id__in=list(waiting)):
-        approvals.cancel(request_id=request.pk, reason="the run that asked for it is over", actor=f"run:{run.pk}")
+        held_calls.cancel(request_id=request.pk, reason="the run that asked for it is over", actor=f"run:{run.pk}")

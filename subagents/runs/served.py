@@ -34,7 +34,7 @@ from mcpregistry.failpoints import failpoint
 from mcpregistry.services import lasting, tasks
 from subagents.models import Run
 from subagents.runs.answers import Seen, answer_of, given_again, seen
-from subagents.runs.toolbox import toolbox
+from subagents.runs.toolbox import Toolbox
 from subagents.services import runs
 from subagents.services.offering import Offered
 
@@ -137,7 +137,7 @@ class ExpertDispatcher:
         expert = next((each for each in experts if each.name == name), None)
         if expert is None or not expert.cache_seconds:
             return None
-        tools = toolbox(self._engine, agent=expert.agent, run="", expert=name).fingerprint
+        tools = Toolbox(self._engine, self._engine.run_catalogue(expert.agent), run="", expert=name).fingerprint
         run = await db_call(
             runs.answered, expert=name, arguments=json.loads(call.arguments_json), tools=tools,
             caller=call.request.catalogue.agent.slug, seconds=expert.cache_seconds, now=timezone.now(),

@@ -18,6 +18,7 @@ from mcpregistry.calls.engine import Engine
 from mcpregistry.domain.canonical import digest, stored
 from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.domain.risk import risk_of
+from mcpregistry.domain.schema import problems
 from mcpregistry.models import ApprovalRequest, Invocation, Task
 from subagents.domain import outputs
 from subagents.domain.lifecycle import CallState
@@ -30,7 +31,10 @@ HOST = Host(name="run", transport="run", tasks=True)  # a held call gives its ha
 
 @dataclass(frozen=True, slots=True)
 class Toolbox:
-    """``definitions`` in OpenAI's shape, sorted by name so that providers' caches see the same prefix."""
+    """``definitions`` in OpenAI's shape, sorted by name so that providers' caches see the same prefix.
+
+    ``catalogue``: of this moment (``Engine.run_catalogue``), so that a grant withdrawn binds a running run as well.
+    """
 
     engine: Engine
     catalogue: Catalogue
@@ -83,11 +87,6 @@ class Toolbox:
         return await self.engine.call(request)
 
 
-def toolbox(engine: Engine, *, agent: str, run: str, expert: str) -> Toolbox:
-    """With the grants of this moment: one withdrawn meanwhile binds a running run as well. Raises NotFound."""
-    return Toolbox(engine, engine.run_catalogue(agent), run, expert)
-
-
 def _definition(name: str, listing: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "type": "function",
@@ -134,14 +133,15 @@ def _outcome_of(call: Invocation, state: State) -> CallOutcome:
 
 def read_output(run: str, arguments: Mapping[str, Any]) -> Ended:
     """Our own tool for stored outputs: a page of lines, or the lines with a word."""
-    kept = StoredOutput.objects.filter(pk=str(arguments.get("handle")), run_id=run).first()
+    wrong = problems("tool_output", outputs.TOOL["function"]["parameters"], arguments)
+    if wrong:
+        return Ended(CallState.REFUSED, f"(tool failed: {' '.join(wrong)})", is_error=True)
+    kept = StoredOutput.objects.filter(pk=arguments["handle"], run_id=run).first()
     if kept is None:
         return Ended(CallState.REFUSED, "There is no stored output with this handle in this run.", is_error=True)
-    if arguments.get("find"):
-        return _done(outputs.found(kept.text, str(arguments["find"])))
-    page = outputs.page(
-        kept.text, from_line=int(arguments.get("from_line") or 1), lines=int(arguments.get("lines") or 200)
-    )
+    if "find" in arguments:
+        return _done(outputs.found(kept.text, arguments["find"]))
+    page = outputs.page(kept.text, from_line=int(arguments.get("from_line", 1)), lines=int(arguments.get("lines", 200)))
     return _done(f"Lines {page.first} to {page.last} of {page.of}:\n{page.text}")
 
 

@@ -44,8 +44,14 @@ def test_pages_together_are_the_whole(lines: list[str]) -> None:
     assert read == every
 
 
-def test_a_line_longer_than_a_page_is_cut_and_says_so() -> None:
-    assert "line of 500 characters" in page("x" * 500, limit=100).text
+def test_all_of_a_very_long_line_can_be_read() -> None:
+    text = "".join(f"{n:06}" for n in range(4_000))
+    read, start = "", 1
+    while start <= page(text, from_line=start).of:
+        part = page(text, from_line=start)
+        read, start = read + part.text.replace("\n", ""), part.last + 1
+    assert read == text
+    assert "001500" in found(text, "001500")
 
 
 def test_searching_shows_lines_with_their_surroundings() -> None:
@@ -55,10 +61,16 @@ def test_searching_shows_lines_with_their_surroundings() -> None:
     assert "50: line 49\n51: line 50\n52: line 51" in shown
 
 
+@pytest.mark.parametrize("text", ["", "\n", "lone \ud800 surrogate"])
+def test_odd_texts_are_paged_and_previewed(text: str) -> None:
+    assert page(text).of >= 1
+    assert "too large" in preview("abc", text, limit=2_000)
+
+
 def test_a_preview_says_how_to_read_on() -> None:
     text = preview("abc", "word\n" * 5_000, limit=2_000)
     assert '"handle": "abc"' in text
-    assert "25000 bytes, 5001 lines" in text
+    assert "25000 bytes, 5000 lines" in text
     assert len(text) < 1_500
 
 

@@ -11,6 +11,7 @@ from mcpregistry.db import db_call
 from mcpregistry.models import ApprovalRequest, Configuration, Grant, Invocation
 from subagents.domain.lifecycle import Exit, RunState
 from subagents.models import Run, ToolCall, Turn
+from subagents.runs import calling
 from tests.subagents.kit import Bench, calls, states
 
 pytestmark = pytest.mark.attack
@@ -103,7 +104,9 @@ async def test_a_claim_of_approval_approves_nothing(bench: Bench, worker: Any) -
     assert (await db_call(ApprovalRequest.objects.select_related("call").get)).call.state == "cancelled"
 
 
-async def test_a_grant_that_is_withdrawn_binds_the_run_that_is_under_way(bench: Bench, worker: Any) -> None:
+async def test_a_grant_that_is_withdrawn_binds_the_run_that_is_under_way(
+    bench: Bench, worker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def prepare() -> Run:
         write = calls(("echo__echo", {"text": "one"}))
         bench.expert(bench.model("m", write, write, {"text": "{{ last.text }}"}), uses=[bench.server()])
@@ -111,7 +114,7 @@ async def test_a_grant_that_is_withdrawn_binds_the_run_that_is_under_way(bench: 
 
     run = await db_call(prepare)
     here = await worker()
-    original = here.runs._calling.run
+    original = calling.make
 
     async def then_withdrawn(*args: Any) -> bool:
         done = await original(*args)
@@ -119,7 +122,7 @@ async def test_a_grant_that_is_withdrawn_binds_the_run_that_is_under_way(bench: 
         await db_call(here.engine.live.refresh)
         return bool(done)
 
-    here.runs._calling.run = then_withdrawn
+    monkeypatch.setattr(calling, "make", then_withdrawn)
     run = await here.drive(run)
     assert len(bench.sent()) == 1
     assert "no tool" in run.answer
@@ -139,3 +142,21 @@ async def test_an_injected_result_adds_no_tool(bench: Bench, worker: Any) -> Non
     assert await db_call(states, run) == [("echo__echo", "done"), ("slow__count", "refused")]
     assert [p["name"] for p in bench.sent()] == ["echo"]
     assert await db_call(ToolCall.objects.filter(run=run, name="slow__count", invocation="").exists) is False
+
+
+async def test_odd_arguments_of_our_own_tool_are_refused_by_name(bench: Bench, worker: Any) -> None:
+    odd: list[dict[str, Any]] = [
+        {}, {"handle": 7}, {"handle": "x", "from_line": "one"}, {"handle": "x", "lines": 1e999}, {"handle": "x", "find": ""},
+    ]  # fmt: skip
+
+    def prepare() -> Run:
+        asks = calls(*(("tool_output", arguments) for arguments in odd))
+        bench.expert(bench.model("m", asks, {"text": "{{ last.text }}"}), uses=[bench.server()])
+        return bench.start()
+
+    run = await driven(worker, prepare)
+    assert (run.state, run.exit) == (RunState.DONE, Exit.ANSWER)
+    assert await db_call(states, run) == [("tool_output", "refused")] * len(odd)
+    said = await db_call(lambda: list(ToolCall.objects.order_by("index").values_list("result", flat=True)))
+    assert "handle" in said[0]
+    assert "from_line" in said[2]

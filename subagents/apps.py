@@ -17,24 +17,23 @@ class SubagentsConfig(AppConfig):
     def ready(self) -> None:
         from mcpregistry.calls.engine import add_source
         from mcpregistry.models.guards import watch
-        from mcpregistry.services.definitions import on_offered
+        from mcpregistry.services import definitions, tasks
         from mcpregistry.services.exchange_sections import add_section as add_to_files
         from mcpregistry.services.snapshots import add_section
-        from mcpregistry.services.tasks import withdrawn
         from subagents.models import ExpertTool
         from subagents.runs.served import SECTION, expert_source
         from subagents.services.experts import grant_awaited
         from subagents.services.offering import offered
         from subagents.services.runs import task_withdrawn
 
-        withdrawn.connect(task_withdrawn)
+        tasks.withdrawn.connect(task_withdrawn)
+        definitions.offered.connect(grant_awaited)
         post_migrate.connect(_after_migrate, sender=self)
         watch(ExpertTool, frozenset({"created_at"}))
         watch(ExpertTool.users.through)
         watch(ExpertTool.endpoints.through)
         add_section(SECTION, offered)
         add_source(expert_source)
-        on_offered(grant_awaited)
         add_to_files(_files)
 
 

@@ -7,7 +7,7 @@ stays approved until it is rejected, so a server that goes back to one of them h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -15,6 +15,7 @@ from typing import Any
 
 from django.db import transaction
 from django.db.models import QuerySet
+from django.dispatch import Signal
 from django.utils import timezone
 
 from mcpregistry.domain import scanner
@@ -27,13 +28,8 @@ from mcpregistry.services import audit, notifications
 
 _OTHER_NAMES = 20_000  # to compare new names with
 
-Listener = Callable[[Server, Sequence[str]], None]
-_LISTENERS: list[Listener] = []
-
-
-def on_offered(listener: Listener) -> None:
-    """Let another app know, in the same transaction, of tools that a server offers for the first time or again."""
-    _LISTENERS.append(listener)
+# A ``server`` offers the tools ``names`` for the first time or again. Sent in the transaction that notes it.
+offered = Signal()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +68,8 @@ def observe(*, server: Server, listed: Iterable[dict[str, Any]], instructions: s
     Server.objects.filter(pk=server.pk).update(refreshed_at=look.now)
     if look.changes:
         _announce(look, process)
-    if offered := [*look.changes.added, *look.changes.returned]:
-        for listener in _LISTENERS:
-            listener(server, offered)
+    if arrived := [*look.changes.added, *look.changes.returned]:
+        offered.send(sender=Tool, server=server, names=arrived)
     return look.changes
 
 

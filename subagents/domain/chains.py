@@ -1,4 +1,4 @@
-"""Expert tools that call expert tools: how long a chain gets. Pure."""
+"""Expert tools that call expert tools: whether a chain bites its tail, how long it gets. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,15 @@ from collections.abc import Iterable, Mapping
 MAX_DEPTH = 3  # an expert that uses an expert that uses an expert
 
 Names = Mapping[str, Iterable[str]]
+
+
+def leads_back(name: str, callers: Names) -> bool:
+    """Whether whoever calls ``name`` is in the end called by it."""
+    above, seen = set(callers.get(name, ())), set[str]()
+    while above - seen:
+        seen |= above
+        above = {caller for each in above for caller in callers.get(each, ())}
+    return name in seen
 
 
 def longest_through(name: str, callers: Names) -> list[str]:

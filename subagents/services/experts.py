@@ -13,7 +13,7 @@ from mcpregistry.domain.schema import check_schema
 from mcpregistry.models import Agent, Endpoint, Grant, Server, Tool
 from mcpregistry.services import access, audit
 from mcpregistry.services.records import save_checked
-from subagents.domain.chains import MAX_DEPTH, longest_through
+from subagents.domain.chains import MAX_DEPTH, leads_back, longest_through
 from subagents.models import ExpertTarget, ExpertTool, ExpertVersion, LanguageModel, Run
 from subagents.models.expert import OnDeath
 
@@ -129,7 +129,7 @@ def _check_awaited(expert: ExpertTool) -> None:
 
 
 @transaction.atomic
-def grant_awaited(server: Server, names: Sequence[str]) -> None:
+def grant_awaited(server: Server, names: Sequence[str], **_: object) -> None:
     """A server offers tools for the first time or again: whoever's whitelist waits for them gets them now."""
     offered = {f"{server.slug}::{name}": name for name in names}
     for expert in ExpertTool.objects.exclude(awaited_tools=[]).select_related("agent"):
@@ -188,8 +188,7 @@ def offer(*, expert: ExpertTool, agents: Iterable[Agent], endpoints: Iterable[En
     Raises ConfigInvalid for experts that would call each other in a circle, or too deep.
     """
     users = list(agents)
-    _refuse_circle(expert, users)
-    _refuse_depth(expert, users)
+    _refuse_chain(expert, users)
     expert.users.set(users)
     expert.endpoints.set(list(endpoints))
     audit.record(
@@ -198,14 +197,14 @@ def offer(*, expert: ExpertTool, agents: Iterable[Agent], endpoints: Iterable[En
     )  # fmt: skip
 
 
-def _refuse_depth(expert: ExpertTool, users: Iterable[Agent]) -> None:
+def _refuse_chain(expert: ExpertTool, users: Iterable[Agent]) -> None:
     """Refused when saved, because a run would find out only in the middle."""
-    pairs = ExpertTool.users.through.objects.filter(agent__expert__isnull=False).exclude(experttool=expert)
-    callers: dict[str, list[str]] = {}
-    for callee, caller in pairs.values_list("experttool__name", "agent__expert__name"):
-        callers.setdefault(callee, []).append(caller)
-    above = ExpertTool.objects.filter(agent__in=[agent.pk for agent in users])
-    callers[expert.name] = list(above.values_list("name", flat=True))
+    callers = _callers(expert, users)
+    if leads_back(expert.name, callers):
+        raise ConfigInvalid(
+            f"The expert tool '{expert.name}' would in the end call itself.",
+            remedy="Take an expert tool's agent off the list of those that may call it.",
+        )
     chain = longest_through(expert.name, callers)
     if len(chain) > MAX_DEPTH:
         raise ConfigInvalid(
@@ -214,15 +213,12 @@ def _refuse_depth(expert: ExpertTool, users: Iterable[Agent]) -> None:
         )
 
 
-def _refuse_circle(expert: ExpertTool, users: Iterable[Agent]) -> None:
-    """An expert tool is used by the agents of other expert tools; following them must not lead back to it."""
-    above, seen = {agent.pk for agent in users}, set[int]()
-    while above:
-        if expert.agent_id in above:
-            raise ConfigInvalid(
-                f"The expert tool '{expert.name}' would in the end call itself.",
-                remedy="Take an expert tool's agent off the list of those that may call it.",
-            )
-        seen |= above
-        used = ExpertTool.objects.filter(agent__in=above).values_list("users", flat=True)
-        above = {pk for pk in used if pk is not None} - seen
+def _callers(expert: ExpertTool, users: Iterable[Agent]) -> dict[str, list[str]]:
+    """The experts that may call each expert, by name, as it will be once ``users`` may call this one."""
+    pairs = ExpertTool.users.through.objects.filter(agent__expert__isnull=False).exclude(experttool=expert)
+    callers: dict[str, list[str]] = {}
+    for callee, caller in pairs.values_list("experttool__name", "agent__expert__name"):
+        callers.setdefault(callee, []).append(caller)
+    above = ExpertTool.objects.filter(agent__in=[agent.pk for agent in users])
+    callers[expert.name] = list(above.values_list("name", flat=True))
+    return callers

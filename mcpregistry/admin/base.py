@@ -22,15 +22,14 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.functional import cached_property
 from unfold.admin import ModelAdmin
+from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextareaWidget
 
 from mcpregistry.admin.fields import MASK, masked
 from mcpregistry.domain.errors import ConfigInvalid, SlipsnisseError
 from mcpregistry.domain.reveal import LIMIT, reveal
-from mcpregistry.models.sealing import Sealed
+from mcpregistry.models.sealing import sealed
 
-# History columns that hold sealed secrets: that they changed is told, what they held is not.
-_SEALED = {"sealed_env": "env", "sealed_headers": "headers", "sealed_value": "value"}
 _VERSIONS_SHOWN = 100
 
 
@@ -82,9 +81,8 @@ class RecordAdmin(ModelAdmin):
 
     def __init__(self, model: type[models.Model], admin_site: Any) -> None:
         super().__init__(model, admin_site)
-        for name, sealed in vars(model).items():
-            if isinstance(sealed, Sealed):  # Django asks us before the record: so nobody reads what is sealed
-                setattr(self, name, _told(name))
+        for name in sealed(model).values():  # Django asks us before the record: so nobody reads what is sealed
+            setattr(self, name, _told(name))
 
     def save(self, request: HttpRequest, row: Any, form: ModelForm) -> None:
         """Call the service that saves this kind of record."""
@@ -220,6 +218,7 @@ class RecordAdmin(ModelAdmin):
 def _told(name: str) -> Callable[[Any], str]:
     """How a sealed column looks to whoever may only look: the names in it, or whether it is set."""
 
+    @display(description=name.replace("_", " "))
     def told(row: Any) -> str:
         try:
             held = getattr(row, name)
@@ -229,8 +228,7 @@ def _told(name: str) -> Callable[[Any], str]:
             return masked(held)
         return MASK if held else ""
 
-    told.short_description = name.replace("_", " ")  # type: ignore[attr-defined]
-    return told
+    return cast(Callable[[Any], str], told)
 
 
 class ReadOnlyAdmin(RecordAdmin):
@@ -277,10 +275,12 @@ def _changes(old: Any, new: Any) -> list[tuple[str, str, str]] | None:
         return []
     # Not ``diff_against``: it leaves out what no form edits, such as the lifecycle and sealed secrets.
     differ = [f for f in new.tracked_fields if getattr(old, f.attname) != getattr(new, f.attname)]
-    return [_change(f, getattr(old, f.attname), getattr(new, f.attname)) for f in differ] or None
+    secrets = sealed(new.instance_type)
+    return [_change(f, getattr(old, f.attname), getattr(new, f.attname), secrets) for f in differ] or None
 
 
-def _change(field: models.Field[Any, Any], before: Any, after: Any) -> tuple[str, str, str]:
-    if field.name in _SEALED:
-        return _SEALED[field.name], "•••", "•••"
+def _change(field: models.Field[Any, Any], before: Any, after: Any, secrets: dict[str, str]) -> tuple[str, str, str]:
+    """That a secret changed is told, what it held is not."""
+    if field.name in secrets:
+        return secrets[field.name].replace("_", " "), "•••", "•••"
     return str(field.verbose_name), "" if before is None else str(before), "" if after is None else str(after)

@@ -103,7 +103,8 @@ class JsonField(forms.JSONField):
     """JSON as people write it: shows what is stored indented; an absent value as an empty field instead of ``null``."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs | {"widget": lines_widget(4, kwargs.pop("placeholder", ""))})
+        kwargs["widget"] = lines_widget(4, kwargs.pop("placeholder", ""))
+        super().__init__(**kwargs)
 
     def prepare_value(self, value: Any) -> Any:
         if value is None or value in ({}, []):

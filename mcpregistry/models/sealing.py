@@ -70,3 +70,9 @@ class Sealed(property):
             setattr(row, column, seal(value, place=place(row)) if value else "")
 
         super().__init__(read, write)
+        self.column = column
+
+
+def sealed(model: type[models.Model]) -> dict[str, str]:
+    """The model's sealed columns, each with the name of the secret that it holds: ``{"sealed_env": "env"}``."""
+    return {held.column: name for name, held in vars(model).items() if isinstance(held, Sealed)}

@@ -137,13 +137,12 @@ class ExpertToolAdmin(RecordAdmin):
         }
 
 
-def _versions(expert: ExpertTool) -> list[ExpertVersion]:
+def _versions(expert: ExpertTool) -> list[tuple[ExpertVersion, list[Rewording]]]:
     """The newest, each with what it changed, word by word; the first of all with nothing to compare."""
     found = list(expert.versions.all()[: _VERSIONS_SHOWN + 1])
     names = {model.pk: str(model) for model in LanguageModel.objects.select_related("provider")}
-    for new, old in zip(found, [*found[1:], None], strict=True):
-        new.changes = _changes(old, new, names) if old else []  # type: ignore[attr-defined]
-    return found[:_VERSIONS_SHOWN]
+    pairs = list(zip(found, [*found[1:], None], strict=True))[:_VERSIONS_SHOWN]
+    return [(new, _changes(old, new, names) if old else []) for new, old in pairs]
 
 
 def _changes(old: ExpertVersion, new: ExpertVersion, names: dict[int, str]) -> list[Rewording]:

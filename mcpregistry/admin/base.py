@@ -25,7 +25,7 @@ from unfold.admin import ModelAdmin
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextareaWidget
 
-from mcpregistry.admin.fields import MASK, masked
+from mcpregistry.admin.fields import MASK, JsonField, masked
 from mcpregistry.domain.errors import ConfigInvalid, SlipsnisseError
 from mcpregistry.domain.reveal import LIMIT, reveal
 from mcpregistry.models.sealing import sealed
@@ -75,7 +75,10 @@ class RecordAdmin(ModelAdmin):
 
     verbs: tuple[Verb, ...] = ()
     change_form_outer_before_template = "admin/mcpregistry/record.html"
-    formfield_overrides: dict[Any, Any] = {models.TextField: {"widget": UnfoldAdminTextareaWidget(attrs={"rows": 3})}}
+    formfield_overrides: dict[Any, Any] = {
+        models.TextField: {"widget": UnfoldAdminTextareaWidget(attrs={"rows": 3})},
+        models.JSONField: {"form_class": JsonField},
+    }
     list_per_page = 50
     list_filter_sheet = True
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin
-from django.db import models
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
@@ -15,7 +14,6 @@ from unfold.decorators import display
 from unfold.widgets import UnfoldAdminSelectMultipleWidget, UnfoldAdminSelectWidget
 
 from mcpregistry.admin.base import RecordAdmin, actor
-from mcpregistry.admin.fields import JsonField
 from mcpregistry.domain.comparison import readable
 from mcpregistry.domain.wording import Rewording, words
 from mcpregistry.models import Agent, Endpoint, Tool
@@ -72,7 +70,6 @@ class ExpertToolAdmin(RecordAdmin):
     list_display = ("name", "asks", "tool_count", "max_steps", "max_seconds", "max_cost", "enabled")
     list_filter = ("enabled", "endpoints", "users")
     search_fields = ("name", "description", "system_prompt")
-    formfield_overrides = RecordAdmin.formfield_overrides | {models.JSONField: {"form_class": JsonField}}
     change_form_outer_before_template = "admin/subagents/expert.html"
     fieldsets = (
         (None, {"fields": (("name", "enabled"), "description", "arguments", "output_schema")}),

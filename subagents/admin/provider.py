@@ -7,20 +7,19 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin
-from django.db import models
 from django.db.models import Count, QuerySet
-from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.http import HttpRequest
+from django.urls import reverse
 from django.utils import timezone
 from unfold.decorators import display
 from unfold.widgets import UnfoldBooleanSwitchWidget
 
 from mcpregistry.admin.base import RecordAdmin, Verb, actor
-from mcpregistry.admin.fields import MASK, JsonField, SecretField, SecretsField
+from mcpregistry.admin.fields import MASK, SecretField, SecretsField
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.reveal import reveal
 from mcpregistry.templatetags.slipsnisse import exactly
+from subagents.admin.live import LiveAdmin
 from subagents.models import LanguageModel, Provider
 from subagents.services import providers
 from subagents.services.readiness import key_problem
@@ -70,7 +69,6 @@ class ProviderForm(forms.ModelForm):
 
 _HAS_KEY = "A key is set. It is stored sealed and never shown. Empty: keep it."
 _NO_KEY = "Not set. Stored sealed and never shown. ${NAME} takes a variable that the site may read, ${cred:NAME} a credential."
-_JSON = {models.JSONField: {"form_class": JsonField}}
 
 
 def _test(request: HttpRequest, provider: Provider) -> str:
@@ -79,13 +77,13 @@ def _test(request: HttpRequest, provider: Provider) -> str:
 
 
 @admin.register(Provider)
-class ProviderAdmin(RecordAdmin):
+class ProviderAdmin(LiveAdmin):
     form = ProviderForm
     list_display = ("slug", "kind", "base_url", "has_key", "model_count", "tested", "enabled")
     list_filter = ("kind", "enabled")
     search_fields = ("slug", "base_url")
-    formfield_overrides = RecordAdmin.formfield_overrides | _JSON
     change_form_outer_before_template = "admin/subagents/provider.html"
+    live_template = "admin/subagents/provider_test.html"
     fieldsets = (
         (None, {"fields": (("slug", "kind"), "base_url", "key", "enabled")}),
         ("Requests", {"fields": (("timeout", "tool_choice"), "headers", "options")}),
@@ -133,30 +131,19 @@ class ProviderAdmin(RecordAdmin):
 
     def overview(self, request: HttpRequest, row: Provider) -> dict[str, Any]:
         add = reverse("admin:subagents_languagemodel_add")
-        return _test_context(row) | {
+        return self.live_context(request, row) | {
             "models": row.models.order_by("name"),
             "add_url": f"{add}?provider={row.pk}" if request.user.has_perm("subagents.add_languagemodel") else "",
             "key_problem": key_problem(row),
-            "live_url": reverse("admin:subagents_provider_live", args=[row.pk]),
+            "live_url": self.live_url(row),
         }
 
-    def get_urls(self) -> list[URLPattern]:
-        live = self.admin_site.admin_view(self.live_view)
-        return [path("<path:object_id>/live/", live, name="subagents_provider_live"), *super().get_urls()]
+    def live_context(self, request: HttpRequest, row: Provider) -> dict[str, Any]:
+        late = row.being_tested and row.test_asked_at and timezone.now() - row.test_asked_at > _LATE
+        return {"provider": row, "late": late}
 
-    def live_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """The last test alone, for the page to look again; 286 tells it that the test is over."""
-        row = self.get_object(request, object_id)
-        if row is None or not self.has_view_permission(request, row):
-            return HttpResponse(status=404)
-        answer = TemplateResponse(request, "admin/subagents/provider_test.html", _test_context(row))
-        answer.status_code = 200 if row.being_tested else 286
-        return answer
-
-
-def _test_context(row: Provider) -> dict[str, Any]:
-    late = row.being_tested and row.test_asked_at and timezone.now() - row.test_asked_at > _LATE
-    return {"provider": row, "late": late}
+    def goes_on(self, row: Provider) -> bool:
+        return row.being_tested
 
 
 @admin.register(LanguageModel)
@@ -168,7 +155,6 @@ class LanguageModelAdmin(RecordAdmin):
     list_select_related = ("provider",)
     search_fields = ("name", "provider__slug")
     autocomplete_fields = ("provider",)
-    formfield_overrides = RecordAdmin.formfield_overrides | _JSON
     fieldsets = (
         (None, {"fields": (("provider", "name"), ("context_window", "max_output"), ("buffer_tokens", "tokenizer"),
                            ("enabled", "compared"))}),

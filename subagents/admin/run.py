@@ -8,7 +8,6 @@ from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from unfold.decorators import display
@@ -17,6 +16,7 @@ from mcpregistry.admin.base import ReadOnlyAdmin, Verb, actor
 from mcpregistry.domain.errors import NotFound, SlipsnisseError
 from mcpregistry.domain.reveal import reveal
 from mcpregistry.templatetags.slipsnisse import milliseconds
+from subagents.admin.live import LiveAdmin
 from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.models import ExpertVersion, LanguageModel, Run, ToolCall
 from subagents.queries import compared, timeline
@@ -70,7 +70,7 @@ def _whole(text: str) -> int:
 
 
 @admin.register(Run)
-class RunAdmin(ReadOnlyAdmin):
+class RunAdmin(LiveAdmin, ReadOnlyAdmin):
     list_display = (
         "shown_name", "shown_state", "caller", "tokens", "shown_cost", "saved", "took", "created_at",
     )  # fmt: skip
@@ -81,6 +81,7 @@ class RunAdmin(ReadOnlyAdmin):
     list_select_related = ("version",)
     fields = (("origin", "caller"), ("endpoint_slug", "call_id"), ("depth", "fence"), ("worker", "wake_at"))
     change_form_outer_before_template = "admin/subagents/run.html"
+    live_template = "admin/subagents/timeline.html"
     verbs = (
         Verb("cancel", "Cancel", "subagents.run_expert", "cancel", "Stop it, down to the call that is out.", _cancel,
              applies=lambda run: run.finished_at is None, style="danger"),
@@ -134,7 +135,7 @@ class RunAdmin(ReadOnlyAdmin):
         again = next((url for verb, url in self.verbs_for(request, row) if verb.name == "replay"), "")
         return run_context(row, steers=request.user.has_perm(STEER), raw=raw) | {
             "verbs": [(verb, url) for verb, url in self.verbs_for(request, row) if verb.name != "replay"],
-            "live_url": reverse("admin:subagents_run_live", args=[row.pk]),
+            "live_url": self.live_url(row),
             "columns": compared(row),
             "again_url": again,
             "versions": row.version.expert.versions.defer("body")[:20] if again else (),
@@ -142,22 +143,18 @@ class RunAdmin(ReadOnlyAdmin):
         }
 
     def get_urls(self) -> list[URLPattern]:
-        live, settle = self.admin_site.admin_view(self.live_view), self.admin_site.admin_view(self.settle_view)
-        return [
-            path("<path:object_id>/live/", live, name="subagents_run_live"),
-            path("<path:object_id>/calls/<int:call_id>/<slug:what>/", settle, name="subagents_run_settle"),
-            *super().get_urls(),
-        ]
+        settle = path(
+            "<path:object_id>/calls/<int:call_id>/<slug:what>/",
+            self.admin_site.admin_view(self.settle_view),
+            name="subagents_run_settle",
+        )
+        return [settle, *super().get_urls()]
 
-    def live_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """The timeline alone, for the page to look again; 286 tells it that the run has ended."""
-        row = self.get_object(request, object_id)
-        if row is None or not self.has_view_permission(request, row):
-            return HttpResponse(status=404)
-        context = run_context(row, steers=request.user.has_perm(STEER))
-        answer = TemplateResponse(request, "admin/subagents/timeline.html", context)
-        answer.status_code = 286 if row.finished_at else 200
-        return answer
+    def live_context(self, request: HttpRequest, row: Run) -> dict[str, Any]:
+        return run_context(row, steers=request.user.has_perm(STEER))
+
+    def goes_on(self, row: Run) -> bool:
+        return row.finished_at is None
 
     def settle_view(self, request: HttpRequest, object_id: str, call_id: int, what: str) -> HttpResponse:
         """What became of one unknown call: done, failed, or once more; POST ``note`` is for the model."""

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
+from django.db.models import QuerySet
 from django.http import HttpRequest, StreamingHttpResponse
 from ninja import Path, Query, Schema, Status
 from pydantic import Field
@@ -26,9 +27,9 @@ from mcpregistry.db import db_call
 from mcpregistry.domain.errors import NotFound
 from mcpregistry.domain.reveal import reveal
 from subagents.domain.lifecycle import RunState
-from subagents.models import ExpertTool, Run, ToolCall, Turn
+from subagents.models import ExpertTool, LanguageModel, Run, ToolCall, Turn
 from subagents.queries import expert_figures, run_totals
-from subagents.runs.answers import doing
+from subagents.runs.answers import in_words
 from subagents.services import accounting, runs
 from subagents.services.experts import schema_of
 
@@ -118,6 +119,13 @@ class RunOrder(Schema):
     arguments: Object = Field(default_factory=dict)
 
 
+class ReplayOrder(Schema):
+    version: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = Field(default=None, description="Default: the newest.")
+    model: Annotated[Text, Field(max_length=300)] = Field(
+        default="", description="provider/name of a model to ask in place of the version's own."
+    )
+
+
 class SettleOrder(Schema):
     what: Literal["done", "failed", "repeat"]
     note: Annotated[Text, Field(max_length=1000)] = ""
@@ -149,12 +157,16 @@ class Entries(Schema):
     items: list[dict[str, Any]]
 
 
+def _experts() -> QuerySet[ExpertTool]:
+    related = "users", "endpoints", "ordered_targets__model__provider"
+    return ExpertTool.objects.with_newest().select_related("agent").prefetch_related(*related)
+
+
 def _expert(expert: ExpertTool, figures: dict[str, Any] | None = None) -> ExpertOut:
-    newest = expert.versions.first()
     return ExpertOut(
         name=expert.name, description=expert.description, enabled=expert.enabled,
-        version=newest.number if newest else 0, input_schema=schema_of(expert),
-        models=[str(target.model) for target in expert.ordered_targets.select_related("model__provider")],
+        version=expert.newest_number or 0, input_schema=schema_of(expert),
+        models=[str(target.model) for target in expert.ordered_targets.all()],
         agent=expert.agent.slug, users=[agent.slug for agent in expert.users.all()],
         endpoints=[endpoint.slug for endpoint in expert.endpoints.all()], figures=figures,
     )  # fmt: skip
@@ -163,7 +175,8 @@ def _expert(expert: ExpertTool, figures: dict[str, Any] | None = None) -> Expert
 def _facts(run: Run) -> dict[str, Any]:
     return {
         "id": run.pk, "expert": run.expert_name, "version": run.version.number, "state": run.state, "exit": run.exit,
-        "doing": "" if run.finished_at else doing(run), "error": run.error, "answer": run.answer,
+        "doing": "" if run.finished_at else in_words(run.state, [call.name for call in run.open_calls]),
+        "error": run.error, "answer": run.answer,
         "structured": json.loads(run.structured) if run.structured else None, "agent": run.caller,
         "origin": run.origin, "input_tokens": run.input_tokens, "output_tokens": run.output_tokens,
         "cost": None if run.cost is None else float(run.cost), "savings": run.savings,
@@ -201,7 +214,7 @@ def list_experts(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[ExpertOut]:
-    rows = ExpertTool.objects.select_related("agent").prefetch_related("users", "endpoints")
+    rows = _experts()
     if q:
         rows = rows.filter(name__icontains=q) | rows.filter(description__icontains=q)
     return page(rows, order=("name",), limit=limit, cursor=cursor, show=_expert)
@@ -210,7 +223,7 @@ def list_experts(
 @router.get("/experts/{name}", response=ExpertOut)
 def get_expert(request: HttpRequest, name: Name) -> ExpertOut:
     """With the figures of the last 30 days: runs, cost, context saved."""
-    expert = ExpertTool.objects.select_related("agent").filter(name=name).first()
+    expert = _experts().filter(name=name).first()
     if expert is None:
         raise NotFound(f"There is no expert tool '{name}'.")
     return _expert(expert, expert_figures(expert))
@@ -223,7 +236,8 @@ def start_run(request: HttpRequest, name: Name, payload: RunOrder) -> Status[Run
     if who.agent is not None and not ExpertTool.objects.filter(name=name, enabled=True, users=who.agent).exists():
         raise NotFound(f"There is no expert tool '{name}'.")
     caller = who.agent.slug if who.agent is not None else ""
-    return Status(202, _run(runs.start(expert=name, arguments=payload.arguments, origin="rest", caller=caller)))
+    run = runs.start(expert=name, arguments=payload.arguments, origin="rest", caller=caller)
+    return Status(202, _run(_own(who, run.pk)))
 
 
 @router.get("/savings", response=SavingsOut)
@@ -303,14 +317,25 @@ def cancel_run(request: HttpRequest, run_id: RunId) -> RunOut:
 @router.post("/runs/{run_id}/resume", response={200: RunOut, 409: Problem})
 def resume_run(request: HttpRequest, run_id: RunId) -> RunOut:
     run = _own(principal(request), run_id)
-    return _run(runs.resume(run_id=run.pk, actor=actor(request)))
+    runs.resume(run_id=run.pk, actor=actor(request))
+    return _run(_own(principal(request), run_id))
 
 
 @router.post("/runs/{run_id}/replay", response={202: RunOut})
-def replay_run(request: HttpRequest, run_id: RunId) -> Status[RunOut]:
-    """The same question to the newest version of the expert tool, as a new run."""
-    run = _own(principal(request), run_id)
-    return Status(202, _run(runs.replay(run_id=run.pk, actor=actor(request))))
+def replay_run(request: HttpRequest, run_id: RunId, payload: ReplayOrder | None = None) -> Status[RunOut]:
+    """The same question once more as a new run, to compare cost and answer."""
+    run, order = _own(principal(request), run_id), payload or ReplayOrder()
+    model = _model(order.model) if order.model else None
+    new = runs.replay(run_id=run.pk, actor=actor(request), version=order.version, model=model)
+    return Status(202, _run(_own(principal(request), new.pk)))
+
+
+def _model(label: str) -> LanguageModel:
+    provider, _, name = label.partition("/")
+    model = LanguageModel.objects.filter(provider__slug=provider, name=name).first()
+    if model is None:
+        raise NotFound(f"There is no model '{label}'.", remedy="Write it as provider/name.")
+    return model
 
 
 @router.post("/runs/{run_id}/calls/{call_id}/settle", response={200: RunDetail, 409: Problem})
@@ -323,8 +348,8 @@ def settle_call(request: HttpRequest, run_id: RunId, call_id: int, payload: Sett
     return _detail(_own(principal(request), run_id))
 
 
-def _visible(who: Principal) -> Any:
-    rows = Run.objects.select_related("version")
+def _visible(who: Principal) -> QuerySet[Run]:
+    rows = Run.objects.select_related("version").with_open_calls()
     return rows if who.agent is None else rows.filter(caller=who.agent.slug)
 
 

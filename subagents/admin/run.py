@@ -18,7 +18,7 @@ from mcpregistry.domain.reveal import reveal
 from mcpregistry.templatetags.slipsnisse import milliseconds
 from subagents.admin.live import LiveAdmin
 from subagents.domain.lifecycle import CallState, Exit, RunState
-from subagents.models import ExpertVersion, LanguageModel, Run, ToolCall
+from subagents.models import LanguageModel, Run, ToolCall
 from subagents.queries import compared, timeline
 from subagents.runs.answers import doing, seen
 from subagents.services import runs
@@ -57,10 +57,10 @@ def _wake(request: HttpRequest, run: Run) -> str:
 def _again(request: HttpRequest, run: Run) -> str:
     """POST ``version`` (its number) and ``model`` (its id), both optional."""
     number, model_id = request.POST.get("version", ""), request.POST.get("model", "")
-    version = ExpertVersion.objects.filter(expert=run.version.expert_id, number=_whole(number)).first()
     model = LanguageModel.objects.filter(pk=_whole(model_id)).first()
-    if (number and version is None) or (model_id and model is None):
-        raise NotFound("There is no such version or model any more.", remedy="Choose another one.")
+    if model_id and model is None:
+        raise NotFound("There is no such model any more.", remedy="Choose another one.")
+    version = _whole(number) if number else None
     new = runs.replay(run_id=run.pk, actor=actor(request), version=version, model=model)
     return f"Started again as {new.pk[:8]}, with version {new.version.number}; it is compared with this run below."
 

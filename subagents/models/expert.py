@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
+from django.db.models import OuterRef, Subquery
 from simple_history.models import HistoricalRecords
 
 from mcpregistry.models import Agent, Endpoint
@@ -18,6 +19,15 @@ name_validator = RegexValidator(
 class OnDeath(models.TextChoices):
     FAIL = "fail", "The run ends with a ToolExecutionError"
     TELL = "tell", "The model is told and goes on"
+
+
+class ExpertToolQuerySet(models.QuerySet["ExpertTool"]):
+    def with_newest(self) -> ExpertToolQuerySet:
+        """Each with ``newest_number`` and ``newest_hash`` of its versions, without reading them."""
+        newest = ExpertVersion.objects.filter(expert=OuterRef("pk")).order_by("-number")
+        return self.annotate(
+            newest_number=Subquery(newest.values("number")[:1]), newest_hash=Subquery(newest.values("hash")[:1])
+        )
 
 
 class ExpertTool(models.Model):
@@ -79,6 +89,10 @@ class ExpertTool(models.Model):
     enabled = models.BooleanField(default=True)
     created_at = models.DateTimeField(auto_now_add=True)
 
+    newest_number: int | None  # of those read ``with_newest``
+    newest_hash: str | None
+
+    objects = ExpertToolQuerySet.as_manager()
     history = HistoricalRecords(m2m_fields=[users, endpoints])
 
     class Meta:

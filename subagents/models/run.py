@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from django.db import models
-from django.db.models import Q
+from django.db.models import Prefetch, Q
 
 from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.models.expert import ExpertVersion
@@ -13,6 +13,11 @@ from subagents.models.provider import LanguageModel
 class RunQuerySet(models.QuerySet["Run"]):
     def open(self) -> RunQuerySet:
         return self.filter(finished_at__isnull=True)
+
+    def with_open_calls(self) -> RunQuerySet:
+        """Each with the list ``open_calls``, in one query for all of them."""
+        still = ToolCall.objects.filter(finished_at=None)
+        return self.prefetch_related(Prefetch("calls", still, to_attr="open_calls"))
 
 
 class Run(models.Model):
@@ -60,6 +65,8 @@ class Run(models.Model):
     created_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
+
+    open_calls: list[ToolCall]  # of those read ``with_open_calls``
 
     objects = RunQuerySet.as_manager()
 

@@ -29,12 +29,11 @@ class Offered:
 
 def offered() -> tuple[Offered, ...]:
     """Every expert tool that is switched on, in a fixed number of queries."""
-    rows = ExpertTool.objects.filter(enabled=True).select_related("agent")
-    return tuple(_offered(expert) for expert in rows.prefetch_related("users", "endpoints", "versions"))
+    rows = ExpertTool.objects.filter(enabled=True).with_newest().select_related("agent")
+    return tuple(_offered(expert) for expert in rows.prefetch_related("users", "endpoints"))
 
 
 def _offered(expert: ExpertTool) -> Offered:
-    newest = max(expert.versions.all(), key=lambda version: version.number, default=None)
     return Offered(
         id=expert.pk,
         name=expert.name,
@@ -45,6 +44,6 @@ def _offered(expert: ExpertTool) -> Offered:
         users=frozenset(agent.slug for agent in expert.users.all()),
         endpoints=frozenset(endpoint.slug for endpoint in expert.endpoints.all()),
         max_seconds=float(expert.max_seconds),
-        version=newest.hash if newest else "",
+        version=expert.newest_hash or "",
         cache_seconds=expert.cache_seconds,
     )

@@ -218,34 +218,39 @@ def resume(*, run_id: str, actor: str) -> Run:
 
 
 @transaction.atomic
-def replay(*, run_id: str, actor: str, version: ExpertVersion | None = None, model: LanguageModel | None = None) -> Run:
+def replay(*, run_id: str, actor: str, version: int | None = None, model: LanguageModel | None = None) -> Run:
     """The same question once more, to the newest or another version, or to a model that it would not ask.
 
     To compare cost and answer: every replay hangs on the run that was asked first. Raises as ``start`` does, and
-    Conflict when the question is gone, ConfigInvalid for a version of another tool or a model without prices
-    under a money budget.
+    Conflict when the question is gone, NotFound for a version (its number) that the tool never had, ConfigInvalid
+    for a model without prices under a money budget.
     """
     old = Run.objects.select_related("version").filter(pk=run_id).first()
     if old is None:
         raise NotFound("There is no such run.", remedy="Look at the list of runs.")
     if old.arguments == "{}" and old.answer == "" and old.state == RunState.DONE:
         raise Conflict("Retention has erased the question of this run.", remedy="Replay a younger one.")
-    version = version or _newest(old.expert_name)
-    _check_replay(old, version, model)
+    asked = _newest(old.expert_name) if version is None else _numbered(old, version)
+    _check_prices(asked, model)
     run = start(
         expert=old.expert_name, arguments=json.loads(old.arguments), origin="replay", caller=actor[:63],
-        version=version, replay_of=old.replay_of_id or old.pk, asks=model,
+        version=asked, replay_of=old.replay_of_id or old.pk, asks=model,
     )  # fmt: skip
     audit.record(
-        kind="run.replayed", actor=actor, subject=f"run:{run.pk}", of=old.pk, version=version.number,
+        kind="run.replayed", actor=actor, subject=f"run:{run.pk}", of=old.pk, version=asked.number,
         model=str(model) if model else "",
     )  # fmt: skip
     return run
 
 
-def _check_replay(old: Run, version: ExpertVersion, model: LanguageModel | None) -> None:
-    if version.expert_id != old.version.expert_id:
-        raise ConfigInvalid("This version is one of another expert tool.", remedy="Choose one of this tool.")
+def _numbered(run: Run, number: int) -> ExpertVersion:
+    version = ExpertVersion.objects.filter(expert=run.version.expert_id, number=number).first()
+    if version is None:
+        raise NotFound(f"{run.expert_name} has no version {number}.", remedy="Choose another one.")
+    return version
+
+
+def _check_prices(version: ExpertVersion, model: LanguageModel | None) -> None:
     if model is not None and not model.priced and json.loads(version.body).get("max_cost") is not None:
         raise ConfigInvalid(
             f"This version has a money budget, and {model} has no prices.",

@@ -116,6 +116,39 @@ def test_an_unknown_call_is_settled_once(expert: ExpertTool) -> None:
     assert operator.post(path, {"what": "maybe"}).status_code == 422
 
 
+def test_a_run_is_asked_again_of_another_version_and_another_model(expert: ExpertTool) -> None:
+    operator, run = person("operator"), runs.start(expert="digest", arguments={"q": "x"}, origin="rest")
+    first = expert.ordered_targets.get().model
+    other = LanguageModel.objects.create(provider=first.provider, name="large")
+    expert.system_prompt = "Be brief."
+    experts.save_expert(expert=expert, targets=[first], actor="test")
+    path = f"/runs/{run.pk}/replay"
+    assert [operator.post(path).json()["version"], operator.post(path, {"version": 1}).json()["version"]] == [2, 1]
+    asked = operator.post(path, {"model": "acme/large"})
+    assert (asked.status_code, Run.objects.get(pk=asked.json()["id"]).asks) == (202, other)
+    for wrong, said in [
+        ({"version": 9}, "no version 9"),
+        ({"model": "acme/none"}, "provider/name"),
+        ({"version": 0}, "version"),
+    ]:
+        answer = operator.post(path, wrong)
+        assert (answer.status_code in (404, 422), said in answer.text) == (True, True)
+    assert Run.objects.filter(replay_of=run).count() == 3
+
+
+@pytest.mark.parametrize("path", ["/experts", "/runs"])
+def test_longer_lists_ask_no_more_questions(expert: ExpertTool, django_assert_max_num_queries: Any, path: str) -> None:
+    model = expert.ordered_targets.get().model
+    for number in range(12):
+        tool = ExpertTool(name=f"digest{number}", description="Reads.")
+        experts.save_expert(expert=tool, targets=[model], actor="test")
+        runs.start(expert=tool.name, arguments={}, origin="rest")
+    viewer = person("viewer")
+    viewer.get(path)
+    with django_assert_max_num_queries(10):
+        assert len(viewer.get(path).json()["items"]) >= 12
+
+
 def test_an_expert_tool_shows_its_figures(expert: ExpertTool) -> None:
     run = runs.start(expert="digest", arguments={"q": "x"}, origin="rest")
     Run.objects.filter(pk=run.pk).update(state=RunState.DONE, exit=Exit.ANSWER, savings={"context_saved": -5})

@@ -91,7 +91,8 @@ def import_file(
     may_rule: bool = False,
     may_grant: bool = False,
 ) -> Outcome:
-    """Read a file and make its servers, and what other apps know of, rows. Never raises for what the file says: see ``Outcome.refused``.
+    """Read a file and make rows of its servers, and of what other apps know. What it says wrongly is no exception,
+    but in ``Outcome.refused``.
 
     ``variables``: environment of whoever imports, None keeps every placeholder as it is. ``folders``: what
     ``workspace`` and ``home`` mean. ``save=False`` does everything, then takes it back. ``may_rule``: whoever imports
@@ -164,7 +165,8 @@ class _Import:
         """What belongs to no server: other apps take their part, what is left is kept as it stands."""
         tools = tuple(_with_servers_renamed(tool, self.renamed) for tool in self.document.expert_tools)
         document, family = replace(self.document, expert_tools=tools), self.format.family
-        before = _kept(family)
+        row = ImportedFile.objects.filter(family=family).first() or ImportedFile(family=family)
+        before = dict(row.rest)
         owned = before.get("brought", {})
         taking = Taking(
             variant=self.format.name, actor=self.actor, on_conflict=self.on_conflict, may_grant=self.may_grant,
@@ -172,11 +174,15 @@ class _Import:
         )  # fmt: skip
         for section in sections():
             document = section.take(document, taking)
+        # By path, so that a file may later replace what is its own.
         made = sorted(c.label for c in self.changes if c.kind != "server" and c.action in ("created", "changed"))
         if made:
             owned = {path: sorted({*names} - {*made}) for path, names in owned.items()}
             owned[self.path] = sorted({*owned.get(self.path, ()), *made})
-        _keep_rest(document, family, self.path, before, owned)
+        rest = _together(before, document, family) | {"brought": owned}
+        if rest != before:
+            row.rest, row.path = rest, self.path
+            row.save()
 
     def _note(self, action: Action, at: str, sentence: str, remedy: str = "") -> None:
         self.notes.append(Note(action, self.path, at, sentence, remedy))
@@ -296,29 +302,17 @@ def _with_servers_renamed(tool: dict[str, Any], renamed: Mapping[str, str]) -> d
     return {**tool, "internal_tools": {renamed.get(slug(key), key): names for key, names in used.items()}}
 
 
-def _kept(family: str) -> dict[str, Any]:
-    old = ImportedFile.objects.filter(family=family).first()
-    return dict(old.rest) if old else {}
-
-
-def _keep_rest(
-    document: Document, family: str, path: str, before: dict[str, Any], brought: Mapping[str, list[str]]
-) -> None:
-    """``brought``: what other apps made of files, by path; so a file may later replace what is its own."""
-    rest = {
+def _together(before: Mapping[str, Any], document: Document, family: str) -> dict[str, Any]:
+    """What files of this family have said so far, this one last."""
+    return {
         "expert_tools": _by_name("name", before.get("expert_tools", []), document.expert_tools),
         "inputs": _by_name("id", before.get("inputs", []), document.inputs),
         "providers": {**before.get("providers", {}), **document.providers},
         "model_providers": {**before.get("model_providers", {}), **document.model_providers},
         "defaults": {**before.get("defaults", {}), **document.defaults},
         "flags": {**before.get("flags", {}), **document.flags},
-        "brought": dict(brought),
         "parked": document.parked_for(family).to_json(),
     }
-    if rest != before:
-        row = ImportedFile.objects.filter(family=family).first() or ImportedFile(family=family)
-        row.rest, row.path = rest, path
-        row.save()
 
 
 def _by_name(key: str, old: Iterable[dict[str, Any]], new: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -100,14 +100,14 @@ def keep(followed: Collection[Followed], now: datetime) -> set[str]:
 def wishes(task_ids: Iterable[str]) -> dict[str, Wish]:
     """What hosts have said, in any process, about these tasks since it was passed on last."""
     said = Task.objects.filter(Q(cancel_requested=True) | ~Q(input_responses=""), pk__in=[*task_ids])
-    return {task.pk: Wish(tasks._object(task.input_responses), task.cancel_requested) for task in said}
+    return {task.pk: Wish(tasks.stored_object(task.input_responses), task.cancel_requested) for task in said}
 
 
 @transaction.atomic
 def passed_on(*, task_id: str, keys: Collection[str]) -> None:
     """The server has these answers; what it asks next is what it says next."""
     task = Task.objects.select_for_update().get(pk=task_id)
-    asked, answered = tasks._object(task.input_requests), tasks._object(task.input_responses)
+    asked, answered = tasks.stored_object(task.input_requests), tasks.stored_object(task.input_responses)
     Task.objects.filter(pk=task_id).update(
         input_requests=_text({k: v for k, v in asked.items() if k not in keys}),
         input_responses=_text({k: v for k, v in answered.items() if k not in keys}),

@@ -1,4 +1,5 @@
-"""Calls that are answered by work of ours which may outlive this process: a run of an expert tool.
+"""Calls that are answered by work of ours which may outlive this process: a run of an expert tool, or a task
+that a server made of our call and that is followed (see ``services.following``).
 
 A process that waits for the work keeps the call's lease alive. Where the host has taken a task instead,
 nobody waits: the work's own records stand for the call, and its end is written together with theirs.

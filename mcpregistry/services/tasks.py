@@ -118,7 +118,7 @@ def handle(task: Task) -> dict[str, Any]:
 
 def open_questions(task: Task) -> dict[str, Any]:
     """What a server asks, by key, without what was answered already."""
-    asked, answered = _object(task.input_requests), _object(task.input_responses)
+    asked, answered = stored_object(task.input_requests), stored_object(task.input_responses)
     return {key: request for key, request in asked.items() if key not in answered}
 
 
@@ -126,12 +126,14 @@ def _end(task: Task) -> dict[str, Any]:
     """``{"result": …}`` or ``{"error": …}`` as it was kept; empty while there is none, or none any more."""
     request = getattr(task.call, "approval", None)
     if task.result:
-        ended = _object(task.result)
+        ended = stored_object(task.result)
         if "error" in ended:
             return ended
         kept = ended.get("result", {})
     else:
-        kept = _object(request.result) if request is not None and request.result else _object(task.call.result)
+        kept = (
+            stored_object(request.result) if request is not None and request.result else stored_object(task.call.result)
+        )
     if kept and request is not None:
         kept = approvals.result_told(request, kept)
     return {"result": kept} if kept else {}
@@ -180,7 +182,7 @@ def _ttl(task: Task) -> int | None:
     return max(task.ttl_ms, age + KEPT_MS)
 
 
-def _object(text: str) -> dict[str, Any]:
+def stored_object(text: str) -> dict[str, Any]:
     """What was cut off by the recorder's limit is no object any more."""
     try:
         found = json.loads(text) if text else {}
@@ -214,7 +216,7 @@ def answer(*, task_id: str, responses: Mapping[str, Any], now: datetime | None =
     fitting = {key: value for key, value in responses.items() if key in open_questions(task)}
     if not fitting or task.call.state != State.DISPATCHED:
         return False
-    kept = stored(_object(task.input_responses) | fitting)
+    kept = stored(stored_object(task.input_responses) | fitting)
     now = now or timezone.now()
     Task.objects.filter(pk=task_id).update(input_responses=kept, version=F("version") + 1, updated_at=now)
     return True

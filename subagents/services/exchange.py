@@ -160,7 +160,7 @@ class _Import:
             return None
         before = _entry(old, kept=Parked(order=tuple(entry))) if old else None
         row = old or ExpertTool(name=entry["name"])
-        known = tool_keys("slipsnisse" if self.taking.variant == "slipsnisse" else "slipsnisse-extended")
+        known = _known_keys(self.taking.variant)
         fill(row, {key: value for key, value in entry.items() if key in known}, TOOL_FIELDS)
         row.awaited_tools = awaited
         after = tool_entry(
@@ -292,8 +292,12 @@ def _is_known(server: Server) -> bool:
 # What a file has said besides, so that an export gives it back
 
 
+def _known_keys(variant: str) -> frozenset[str]:
+    return tool_keys("slipsnisse" if variant == "slipsnisse" else "slipsnisse-extended")
+
+
 def _stub(entry: JsonObject, variant: str) -> JsonObject:
-    known = tool_keys("slipsnisse" if variant == "slipsnisse" else "slipsnisse-extended")
+    known = _known_keys(variant)
     unknown = {key: value for key, value in entry.items() if key not in known}
     spelled: JsonObject = {
         key: entry[key] for key in ("internal_tools", "users", "endpoints", "provider") if key in entry

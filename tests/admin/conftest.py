@@ -6,9 +6,9 @@ import pytest
 from django.test import Client
 from pytest_django import Settings
 
-from mcpregistry.services import wakeups
 from tests.fakes.lived import populated
 from tests.fakes.seed import Site
+from tests.fakes.woken import Sent, listened_to
 
 ClientOf = Callable[[str], Client]
 
@@ -32,15 +32,5 @@ def client_of(site: Site) -> ClientOf:
 
 
 @pytest.fixture(autouse=True)
-def woken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[int, ...]]]:
-    """What workers were asked to do; no broker is needed to see that they were asked."""
-    sent: list[tuple[str, tuple[int, ...]]] = []
-
-    def wake(task: str, *ids: int) -> bool:
-        sent.append((task, ids))
-        return True
-
-    for module in ("mcpregistry.services.wakeups", "mcpregistry.services.health", "mcpregistry.services.notifications"):
-        monkeypatch.setattr(f"{module}.wake", wake)
-    assert wakeups.wake is wake
-    return sent
+def woken(monkeypatch: pytest.MonkeyPatch) -> Sent:
+    return listened_to(monkeypatch)

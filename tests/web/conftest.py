@@ -11,25 +11,16 @@ from django.test import Client
 from pytest_django import Settings
 from pytest_django.live_server_helper import LiveServer
 
-from mcpregistry.services import approvals, notifications
 from tests.fakes.lived import populated
 from tests.fakes.seed import Site
+from tests.fakes.woken import Sent, listened_to
 
 ClientOf = Callable[[str], Client]
 
 
 @pytest.fixture(autouse=True)
-def woken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[Any, ...]]]:
-    """What workers were asked to do; no broker is needed to see that they were asked."""
-    sent: list[tuple[str, tuple[Any, ...]]] = []
-
-    def wake(task: str, *ids: Any) -> bool:
-        sent.append((task, ids))
-        return True
-
-    for module in (approvals, notifications):
-        monkeypatch.setattr(module, "wake", wake)
-    return sent
+def woken(monkeypatch: pytest.MonkeyPatch) -> Sent:
+    return listened_to(monkeypatch)
 
 
 @pytest.fixture

@@ -222,7 +222,7 @@ def list_experts(
 
 @router.get("/experts/{name}", response=ExpertOut)
 def get_expert(request: HttpRequest, name: Name) -> ExpertOut:
-    """With the figures of the last 30 days: runs, cost, context saved."""
+    """With the figures of the last 30 days: runs, cost, context saved, and whether the answers were enough."""
     expert = _experts().filter(name=name).first()
     if expert is None:
         raise NotFound(f"There is no expert tool '{name}'.")

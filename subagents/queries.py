@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Avg, Count, F, FloatField, Q, Sum
+from django.db.models import Avg, Count, DateTimeField, Exists, ExpressionWrapper, F, FloatField, OuterRef, Q, Sum
 from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast, Substr
 from django.utils import timezone
@@ -16,10 +16,13 @@ from mcpregistry.domain.wording import Segment, words
 from mcpregistry.models import ApprovalRequest, Invocation
 from subagents.domain.lifecycle import RunState
 from subagents.models import Attempt, ExpertTool, Run, ToolCall, Turn
+from subagents.services.offering import SERVER
 
 _MOST_COMPARED = 6
 _START = 400  # characters of a text on the timeline
 _MOST_SAMPLES = 2_000  # newest runs that percentiles are taken of
+_MOST_FOLLOWED = 100  # newest answers; what came after each is searched among all calls of those ten minutes
+_FOLLOWED_FOR = timedelta(minutes=10)
 
 # What runs used and saved
 
@@ -59,7 +62,8 @@ def run_totals(*, days: int = 30) -> dict[str, Any]:
 def expert_figures(expert: ExpertTool, *, days: int = 30) -> dict[str, Any]:
     """Of the last days: runs, how they ended, what they cost and saved; ``versions``: the same for each.
 
-    ``saved_middle`` (p50) and ``saved_most`` (p95) are tokens of context over answered runs.
+    ``saved_middle`` (p50) and ``saved_most`` (p95) are tokens of context over answered runs. ``gone_itself`` of
+    ``given`` answers were not enough, see ``_followed``.
     """
     runs = _recent(days).filter(version__expert=expert)
     by_version = list(runs.values(number=F("version__number")).annotate(**_sums()).order_by("-number")[:10])
@@ -73,7 +77,28 @@ def expert_figures(expert: ExpertTool, *, days: int = 30) -> dict[str, Any]:
         row.update(_percentiles(saved for number, saved in samples if number == row["number"]))
     totals = runs.aggregate(**_sums()) | _percentiles(saved for _, saved in samples)
     middle = totals["saved_middle"]
-    return totals | {"days": days, "versions": by_version, "costs_more": middle is not None and middle < 0}
+    costs_more = middle is not None and middle < 0
+    return totals | _followed(answered) | {"days": days, "versions": by_version, "costs_more": costs_more}
+
+
+def _followed(answered: Any) -> dict[str, int]:
+    """Of the newest answers to calls (``given``), after how many the caller soon asked the same servers itself.
+
+    The caller is the same agent on the same endpoint with the same host; over stdio it is the same process, too.
+    """
+    ids = answered.filter(parent=None).exclude(call_id="").values("call_id")[:_MOST_FOLLOWED]
+    asked = OuterRef(OuterRef(OuterRef("pk")))
+    of_run = ToolCall.objects.filter(run__call_id=asked).exclude(invocation="")
+    sent = Invocation.objects.filter(pk__in=of_run.values("invocation"), dispatched_at__isnull=False)
+    used = sent.exclude(server_slug=SERVER).order_by()
+    until = ExpressionWrapper(OuterRef("finished_at") + _FOLLOWED_FOR, output_field=DateTimeField())
+    same = {name: OuterRef(name) for name in ("agent_slug", "endpoint_slug", "origin", "host_name")}
+    direct = Invocation.objects.filter(
+        ~Q(origin="stdio") | Q(writer=OuterRef("writer")), server_slug__in=used.values("server_slug"),
+        received_at__gt=OuterRef("finished_at"), received_at__lte=until, **same,
+    ).order_by()  # fmt: skip
+    calls = Invocation.objects.filter(pk__in=list(ids.values_list("call_id", flat=True)), finished_at__isnull=False)
+    return calls.order_by().aggregate(given=Count("pk"), gone_itself=Count("pk", filter=Exists(direct)))
 
 
 def _percentiles(saved: Iterable[int]) -> dict[str, int | None]:

@@ -36,7 +36,7 @@ from subagents.models import Run
 from subagents.runs.answers import Seen, answer_of, given_again, seen
 from subagents.runs.toolbox import Toolbox
 from subagents.services import runs
-from subagents.services.offering import Offered
+from subagents.services.offering import SERVER, Offered
 
 SECTION = "experts"
 KIND = "expert"
@@ -44,7 +44,7 @@ _LOOK_EVERY = 0.15  # seconds between looks at all runs that this process waits 
 _RENEW_EVERY = 20.0  # seconds between signs that this process waits still, see ``lasting.KEEP``
 _POLL_MS = 1_000
 _SERVER = ServerSpec(
-    id=-2, slug="expert", title="Expert tools", revision=0, transport="none", connect_mode="none", request_timeout=30.0,
+    id=-2, slug=SERVER, title="Expert tools", revision=0, transport="none", connect_mode="none", request_timeout=30.0,
     max_message_bytes=0, available=True,
 )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 from mcpregistry.models import Invocation
@@ -10,14 +11,15 @@ from subagents.models import Attempt, Run, ToolCall, Turn
 
 
 def entries(run: Run) -> Iterator[dict[str, Any]]:
-    """In the order in which things ended; times in milliseconds, cost in US dollars or None."""
+    """In the order in which things ended, ``at``; times in milliseconds, cost in US dollars or None."""
     found = [*_turns(run), *_attempts(run), *_calls(run)]
     yield from sorted(found, key=lambda entry: entry["at"])
 
 
 def _turns(run: Run) -> Iterator[dict[str, Any]]:
     for turn in Turn.objects.filter(run=run):
-        yield _head(run, "llm", turn.started_at, "ok", turn.duration_ms) | {
+        ended = turn.started_at + timedelta(milliseconds=turn.duration_ms)
+        yield _head(run, "llm", ended, "ok", turn.duration_ms) | {
             "provider": turn.model_name.partition("/")[0],
             "model": turn.model_name.partition("/")[2],
             "inputTokens": turn.input_tokens,
@@ -40,7 +42,8 @@ def _attempts(run: Run) -> Iterator[dict[str, Any]]:
 
 def _calls(run: Run) -> Iterator[dict[str, Any]]:
     calls = list(ToolCall.objects.filter(run=run, finished_at__isnull=False))
-    records = Invocation.objects.in_bulk([call.invocation for call in calls if call.invocation])
+    named = Invocation.objects.only("server_slug", "tool_name")
+    records = named.in_bulk([call.invocation for call in calls if call.invocation])
     for call in calls:
         record = records.get(call.invocation)
         entry = _head(run, "tool", call.finished_at, call.state, _latency(call)) | {

@@ -9,6 +9,8 @@ from typing import Any
 from subagents.models import ExpertTool
 from subagents.services.experts import schema_of
 
+SERVER = "expert"  # in the place of a server, in the record of a call to an expert tool
+
 
 @dataclass(frozen=True, slots=True)
 class Offered:

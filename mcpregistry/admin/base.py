@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from django.contrib import messages
 from django.contrib.admin.utils import quote
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.core.paginator import Paginator
 from django.db import models
 from django.forms import ModelForm
@@ -121,10 +121,19 @@ class RecordAdmin(ModelAdmin):
     ) -> HttpResponse:
         row = self.get_object(request, object_id) if object_id else None
         extra = {"verbs": self.verbs_for(request, row)} | (self.overview(request, row) if row else {})
+        extra |= extra_context or {}
         try:
-            return super().changeform_view(request, object_id, form_url, extra | (extra_context or {}))
-        except SlipsnisseError as error:
-            return self._refused(request, error, request.path)
+            return super().changeform_view(request, object_id, form_url, extra)
+        except SlipsnisseError as error:  # nothing was saved: the same form once more, with what it holds
+            request.refusal = error  # type: ignore[attr-defined]
+            return super().changeform_view(request, object_id, form_url, extra)
+
+    def get_form(
+        self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any
+    ) -> type[ModelForm[Any]]:
+        form = super().get_form(request, obj, change, **kwargs)
+        refusal = getattr(request, "refusal", None)
+        return form if refusal is None else _refused_form(form, refusal)
 
     def delete_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
@@ -232,6 +241,17 @@ def _told(name: str) -> Callable[[Any], str]:
         return MASK if held else ""
 
     return cast(Callable[[Any], str], told)
+
+
+def _refused_form(form: type[ModelForm[Any]], refusal: SlipsnisseError) -> type[ModelForm[Any]]:
+    """The form that finds wrong what the service has refused, so the person goes on with what was typed."""
+
+    class Refused(form):  # type: ignore[misc, valid-type]
+        def clean(self) -> None:
+            super().clean()
+            raise ValidationError(reveal(str(refusal), 1_000))
+
+    return Refused
 
 
 class ReadOnlyAdmin(RecordAdmin):

@@ -51,11 +51,13 @@ def test_a_channel_is_added_shown_and_changed_without_showing_its_secrets(site: 
     assert "canary" not in viewer.get(reverse("admin:mcpregistry_channel_changelist")).content.decode()
 
 
-def test_a_refusal_names_the_remedy_and_stores_nothing(site: Site, client_of: ClientOf) -> None:
-    page = add(client_of("admin"), signing="whsec_short").content.decode()
+def test_a_refusal_names_the_remedy_stores_nothing_and_keeps_what_was_typed(site: Site, client_of: ClientOf) -> None:
+    page = add(client_of("admin"), signing="whsec_short", name="Night watch").content.decode()
     assert "24 to 64 bytes" in page
     assert "openssl rand" in page
-    assert not Channel.objects.filter(name="Chat").exists()
+    assert 'value="Night watch"' in page
+    assert URL in page
+    assert not Channel.objects.filter(name="Night watch").exists()
 
 
 def test_a_test_message_is_owed_and_the_worker_woken(

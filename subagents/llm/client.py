@@ -124,6 +124,7 @@ def loaded() -> ModuleType:
     """litellm, imported once with everything off that would act behind our back. Takes seconds."""
     os.environ.update(_SWITCHES)
     import litellm
+    import litellm.litellm_core_utils.default_encoding  # points tiktoken at bundled files; else it downloads them
 
     litellm.suppress_debug_info = True  # it prints help texts to standard output
     litellm.disable_hf_tokenizer_download = True
@@ -156,12 +157,11 @@ def _request(
         "max_retries": 0,
         "num_retries": 0,
         "drop_params": True,
+        "extra_headers": {"Accept": "application/json", **target.headers},
         **target.options,
     }
     if target.base_url:
         request["api_base"] = _base(target)
-    if target.headers:
-        request["extra_headers"] = dict(target.headers)
     if tools:
         request["tools"] = copy.deepcopy(list(tools))
     else:

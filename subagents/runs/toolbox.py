@@ -22,7 +22,7 @@ from mcpregistry.domain.schema import problems
 from mcpregistry.models import ApprovalRequest, Invocation, Task
 from subagents.domain import outputs
 from subagents.domain.lifecycle import CallState
-from subagents.domain.transcript import UNKNOWN_OUTCOME
+from subagents.domain.transcript import TIMED_OUT, UNKNOWN_OUTCOME
 from subagents.models import StoredOutput
 from subagents.runs.records import Ended
 
@@ -101,7 +101,8 @@ def _definition(name: str, listing: Mapping[str, Any]) -> dict[str, Any]:
 def ended(outcome: CallOutcome) -> Ended:
     """What the model reads of a call that has ended."""
     if outcome.state == State.UNKNOWN:
-        return Ended(CallState.UNKNOWN, UNKNOWN_OUTCOME, is_error=True, facts={"code": outcome.error_code})
+        text = f"{TIMED_OUT}. {UNKNOWN_OUTCOME}" if outcome.error_code == "TIMEOUT" else UNKNOWN_OUTCOME
+        return Ended(CallState.UNKNOWN, text, is_error=True, facts={"code": outcome.error_code})
     if outcome.result is not None:
         text = outputs.flattened(outcome.result)
         failed = outcome.state != State.SUCCEEDED

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from mcpregistry.calls.call import CallOutcome, CallRequest
 from mcpregistry.models import Agent, Endpoint, Server, Tool
@@ -17,6 +20,28 @@ from subagents.services import experts, runs
 from tests.calls.conftest import ACTOR, add_server, tool
 
 WORDS = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A request as it reached the scripted server."""
+
+    path: str
+    headers: dict[bytes, bytes]
+    body: dict[str, Any]
+
+
+def overhear(monkeypatch: pytest.MonkeyPatch) -> list[Heard]:
+    """Every request to scripted servers from now on."""
+    heard: list[Heard] = []
+    original = ScriptedModels._http
+
+    async def spy(self: ScriptedModels, scope: dict[str, Any], body: bytes, send: Any) -> None:
+        heard.append(Heard(scope["path"], dict(scope["headers"]), json.loads(body or b"{}")))
+        await original(self, scope, body, send)
+
+    monkeypatch.setattr(ScriptedModels, "_http", spy)
+    return heard
 
 
 class Bench:

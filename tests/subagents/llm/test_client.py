@@ -16,6 +16,7 @@ import pytest
 from subagents.domain.trouble import After, ModelError, Trouble
 from subagents.llm.client import Reply, Target, complete, loaded
 from subagents.llm.scripted.app import ScriptedModels
+from tests.subagents.kit import Heard, overhear
 from tests.subagents.llm.conftest import KEY, KINDS, target
 
 SCHEMA = {
@@ -163,31 +164,29 @@ async def test_an_answer_schema_goes_with_a_request_that_offers_no_tools(kind: s
 
 
 @pytest.fixture
-def headers_seen(monkeypatch: pytest.MonkeyPatch) -> dict[bytes, bytes]:
-    seen: dict[bytes, bytes] = {}
-    original = ScriptedModels._http
-
-    async def spy(self: ScriptedModels, scope: dict[str, Any], body: bytes, send: Any) -> None:
-        seen.update(scope["headers"])
-        await original(self, scope, body, send)
-
-    monkeypatch.setattr(ScriptedModels, "_http", spy)
-    return seen
+def heard(monkeypatch: pytest.MonkeyPatch) -> list[Heard]:
+    return overhear(monkeypatch)
 
 
 async def test_a_key_of_our_environment_goes_nowhere(
-    base: str, headers_seen: dict[bytes, bytes], monkeypatch: pytest.MonkeyPatch
+    base: str, heard: list[Heard], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-from-the-environment")
     await complete(Target("openai", "plain", f"{base}/v1"), MESSAGES)
-    assert headers_seen[b"authorization"] == b"Bearer none"
+    assert heard[0].headers[b"authorization"] == b"Bearer none"
 
 
-async def test_the_headers_of_a_provider_are_sent(base: str, headers_seen: dict[bytes, bytes]) -> None:
+async def test_the_headers_of_a_provider_are_sent(base: str, heard: list[Heard]) -> None:
     headers = {"HTTP-Referer": "https://tools.example.org", "X-Title": "Slipsnisse"}
     await complete(target("openrouter", base, "plain", headers=headers), MESSAGES)
-    assert headers_seen[b"http-referer"] == b"https://tools.example.org"
-    assert headers_seen[b"x-title"] == b"Slipsnisse"
+    assert heard[0].headers[b"http-referer"] == b"https://tools.example.org"
+    assert heard[0].headers[b"x-title"] == b"Slipsnisse"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_json_is_asked_for(kind: str, base: str, heard: list[Heard]) -> None:
+    await complete(target(kind, base, "plain"), MESSAGES)
+    assert set(heard[-1].headers[b"accept"].split(b", ")) == {b"application/json"}
 
 
 async def test_nothing_is_printed(base: str, capfd: pytest.CaptureFixture[str]) -> None:
@@ -205,6 +204,8 @@ def test_the_import_reads_no_env_file_and_no_network(tmp_path: Any) -> None:
         "socket.socket.connect = refused\n"
         "from subagents.llm.client import loaded\n"
         "loaded()\n"
+        "from subagents.llm.tokens import counter\n"
+        "assert counter('tiktoken:o200k_base')('a b c d') == 4\n"
         "assert 'PLANTED_SECRET' not in os.environ\n"
         "assert threading.active_count() == 1, threading.enumerate()\n"
     )

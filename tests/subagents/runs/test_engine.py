@@ -20,11 +20,9 @@ from subagents.domain.outputs import handle_of
 from subagents.llm.client import complete
 from subagents.models import Attempt, LanguageModel, Provider, Run, StoredOutput, ToolCall, Turn
 from subagents.services import runs
-from tests.calls.conftest import tool
-from tests.subagents.kit import Bench, calls, states
-
-LOOK = calls(("echo__echo", {"text": "{{ user.json.text }}"}))
-ANSWER = {"text": "It said {{ last.json.arguments.text }}."}
+from subagents.services.accounting import entries
+from tests.calls.conftest import add_server, tool
+from tests.subagents.kit import ANSWER, LOOK, WORDS, Bench, calls, states
 
 
 def rows(model: Any, run: Run) -> list[Any]:
@@ -78,6 +76,36 @@ async def test_broken_arguments_go_back_to_the_model(bench: Bench, worker: Any) 
     run = await (await worker()).drive(run)
     assert "no JSON object" in run.answer
     assert bench.sent() == []
+
+
+async def test_arguments_that_do_not_fit_the_tools_schema_go_back_to_the_model(bench: Bench, worker: Any) -> None:
+    def prepare() -> Run:
+        server = add_server("echo", tool("echo", WORDS), env={"FAKE_JOURNAL": str(bench.journal)})
+        wrong, right = calls(("echo__echo", {"text": 5})), calls(("echo__echo", {"text": "five"}))
+        bench.expert(bench.model("m", wrong, right, ANSWER), uses=[server])
+        return bench.start()
+
+    run = await db_call(prepare)
+    run = await (await worker()).drive(run)
+    assert run.answer == "It said five."
+    assert [p["arguments"] for p in bench.sent()] == [{"text": "five"}]
+    refused, _ = await db_call(rows, ToolCall, run)
+    assert (refused.state, '5 is not of type "string"' in refused.result) == ("refused", True)
+
+
+async def test_a_call_that_timed_out_is_told_to_the_model_and_not_made_again(bench: Bench, worker: Any) -> None:
+    def prepare() -> Run:
+        server = bench.server("slow", "count", request_timeout=0.5)
+        asked = calls(("slow__count", {"steps": 1000, "pause": 0.1}))
+        bench.expert(bench.model("m", asked, {"text": "{{ last.text }}"}), uses=[server])
+        return bench.start()
+
+    run = await db_call(prepare)
+    run = await (await worker()).drive(run)
+    assert run.answer.startswith("Tool execution timed out. OUTCOME UNKNOWN")
+    assert len(bench.sent()) == 1
+    used = [entry for entry in await db_call(lambda: list(entries(run))) if entry["type"] == "tool"]
+    assert [(entry["status"], entry["command"]) for entry in used] == [("unknown", "count")]
 
 
 async def test_the_last_step_offers_no_tools(bench: Bench, worker: Any) -> None:

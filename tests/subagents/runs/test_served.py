@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from mcpregistry.db import db_call
-from mcpregistry.models import Agent, Endpoint, Invocation, Tool
+from mcpregistry.models import Agent, Endpoint, Invocation, PolicyRule, Tool
 from mcpregistry.services import access
 from subagents.domain.lifecycle import RunState
 from subagents.models import Run
+from tests.calls.conftest import add_server, tool
 from tests.subagents.kit import Bench, call, calls, offered
 
 
@@ -113,3 +114,24 @@ async def test_an_expert_may_use_another_but_not_itself(bench: Bench, working: A
     assert "calling itself" in outcome.result["content"][0]["text"]
     assert "inner" in bench.models.journal[0]["tools"]
     assert await db_call(Run.objects.count) == 2
+
+
+async def test_a_servers_tool_an_expert_tool_and_our_own_are_listed_and_called_alike(
+    bench: Bench, working: Any
+) -> None:
+    def prepare() -> None:
+        offered(bench)
+        add_server("slow", tool("count"))
+        PolicyRule.objects.create(name="Ask", condition='tool.name == "count"', outcome="ask")
+
+    await db_call(prepare)
+    here = await working()
+    entries = here.engine.catalogue("default", "ann").entries
+    asked = {"echo__echo": {"text": "x"}, "expert": {"text": "hello"}, "mcp_approval_status": {"id": "none"}}
+    for name, arguments in asked.items():
+        assert entries[name].listing["name"] == name
+        assert entries[name].listing["inputSchema"]["type"] == "object"
+        outcome = await call(here, name, arguments=arguments)
+        assert outcome.result is not None
+        record = await db_call(Invocation.objects.get, pk=outcome.invocation_id)
+        assert (record.exposed_name, record.agent_slug, bool(record.finished_at)) == (name, "ann", True)

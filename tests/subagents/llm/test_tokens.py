@@ -1,0 +1,28 @@
+"""Tokens are counted offline: by the named tokenizer, else by the model's name, else an estimate."""
+
+from __future__ import annotations
+
+import pytest
+
+from subagents.llm.tokens import counter
+
+TEXT = "The quick brown fox jumps over the lazy dog."
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "model", "tokens"),
+    [
+        ("tiktoken:o200k_base", "", 10),
+        ("tiktoken:cl100k_base", "", 10),
+        ("anthropic", "", 10),
+        ("claude:haiku", "", 10),
+        ("gemini", "", len(TEXT) // 2),
+        ("google:gemini", "", len(TEXT) // 2),
+        ("tiktoken:nonsense", "", len(TEXT) // 2),
+        ("", "openai/gpt-4o-mini", 10),
+        ("", "anthropic/claude-haiku-4-5", 10),
+        ("", "google/gemini-2.5-flash", len(TEXT) // 2),
+    ],
+)
+def test_each_tokenizer_counts_in_its_own_way(tokenizer: str, model: str, tokens: int) -> None:
+    assert counter(tokenizer, model)(TEXT) == tokens

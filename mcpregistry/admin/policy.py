@@ -16,6 +16,7 @@ from mcpregistry.admin.base import ReadOnlyAdmin, RecordAdmin, Verb, actor
 from mcpregistry.admin.fields import lines_widget
 from mcpregistry.admin.try_rule import TryRulePage
 from mcpregistry.admin.why import WhyPage
+from mcpregistry.domain.canonical import canonical
 from mcpregistry.domain.conditions import ConditionInvalid
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.reveal import reveal
@@ -214,7 +215,7 @@ class PermitAdmin(ReadOnlyAdmin):
 
     @display(description="only with")
     def shown_pins(self, permit: Permit) -> str:
-        pins = ", ".join(f"{name} = {value!r}" for name, value in permit.argument_pins.items())
+        pins = ", ".join(f"{name} = {canonical(value)}" for name, value in permit.argument_pins.items())
         return reveal(pins, 200) or "any arguments"
 
     @display(description="state", label={"usable": "success", "ended": ""})

@@ -68,7 +68,7 @@ def _tools(server: Server) -> list[ToolFigures]:
     good, bad = Q(state=State.SUCCEEDED), Q(state__in=_FAILED)
     counted = rows.annotate(
         good=Count("id", filter=good), bad=Count("id", filter=bad), refused=Count("id", filter=Q(state__in=_REFUSED)),
-        mean=Avg("duration_ms", filter=good | bad), last=Max("received_at"),
+        mean=Avg("duration_ms", filter=(good | bad) & ~Q(outcome="ask")), last=Max("received_at"),
     ).order_by("-good", "-bad", "tool_name")  # fmt: skip
     return [
         ToolFigures(

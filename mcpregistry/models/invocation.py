@@ -14,6 +14,10 @@ class Calls(models.QuerySet["Invocation"]):
         """Those without an end, by their partial index: SQLite uses it only for its very condition, in literal words."""
         return self.extra(where=["mcpregistry_invocation.state IN ('pending', 'ready', 'dispatched')"])
 
+    def unasked(self) -> models.QuerySet[Invocation]:
+        """Those that nobody had to decide about: how long a person thought says nothing about a server."""
+        return self.exclude(outcome="ask")
+
 
 class Invocation(models.Model):
     """Names are copied, not referenced: the record outlives the server, tool and agent it is about.

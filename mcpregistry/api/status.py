@@ -42,6 +42,7 @@ def get_status(request: HttpRequest) -> SiteStatus:
         servers_draft=by_lifecycle.get("draft", 0),
         servers_disabled=by_lifecycle.get("disabled", 0),
         servers_unavailable=Server.objects.active().filter(unavailable_since__isnull=False).count(),
+        tools=Tool.objects.filter(present=True).count(),
         definitions_waiting=Tool.objects.waiting().count(),
         calls_open=Invocation.objects.filter(state__in=_OPEN).count(),
         tests_queued=ServerTest.objects.filter(verdict=ServerTest.Verdict.QUEUED).count(),
@@ -103,6 +104,7 @@ def _calls(slugs: Iterable[str]) -> dict[str, tuple[int, int]]:
 def _status(server: Server, connections: list[Connection], tools: int, good: int, bad: int) -> StatusOut:
     return StatusOut(
         server_name=server.slug,
+        name=server.title,
         transport=cast(TransportName, server.transport),
         lifecycle=cast(LifecycleName, server.lifecycle),
         connected=any(connection.state == "connected" for connection in connections),

@@ -185,12 +185,13 @@ def test_status_tells_state_per_process_counters_and_the_last_error(operator):
     now = timezone.now()
     Connection.objects.create(server=server, process="web@a:1", state="connected", since=now, seen_at=now, pid=7)
     Connection.objects.create(server=server, process="worker@a:2", state="error", since=now, seen_at=now)
-    Server.objects.update(last_error="it fell over", last_error_code="CONNECTION_FAILED", last_error_at=now)
+    Server.objects.update(name="The echo", last_error="it fell over", last_error_code="CONNECTION_FAILED", last_error_at=now)
     for number, state in enumerate(("succeeded", "succeeded", "tool_error", "not_sent", "denied")):
         new_call(number, state=state)
     status = operator.get("/servers/echo/status").json()
     facts = (
         "server_name",
+        "name",
         "connected",
         "transport",
         "tools_discovered",
@@ -198,7 +199,7 @@ def test_status_tells_state_per_process_counters_and_the_last_error(operator):
         "success_calls",
         "failed_calls",
     )
-    assert [status[name] for name in facts] == ["echo", True, "stdio", 1, 4, 2, 2]
+    assert [status[name] for name in facts] == ["echo", "The echo", True, "stdio", 1, 4, 2, 2]
     assert status["last_error"] == "it fell over"
     assert [(p["process"], p["state"]) for p in status["processes"]] == [
         ("web@a:1", "connected"),
@@ -210,10 +211,13 @@ def test_status_tells_state_per_process_counters_and_the_last_error(operator):
 
 
 def test_the_sites_status_counts_what_waits(operator):
-    new_tool(active(), approve=False)
+    server = active()
+    new_tool(server, approve=False)
+    new_tool(server, "two")
     new_call(1, state="dispatched")
     status = operator.get("/status").json()
-    assert (status["servers_active"], status["definitions_waiting"], status["calls_open"]) == (1, 1, 1)
+    facts = ("servers_active", "tools", "definitions_waiting", "calls_open")
+    assert [status[name] for name in facts] == [1, 2, 1, 1]
 
 
 def test_events_come_newest_first_and_long_ones_are_cut(operator):

@@ -17,7 +17,6 @@ ROWS = {"S0": 66, "S1": 254, "S2": 167, "S3": 203, "S4": 77}
 STATES = (
     "done",
     "partly",
-    "later: expert tools",
     "later: background sub-agent",
     "later: headends",
     "later",

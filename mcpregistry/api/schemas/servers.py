@@ -108,7 +108,8 @@ class ConnectionOut(Schema):
 class StatusOut(Schema):
     """Counters are of all recorded calls; ``last_error`` stays until another failure replaces it."""
 
-    server_name: str
+    server_name: str = Field(description="The slug.")
+    name: str = Field(description="The name for people.")
     transport: TransportName
     lifecycle: LifecycleName
     connected: bool

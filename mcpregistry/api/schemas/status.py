@@ -12,6 +12,7 @@ class SiteStatus(Schema):
     servers_draft: int
     servers_disabled: int
     servers_unavailable: int = Field(description="Active, but failed several times in a row.")
+    tools: int = Field(description="That servers offer, approved or not.")
     definitions_waiting: int = Field(description="New or changed tools that nobody has decided on.")
     calls_open: int = Field(description="Held, ready or sent, and not ended.")
     tests_queued: int

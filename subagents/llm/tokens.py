@@ -11,6 +11,8 @@ from functools import lru_cache
 
 REFERENCE = "tiktoken:o200k_base"  # for savings: one tokenizer for all, so that figures compare
 
+_BUNDLED = {"o200k_base", "o200k_harmony", "cl100k_base", "p50k_base", "p50k_edit"}  # others tiktoken would download
+
 Count = Callable[[str], int]
 
 
@@ -38,15 +40,14 @@ def _usual(model: str) -> str:
 
 @lru_cache(maxsize=8)
 def _tiktoken(name: str) -> Count:
+    if name not in _BUNDLED:
+        return estimated
     from subagents.llm.client import loaded
 
     loaded()  # points tiktoken at the files that litellm brings along
     import tiktoken
 
-    try:
-        encoding = tiktoken.get_encoding(name)
-    except Exception:  # noqa: BLE001 - unknown, or not among the bundled files
-        return estimated
+    encoding = tiktoken.get_encoding(name)
     return lambda text: len(encoding.encode(text, disallowed_special=()))
 
 

@@ -185,7 +185,9 @@ def test_status_tells_state_per_process_counters_and_the_last_error(operator):
     now = timezone.now()
     Connection.objects.create(server=server, process="web@a:1", state="connected", since=now, seen_at=now, pid=7)
     Connection.objects.create(server=server, process="worker@a:2", state="error", since=now, seen_at=now)
-    Server.objects.update(name="The echo", last_error="it fell over", last_error_code="CONNECTION_FAILED", last_error_at=now)
+    Server.objects.update(
+        name="The echo", last_error="it fell over", last_error_code="CONNECTION_FAILED", last_error_at=now
+    )
     for number, state in enumerate(("succeeded", "succeeded", "tool_error", "not_sent", "denied")):
         new_call(number, state=state)
     status = operator.get("/servers/echo/status").json()

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from mcpregistry.models import Agent, AuditEntry, Definition, Endpoint, Grant, Server, Tool
 from subagents.domain.lifecycle import CallState, Exit, RunState
-from subagents.models import ExpertTool, LanguageModel, Provider, Run, ToolCall, Turn
+from subagents.models import Attempt, ExpertTool, LanguageModel, Provider, Run, ToolCall, Turn
 from subagents.runs.views import view
 from subagents.services import experts, runs
 
@@ -160,6 +160,23 @@ def test_the_page_of_a_run_shows_hostile_texts_harmlessly(run: Run) -> None:
         assert "<script>window.x" not in shown
         assert "\u202e" not in shown
         assert "&lt;script&gt;" in shown
+
+
+def test_what_was_said_and_each_failed_request_are_on_the_page_of_a_run(run: Run) -> None:
+    Turn.objects.create(
+        run=run, number=2, model_name="acme/small", text="Start. " + "More. " * 100 + "The very end.", finish="stop",
+        started_at=timezone.now(), duration_ms=1,
+    )  # fmt: skip
+    Attempt.objects.create(
+        run=run, turn_number=2, model_name="acme/small", trouble="overloaded", message="Come back later.", status=503,
+        at=timezone.now(), duration_ms=340,
+    )  # fmt: skip
+    client, page = client_as("viewer"), f"/admin/subagents/run/{run.pk}/change/"
+    shown = client.get(page).content.decode()
+    assert "Come back later." in shown
+    assert "overloaded" in shown
+    assert "The very end." not in shown
+    assert "The very end." in client.get(f"{page}?raw=1").content.decode()
 
 
 def test_the_live_part_stops_when_the_run_has_ended(run: Run) -> None:

@@ -18,6 +18,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -124,8 +125,9 @@ def loaded() -> ModuleType:
     """litellm, imported once with everything off that would act behind our back. Takes seconds."""
     os.environ.update(_SWITCHES)
     import litellm
-    import litellm.litellm_core_utils.default_encoding  # points tiktoken at bundled files; else it downloads them
 
+    # Where tiktoken finds its tables; it would download them. litellm says so itself only with one of 50 MB loaded.
+    os.environ["TIKTOKEN_CACHE_DIR"] = str(Path(litellm.__file__).parent / "litellm_core_utils" / "tokenizers")
     litellm.suppress_debug_info = True  # it prints help texts to standard output
     litellm.disable_hf_tokenizer_download = True
     litellm.telemetry = False

@@ -26,6 +26,7 @@ TEXT = "The quick brown fox jumps over the lazy dog."
         ("tiktoken:p50k_edit", "", 10),
         ("tiktoken:nonsense", "", len(TEXT) // 2),
         ("", "openai/gpt-4o-mini", 10),
+        ("", "own/some-model", 10),
         ("", "anthropic/claude-haiku-4-5", 10),
         ("", "google/gemini-2.5-flash", len(TEXT) // 2),
     ],

@@ -121,7 +121,7 @@ async def test_every_kind_of_end_is_told_alike(stage, slug):
     assert answers["the server crashes"][2]["result"]["structuredContent"]["state"] == State.UNKNOWN
 
 
-async def test_plain_calls_use_the_lane_and_what_a_person_must_decide_does_not(stage, slug, monkeypatch):
+async def test_plain_calls_use_the_lane_and_what_a_person_must_decide_does_not(stage, slug, monkeypatch, settings):
     """Otherwise all the comparing above would compare the SDK with itself."""
     served = []
     proceed = Engine.proceed
@@ -143,6 +143,7 @@ async def test_plain_calls_use_the_lane_and_what_a_person_must_decide_does_not(s
         assert denied[2]["result"]["isError"] is True
         assert len(served) == 2
         engine.pipeline.policy = lambda question: Decision(Outcome.ASK, "a person decides")
+        settings.MCP_HOLD_SECONDS = 0.2
         await both.ask(True, "POST", echo.request(), list(echo.usual.items()))
         assert len(served) == 2
 

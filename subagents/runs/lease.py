@@ -23,6 +23,10 @@ LEASE = timedelta(seconds=30)
 RENEW_EVERY = 5.0  # seconds
 
 
+# Of a row that holds whole answers, read several times in every step.
+_NEEDED = "state", "cost", "final_reason", "waiting_since", "call_id", "parent_id", "expert_name"
+
+
 class LostLease(Exception):
     """Another worker has taken the run over, or it has ended; write nothing more."""
 
@@ -60,7 +64,7 @@ def holding(lease: Lease) -> Iterator[Run]:
             lease_until=timezone.now() + LEASE
         ):
             raise LostLease(lease.run)
-        yield Run.objects.get(pk=lease.run)
+        yield Run.objects.only(*_NEEDED).get(pk=lease.run)
 
 
 def release(lease: Lease, *, wake_at: datetime | None = None) -> None:

@@ -112,7 +112,7 @@ def start_call(lease: Lease, call_id: int) -> tuple[str, int]:
     The id is derived, so that the record can be found whatever happens to us in the next moment.
     """
     with holding(lease) as run:
-        call = ToolCall.objects.get(pk=call_id)
+        call = ToolCall.objects.only("turn_number", "index", "attempt", "name").get(pk=call_id)
         attempt = call.attempt + 1
         place = f"{run.pk}/{call.turn_number}/{call.index}/{attempt}"
         invocation = hashlib.sha256(place.encode()).hexdigest()[:32]
@@ -134,7 +134,7 @@ def end_call(
     with holding(lease) as run:
         if energy and ended.state != CallState.REFUSED:
             Run.objects.filter(pk=run.pk).update(energy=F("energy") + energy)
-        call = ToolCall.objects.get(pk=call_id)
+        call = ToolCall.objects.only("turn_number", "index").get(pk=call_id)
         stored = _stored(run, call, plain(ended.whole, _LONGEST)) if store else None
         _move(call_id, was, ended.state, result=plain(ended.text, _LONGEST), is_error=ended.is_error, stored=stored,
               raw_characters=len(ended.whole), details=ended.facts, finished_at=timezone.now())  # fmt: skip
@@ -208,8 +208,7 @@ def finish(
             error=plain(error, _LONGEST_ERROR), savings=savings or {}, reusable=reusable, finished_at=now,
             lease_until=None, worker="", wake_at=None, waiting_since=None, reserved_cost=0,
         )  # fmt: skip
-        run.refresh_from_db()
-        tell_caller(run)
+        tell_caller(Run.objects.get(pk=run.pk))
         for child in run.children.open().values_list("pk", flat=True):
             runs.cancel(run_id=child, actor=f"run:{run.pk}", reason="the run that asked for it is over")
         if run.parent_id:

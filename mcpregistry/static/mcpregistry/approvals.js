@@ -170,8 +170,8 @@
       keys.showModal();
       return;
     }
-    // A focused button or link keeps its own Enter.
-    if (event.key === "Enter" && event.target.closest("a, button, summary")) return;
+    // A focused button or link keeps its own Enter; a dialog that was just closed still has the focus for a moment.
+    if (event.key === "Enter" && event.target.closest("a, button, summary") && !keys.contains(event.target)) return;
     const act = (page === "queue" ? inQueue : inDetail)[event.key];
     if (act) {
       event.preventDefault();

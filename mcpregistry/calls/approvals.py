@@ -88,7 +88,10 @@ class Approvals:
     # Asking
 
     async def permitted(self, call: Call) -> str:
-        """Why the call may run without asking: a permit covers it, and one use of that is taken. Else ""."""
+        """Why the call may run without asking: a permit covers it, and one use of that is taken. Else "".
+
+        A caller that comes back for what was decided gets that, though a permit was given with it.
+        """
         offer, agent = call.entry.offer, call.request.catalogue.agent
         if not self._live.current.permits.get((agent.id, offer.tool.id)):
             return ""
@@ -306,6 +309,8 @@ def _permitted(call: Call, now: datetime) -> str:
         server_revision=offer.server.revision, arguments=call.request.arguments, fingerprint=terms.fingerprint,
         now=now,
     )  # fmt: skip
+    if found and holding.expected(binding=call.binding, now=now):
+        return ""
     return permits.use(call_id=call.id, permits=found, agent_slug=agent.slug, now=now)
 
 

@@ -105,6 +105,12 @@ def join(*, binding: str, now: datetime) -> Ticket | None:
     return ticket_of(request, joined=True)
 
 
+def expected(*, binding: str, now: datetime) -> bool:
+    """Whether somebody has decided about this very call and its caller, who was told to come back, has not been yet."""
+    request = ApprovalRequest.objects.select_related("call").filter(join_key=binding).first()
+    return request is not None and request.call.state != State.PENDING and not _forgotten(request, now)
+
+
 @transaction.atomic
 def rejoin(*, request_id: str, row: Mapping[str, Any]) -> Ticket | None:
     """The very request, whatever has become of it, if ``row`` (an Invocation's columns) is the call it is about."""

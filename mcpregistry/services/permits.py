@@ -91,7 +91,7 @@ def covering(
     arguments: Mapping[str, Any],
     fingerprint: str,
     now: datetime,
-) -> Iterable[Permit]:
+) -> list[Permit]:
     """The live permits that allow this call, those with the fewest uses first."""
     live = Permit.objects.filter(
         agent__slug=agent_slug, tool_id=tool_id, definition_hash=definition_hash, server_revision=server_revision,

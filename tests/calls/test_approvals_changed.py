@@ -171,6 +171,21 @@ async def test_a_permit_lets_such_calls_run_and_no_others(site: Make, asking: Se
         await db_call(approvals.vote, request_id=request.pk, user=bob, approve=False, via="web")
 
 
+async def test_who_comes_back_for_an_approved_call_gets_that_though_a_permit_was_given_with_it(
+    site: Make, asking: Server, bob: User, settings: Any
+):
+    here: Site = await site()
+    told = await pending(here, settings, {"n": 1})
+    await vote(bob, permit=PermitWish(until=datetime.now(UTC) + timedelta(hours=1), uses=1))
+    outcome = await permitted(here, {"n": 1})
+    request, _ = await only()
+    assert (outcome.state, outcome.invocation_id) == (State.SUCCEEDED, told.ticket.call_id)
+    assert (request.call.state, len(here.sent())) == (State.SUCCEEDED, 1)
+    assert (await db_call(Permit.objects.get)).uses_left == 1
+    assert (await here.call("echo__echo", {"n": 1})).state == State.SUCCEEDED  # told once: now the permit is used
+    assert ((await db_call(Permit.objects.get)).uses_left, len(here.sent())) == (0, 2)
+
+
 async def permitted(here: Site, arguments: dict[str, Any]) -> CallOutcome:
     """This engine has heard of the permit within a second, as of every change."""
     async with asyncio.timeout(15):

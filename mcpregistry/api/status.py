@@ -24,6 +24,7 @@ from mcpregistry.api.schemas.servers import (
 from mcpregistry.api.schemas.status import SiteStatus
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import Configuration, Connection, Invocation, Server, ServerTest, Tool
+from mcpregistry.models.invocation import UNASKED
 
 router = Routes(tags=["status"])
 
@@ -69,7 +70,7 @@ def _tools(server: Server) -> list[ToolFigures]:
     good, bad = Q(state=State.SUCCEEDED), Q(state__in=_FAILED)
     counted = rows.annotate(
         good=Count("id", filter=good), bad=Count("id", filter=bad), refused=Count("id", filter=Q(state__in=_REFUSED)),
-        mean=Avg("duration_ms", filter=(good | bad) & ~Q(outcome="ask")), last=Max("received_at"),
+        mean=Avg("duration_ms", filter=(good | bad) & UNASKED), last=Max("received_at"),
     ).order_by("-good", "-bad", "tool_name")  # fmt: skip
     return [
         ToolFigures(

@@ -8,6 +8,8 @@ from django.db.models import Q
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.reveal import reveal
 
+UNASKED = ~Q(outcome="ask")
+
 
 class Calls(models.QuerySet["Invocation"]):
     def open(self) -> models.QuerySet[Invocation]:
@@ -16,7 +18,7 @@ class Calls(models.QuerySet["Invocation"]):
 
     def unasked(self) -> models.QuerySet[Invocation]:
         """Those that nobody had to decide about: how long a person thought says nothing about a server."""
-        return self.exclude(outcome="ask")
+        return self.filter(UNASKED)
 
 
 class Invocation(models.Model):

@@ -131,9 +131,7 @@ def _end(task: Task) -> dict[str, Any]:
             return ended
         kept = ended.get("result", {})
     else:
-        kept = (
-            stored_object(request.result) if request is not None and request.result else stored_object(task.call.result)
-        )
+        kept = stored_object(request.result if request is not None and request.result else task.call.result)
     if kept and request is not None:
         kept = approvals.result_told(request, kept)
     return {"result": kept} if kept else {}

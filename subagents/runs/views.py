@@ -1,7 +1,6 @@
 """A run as plain values: everything that decides its next step, read in a fixed number of queries.
 
-Every step reads it anew, so only the columns that matter are read, and no model instances are made of them, which
-took a quarter of the time.
+Every step reads it anew, so only the columns that matter are read, by queries composed beforehand.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
+from mcpregistry.composed import Given, Select
 from subagents.domain.budget import Spent
 from subagents.domain.fallback import Failed
 from subagents.domain.lifecycle import CallState, Exit
@@ -39,15 +39,15 @@ class RunView:
 
 def view(run_id: str, *, now: datetime, read_only: Collection[str] = ()) -> RunView:
     """``read_only``: names of tools that an operator has confirmed to change nothing."""
-    run = Run.objects.values_list(*_RUN, named=True).get(pk=run_id)
+    (run,) = _RUN.rows(id=run_id)
     turns = _turns(run_id, frozenset(read_only))
-    attempts = Attempt.objects.filter(run=run_id, turn_number=len(turns) + 1).order_by("id")
+    attempts = _ATTEMPTS.rows(run=run_id, turn_number=len(turns) + 1)
     return RunView(
         id=run.id,
         spec=spec_of(_body_of(run)),
         arguments=json.loads(run.arguments),
         turns=turns,
-        failed=tuple(_failed(each, now) for each in attempts.values_list(*_ATTEMPT, named=True)),
+        failed=tuple(_failed(each, now) for each in attempts),
         spent=_spent(run, turns, now),
         final=Exit(run.final_reason) if run.final_reason else None,
         cancel_requested=run.cancel_requested,
@@ -55,11 +55,17 @@ def view(run_id: str, *, now: datetime, read_only: Collection[str] = ()) -> RunV
     )
 
 
-_RUN = (
-    "id", "version_id", "version__hash", "asks_id", "arguments", "final_reason", "cancel_requested", "depth", "started_at",
-    "waited_seconds", "waiting_since", "input_tokens", "output_tokens", "cost", "energy",
+_RUN = Select(
+    Run.objects.filter(id=Given("id")).values_list(
+        "id", "version_id", "version__hash", "asks_id", "arguments", "final_reason", "cancel_requested", "depth",
+        "started_at", "waited_seconds", "waiting_since", "input_tokens", "output_tokens", "cost", "energy", named=True,
+    )
 )  # fmt: skip
-_ATTEMPT = "model_id", "trouble", "retry_after", "at"
+_ATTEMPTS = Select(
+    Attempt.objects.filter(run=Given("run"), turn_number=Given("turn_number"))
+    .order_by("id")
+    .values_list("model_id", "trouble", "retry_after", "at", named=True)
+)
 
 
 def _body_of(run: Any) -> Mapping[str, Any]:
@@ -76,8 +82,8 @@ def _body(hash: str, version_id: int) -> Mapping[str, Any]:
 
 def spec_of(body: Mapping[str, Any]) -> ExpertSpec:
     """From a version's body. Models are read as they are now: keys and prices change without a new version."""
-    rows = LanguageModel.objects.filter(pk__in=body["targets"], enabled=True, provider__enabled=True)
-    known = {row.id: _target_of(row) for row in rows.values_list(*_MODEL, named=True)}
+    asked = {f"model{at}": pk for at, pk in enumerate(body["targets"])}
+    known = {row.id: _target_of(row) for row in (_models(len(asked)).rows(**asked) if asked else ())}
     targets = tuple(known[pk] for pk in body["targets"] if pk in known)
     fields = {key: body[key] for key in _PLAIN if key in body}
     cost = body.get("max_cost")
@@ -91,10 +97,16 @@ _PLAIN = (
 )  # fmt: skip
 
 
-_MODEL = (
-    "id", "name", "provider__slug", "context_window", "max_output", "buffer_tokens", "tokenizer", "input_price",
-    "output_price", "cache_read_price", "cache_write_price", "free",
-)  # fmt: skip
+@lru_cache
+def _models(count: int) -> Select:
+    """So many models by their keys."""
+    keys: list[Any] = [Given(f"model{at}", like="id") for at in range(count)]
+    return Select(
+        LanguageModel.objects.filter(id__in=keys, enabled=True, provider__enabled=True).order_by().values_list(
+            "id", "name", "provider__slug", "context_window", "max_output", "buffer_tokens", "tokenizer", "input_price",
+            "output_price", "cache_read_price", "cache_write_price", "free", named=True,
+        )
+    )  # fmt: skip
 
 
 def _target_of(model: Any) -> TargetSpec:
@@ -115,16 +127,22 @@ def prices_of(model: Any) -> Prices:
     return Prices(model.input_price, model.output_price, model.cache_read_price, model.cache_write_price, model.free)
 
 
-_TURN = "number", "text", "finish", "final", "note", "input_tokens", "output_tokens", "estimated_tokens"
-_CALL = (
-    "id", "turn_number", "index", "provider_id", "name", "arguments", "state", "result", "invocation", "attempt",
+_TURNS = Select(
+    Turn.objects.filter(run=Given("run")).order_by("number").values_list(
+        "number", "text", "finish", "final", "note", "input_tokens", "output_tokens", "estimated_tokens", named=True
+    )
+)  # fmt: skip
+_CALLS = Select(
+    ToolCall.objects.filter(run=Given("run")).order_by("turn_number", "index").values_list(
+        "id", "turn_number", "index", "provider_id", "name", "arguments", "state", "result", "invocation", "attempt",
+        named=True,
+    )
 )  # fmt: skip
 
 
 def _turns(run_id: str, read_only: frozenset[str]) -> tuple[TurnView, ...]:
     by_turn: dict[int, list[CallView]] = defaultdict(list)
-    calls = ToolCall.objects.filter(run=run_id).order_by("turn_number", "index")
-    for call in calls.values_list(*_CALL, named=True):
+    for call in _CALLS.rows(run=run_id):
         by_turn[call.turn_number].append(_call_view(call, read_only))
     return tuple(
         TurnView(
@@ -138,7 +156,7 @@ def _turns(run_id: str, read_only: frozenset[str]) -> tuple[TurnView, ...]:
             output_tokens=turn.output_tokens,
             estimated=turn.estimated_tokens,
         )
-        for turn in Turn.objects.filter(run=run_id).order_by("number").values_list(*_TURN, named=True)
+        for turn in _TURNS.rows(run=run_id)
     )
 
 

@@ -92,9 +92,11 @@ class Select(_Composed):
                     row[at] = convert(row[at], column, connection)
         return [self._make(row) for row in found]
 
-    def one(self, **given: Any) -> Any:
-        """The first row, or None."""
-        return next(iter(self.rows(**given)), None)
+    def get(self, **given: Any) -> Any:
+        """The first row. Raises the model's DoesNotExist."""
+        for row in self.rows(**given):
+            return row
+        raise self._query.model.DoesNotExist(f"{self._query.model._meta.object_name} matching query does not exist.")
 
 
 class Update(_Composed):

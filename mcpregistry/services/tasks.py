@@ -18,6 +18,7 @@ from django.db.models import F, Q, QuerySet
 from django.dispatch import Signal
 from django.utils import timezone
 
+from mcpregistry.composed import Given, Update
 from mcpregistry.domain.canonical import plain, stored
 from mcpregistry.domain.errors import Busy
 from mcpregistry.domain.lifecycle import State
@@ -234,8 +235,13 @@ def withdraw(*, task_id: str, now: datetime | None = None) -> bool:
 
 def say(*, call_id: str, message: str, now: datetime | None = None) -> None:
     """What goes on now, for the host of a call that became a task; nothing for any other."""
-    changed = Task.objects.filter(call_id=call_id).exclude(status_message=message)
-    changed.update(status_message=plain(message, 500), version=F("version") + 1, updated_at=now or timezone.now())
+    _SAY(call=call_id, status_message=plain(message, 500), updated_at=now or timezone.now())
+
+
+_SAY = Update(
+    Task.objects.filter(call=Given("call")).exclude(status_message=Given("status_message")),
+    "status_message", "updated_at", version=F("version") + 1,
+)  # fmt: skip
 
 
 _ENDED = [state for state in State if state not in (State.PENDING, State.READY, State.DISPATCHED)]

@@ -17,6 +17,7 @@ import structlog
 from django.utils import timezone
 
 from mcpregistry.calls.engine import Engine
+from mcpregistry.composed import Given, Select
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import Busy, SlipsnisseError
 from mcpregistry.failpoints import failpoint
@@ -138,6 +139,11 @@ class RunEngine:
                 return await concluding.conclude(held.lease, held.view, held.tools, step.exit, self._thinking)
 
 
+_ONE = Run.objects.filter(id=Given("id"))
+_WISH = Select(_ONE.values_list("cancel_requested", named=True))
+_WHO = Select(_ONE.values_list("version__expert__agent__slug", "expert_name", named=True))
+
+
 async def _pulse(taken: lease.Lease) -> None:
     """Keep the lease; returns when the run shall be cancelled. Raises LostLease."""
     renewed = timezone.now()
@@ -152,12 +158,12 @@ async def _pulse(taken: lease.Lease) -> None:
 
 
 def _wants_to_stop(run_id: str) -> bool:
-    return bool(Run.objects.values_list("cancel_requested", flat=True).get(pk=run_id))
+    return bool(_WISH.get(id=run_id).cancel_requested)
 
 
 def _identity(run_id: str) -> tuple[str, str]:
     """(the agent that the run's calls are made as, the name of the expert tool)"""
-    return Run.objects.values_list("version__expert__agent__slug", "expert_name").get(pk=run_id)
+    return tuple(_WHO.get(id=run_id))
 
 
 async def _cancelled(taken: lease.Lease) -> None:

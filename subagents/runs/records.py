@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
+from mcpregistry.composed import Given, Insert, Select, Update
 from mcpregistry.domain.canonical import plain
 from mcpregistry.failpoints import failpoint
 from mcpregistry.models import ApprovalRequest
@@ -28,7 +29,7 @@ from subagents.llm.client import Reply
 from subagents.models import Attempt, Run, StoredOutput, ToolCall, Turn
 from subagents.runs import telemetry
 from subagents.runs.answers import tell_caller
-from subagents.runs.lease import Lease, LostLease, holding
+from subagents.runs.lease import Lease, LostLease, holding, look
 from subagents.services import runs
 
 _LONGEST_ERROR = 2_000
@@ -47,7 +48,13 @@ class Ended:
 
 
 def begin_turn(lease: Lease, *, worst: Decimal) -> None:
-    """Set the worst cost of the coming turn aside, so that what others reserve is not spent twice."""
+    """Set the worst cost of the coming turn aside, so that what others reserve is not spent twice.
+
+    Where that changes nothing, nothing is written; whether the run is still ours is looked at all the same.
+    """
+    run = look(lease)
+    if run.state == RunState.RUNNING and run.reserved_cost == worst and not run.call_id:
+        return
     with holding(lease) as run:
         _move_run(run, RunState.RUNNING, reserved_cost=worst)
         _say(run, "Thinking.")
@@ -68,26 +75,33 @@ def end_turn(
     )
     calls = () if final is not None else reply.calls
     with holding(lease) as run:
-        Turn.objects.create(
-            run=run, number=number, model_id=target.model_id, model_name=target.label, final=final is not None,
-            note=note, text=plain(reply.text, _LONGEST), finish=reply.finish, dropped_calls=len(calls[most_calls:]),
-            input_tokens=usage.input, output_tokens=usage.output, cached_tokens=usage.cached,
-            cache_write_tokens=usage.cache_write, estimated_tokens=estimated, cost=cost,
-            started_at=started_at, duration_ms=(timezone.now() - started_at).total_seconds() * 1000,
-        )  # fmt: skip
-        ToolCall.objects.bulk_create(
-            ToolCall(run=run, turn_number=number, index=i, provider_id=_own(c.id, number, i), name=plain(c.name, 500),
-                     arguments=plain(c.arguments, _LONGEST))
+        _TURN([{
+            "run": run.id, "number": number, "model": target.model_id, "model_name": target.label,
+            "final": final is not None, "note": note, "text": plain(reply.text, _LONGEST), "finish": reply.finish,
+            "dropped_calls": len(calls[most_calls:]), "input_tokens": usage.input, "output_tokens": usage.output,
+            "cached_tokens": usage.cached, "cache_write_tokens": usage.cache_write, "estimated_tokens": estimated,
+            "cost": cost, "started_at": started_at,
+            "duration_ms": (timezone.now() - started_at).total_seconds() * 1000,
+        }])  # fmt: skip
+        _PLANNED([
+            {"run": run.id, "turn_number": number, "index": i, "provider_id": _own(c.id, number, i),
+             "name": plain(c.name, 500), "arguments": plain(c.arguments, _LONGEST)}
             for i, c in enumerate(calls[:most_calls])
-        )  # fmt: skip
-        Run.objects.filter(pk=run.pk).update(
-            input_tokens=F("input_tokens") + usage.input,
-            output_tokens=F("output_tokens") + usage.output,
-            cached_tokens=F("cached_tokens") + usage.cached,
+        ])  # fmt: skip
+        _SPENT(
+            id=run.id, input=usage.input, output=usage.output, cached=usage.cached,
             cost=(run.cost or Decimal(0)) + cost if cost is not None else run.cost,
-            reserved_cost=0,
-            final_reason=final.value if final else "",
-        )
+            reserved_cost=Decimal(0), final_reason=final.value if final else "",
+        )  # fmt: skip
+
+
+_TURN, _PLANNED = Insert(Turn), Insert(ToolCall)
+_SPENT = Update(
+    Run.objects.filter(id=Given("id")), "cost", "reserved_cost", "final_reason",
+    input_tokens=F("input_tokens") + Given("input", like="input_tokens"),
+    output_tokens=F("output_tokens") + Given("output", like="output_tokens"),
+    cached_tokens=F("cached_tokens") + Given("cached", like="cached_tokens"),
+)  # fmt: skip
 
 
 def _own(given: str, number: int, index: int) -> str:
@@ -99,11 +113,11 @@ def failed_attempt(lease: Lease, error: ModelError, *, target: TargetSpec, numbe
     now = timezone.now()
     with holding(lease) as run:
         Attempt.objects.create(
-            run=run, turn_number=number, model_id=target.model_id, model_name=target.label, trouble=error.trouble,
+            run_id=run.id, turn_number=number, model_id=target.model_id, model_name=target.label, trouble=error.trouble,
             message=plain(error.message), status=error.status, retry_after=error.retry_after, at=now,
             duration_ms=(now - started_at).total_seconds() * 1000,
         )  # fmt: skip
-        Run.objects.filter(pk=run.pk).update(reserved_cost=0)
+        Run.objects.filter(pk=run.id).update(reserved_cost=0)
 
 
 def start_call(lease: Lease, call_id: int) -> tuple[str, int]:
@@ -112,9 +126,9 @@ def start_call(lease: Lease, call_id: int) -> tuple[str, int]:
     The id is derived, so that the record can be found whatever happens to us in the next moment.
     """
     with holding(lease) as run:
-        call = ToolCall.objects.only("turn_number", "index", "attempt", "name").get(pk=call_id)
+        call = _CALL.get(id=call_id)
         attempt = call.attempt + 1
-        place = f"{run.pk}/{call.turn_number}/{call.index}/{attempt}"
+        place = f"{run.id}/{call.turn_number}/{call.index}/{attempt}"
         invocation = hashlib.sha256(place.encode()).hexdigest()[:32]
         _move(call_id, CallState.PLANNED, CallState.STARTED, attempt=attempt, invocation=invocation,
               started_at=timezone.now())  # fmt: skip
@@ -133,11 +147,16 @@ def end_call(
     """
     with holding(lease) as run:
         if energy and ended.state != CallState.REFUSED:
-            Run.objects.filter(pk=run.pk).update(energy=F("energy") + energy)
-        call = ToolCall.objects.only("turn_number", "index").get(pk=call_id)
-        stored = _stored(run, call, plain(ended.whole, _LONGEST)) if store else None
+            _DRAWN(id=run.id, drawn=energy)
+        stored = _stored(run.id, _CALL.get(id=call_id), plain(ended.whole, _LONGEST)) if store else None
         _move(call_id, was, ended.state, result=plain(ended.text, _LONGEST), is_error=ended.is_error, stored=stored,
               raw_characters=len(ended.whole), details=ended.facts, finished_at=timezone.now())  # fmt: skip
+
+
+_CALL = Select(
+    ToolCall.objects.filter(id=Given("id")).values_list("turn_number", "index", "attempt", "name", named=True)
+)
+_DRAWN = Update(Run.objects.filter(id=Given("id")), energy=F("energy") + Given("drawn", like="energy"))
 
 
 def move_call(lease: Lease, call_id: int, *, was: CallState, to: CallState) -> None:
@@ -147,27 +166,36 @@ def move_call(lease: Lease, call_id: int, *, was: CallState, to: CallState) -> N
 
 def _move(call_id: int, was: CallState, to: CallState, **values: Any) -> None:
     assert to in CALL_MOVES[was], f"{was} -> {to}"
-    if not ToolCall.objects.filter(pk=call_id, state=was).update(state=to, **values):
+    if not _moving(ToolCall, *values)(id=call_id, was=was, state=to, **values):
         raise LostLease(f"tool call {call_id} is no longer {was}")
 
 
-def _stored(run: Run, call: ToolCall, text: str) -> StoredOutput:
-    handle = handle_of(run.pk, f"{call.turn_number}/{call.index}")
+@cache
+def _moving(model: type[ToolCall | Run], *columns: str) -> Update:
+    """One row from a state to another, with these columns."""
+    rows = model._default_manager.filter(id=Given("id"), state=Given("was", like="state"))
+    return Update(rows, "state", *columns)
+
+
+def _stored(run_id: str, call: Any, text: str) -> str:
+    """Its handle."""
+    handle = handle_of(run_id, f"{call.turn_number}/{call.index}")
     facts = {
-        "run": run,
+        "run_id": run_id,
         "text": text,
         "bytes": len(text.encode(errors="surrogatepass")),
         "lines": text.count("\n") + 1,
         "sha256": hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest(),
     }
-    return StoredOutput.objects.update_or_create(handle=handle, defaults=facts)[0]
+    StoredOutput.objects.update_or_create(handle=handle, defaults=facts)
+    return handle
 
 
 def must_conclude(lease: Lease, reason: Exit) -> None:
     """The next turn is the last; the first reason stands."""
     with holding(lease) as run:
         if not run.final_reason:
-            Run.objects.filter(pk=run.pk).update(final_reason=reason)
+            Run.objects.filter(pk=run.id).update(final_reason=reason)
 
 
 def sleep(lease: Lease, *, waiting: bool, wake_at: datetime) -> None:
@@ -188,7 +216,7 @@ def resumed(lease: Lease) -> None:
     with holding(lease) as run:
         if run.waiting_since:
             waited = (timezone.now() - run.waiting_since).total_seconds()
-            Run.objects.filter(pk=run.pk).update(
+            Run.objects.filter(pk=run.id).update(
                 state=RunState.RUNNING, waiting_since=None, waited_seconds=F("waited_seconds") + waited
             )
 
@@ -202,36 +230,48 @@ def finish(
     now = timezone.now()
     with holding(lease) as run:
         _withdraw(run)
-        ToolCall.objects.filter(run=run, state__in=unfinished).update(state=CallState.CANCELLED, finished_at=now)
+        _never_made(*unfinished)(run=run.id, state=CallState.CANCELLED, finished_at=now)
         _move_run(
             run, state, exit=exit, answer=plain(answer, _LONGEST), structured=structured,
             error=plain(error, _LONGEST_ERROR), savings=savings or {}, reusable=reusable, finished_at=now,
-            lease_until=None, worker="", wake_at=None, waiting_since=None, reserved_cost=0,
+            lease_until=None, worker="", wake_at=None, waiting_since=None, reserved_cost=Decimal(0),
         )  # fmt: skip
-        tell_caller(Run.objects.get(pk=run.pk))
-        for child in run.children.open().values_list("pk", flat=True):
-            runs.cancel(run_id=child, actor=f"run:{run.pk}", reason="the run that asked for it is over")
+        if run.call_id:
+            tell_caller(Run.objects.get(pk=run.id))
+        for child in _CHILDREN.rows(parent=run.id):
+            runs.cancel(run_id=child.id, actor=f"run:{run.id}", reason="the run that asked for it is over")
         if run.parent_id:
             transaction.on_commit(partial(runs.nudge, run.parent_id))
         failpoint("run_ending")
     telemetry.RUNS.labels(expert=run.expert_name, exit=exit).inc()
 
 
-def _move_run(run: Run, to: RunState, **values: Any) -> None:
+_CHILDREN = Select(Run.objects.open().filter(parent=Given("parent")).values_list("id", named=True))
+_WAITING = Select(
+    ToolCall.objects.filter(run=Given("run"), state=CallState.WAITING).values_list("invocation", named=True)
+)
+
+
+@cache
+def _never_made(*unfinished: CallState) -> Update:
+    return Update(ToolCall.objects.filter(run=Given("run"), state__in=unfinished), "state", "finished_at")
+
+
+def _move_run(run: Any, to: RunState, **values: Any) -> None:
     was = RunState(run.state)
     assert to == was or to in RUN_MOVES[was], f"{was} -> {to}"
-    if not Run.objects.filter(pk=run.pk, state=was).update(state=to, **values):
-        raise LostLease(f"run {run.pk} is no longer {was}")
+    if not _moving(Run, *values)(id=run.id, was=was, state=to, **values):
+        raise LostLease(f"run {run.id} is no longer {was}")
 
 
-def _say(run: Run, what: str) -> None:
+def _say(run: Any, what: str) -> None:
     """To the host that has taken a task for this run, if one has."""
     if run.call_id:
         tasks.say(call_id=run.call_id, message=what)
 
 
-def _withdraw(run: Run) -> None:
+def _withdraw(run: Any) -> None:
     """Nobody needs to decide any more about calls of a run that is over."""
-    waiting = ToolCall.objects.filter(run=run, state=CallState.WAITING).values_list("invocation", flat=True)
-    for request in ApprovalRequest.objects.filter(call_id__in=list(waiting)):
-        held_calls.cancel(request_id=request.pk, reason="the run that asked for it is over", actor=f"run:{run.pk}")
+    waiting = [call.invocation for call in _WAITING.rows(run=run.id)]
+    for request in ApprovalRequest.objects.filter(call_id__in=waiting):
+        held_calls.cancel(request_id=request.pk, reason="the run that asked for it is over", actor=f"run:{run.id}")

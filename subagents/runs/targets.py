@@ -6,6 +6,7 @@ from typing import Any
 
 from django.conf import settings
 
+from mcpregistry.composed import Given, Select
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.services.targets import LISTED, filled_in
 from subagents.llm.client import Target
@@ -20,8 +21,8 @@ _ATTRIBUTION = {"X-OpenRouter-Title": "Slipsnisse", "User-Agent": "slipsnisse"}
 
 def target_for(model_id: int, *, temperature: float, at_most: float) -> Target:
     """``at_most``: seconds that the run has left. Raises ConfigInvalid when the key cannot be opened."""
-    model = LanguageModel.objects.select_related("provider").get(pk=model_id)
-    provider = model.provider
+    model = _MODEL.get(id=model_id)
+    provider = Provider(**{name: getattr(model, f"provider__{name}") for name in _PROVIDER})
     options: dict[str, Any] = {**provider.options, **model.overrides}
     choice = model.tool_choice or provider.tool_choice
     if choice:
@@ -37,6 +38,16 @@ def target_for(model_id: int, *, temperature: float, at_most: float) -> Target:
         temperature=float(options.get("temperature", temperature)),
         timeout=max(1.0, min(provider.timeout, at_most)),
     )
+
+
+_PROVIDER = (
+    "uid", "slug", "kind", "base_url", "sealed_key", "sealed_headers", "options", "tool_choice", "timeout",
+)  # fmt: skip
+_MODEL = Select(
+    LanguageModel.objects.filter(id=Given("id")).values_list(
+        "name", "max_output", "overrides", "tool_choice", *(f"provider__{name}" for name in _PROVIDER), named=True
+    )
+)
 
 
 def _filled(provider: Provider, text: str, what: str) -> str:

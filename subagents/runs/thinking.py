@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.failpoints import failpoint
 from subagents.domain import budget, context
 from subagents.domain.context import Outcome, Reckoning, Trigger
-from subagents.domain.fallback import Ask, GiveUp, Wait, choose
+from subagents.domain.fallback import GiveUp, Wait, choose
 from subagents.domain.lifecycle import Exit, RunState
 from subagents.domain.spec import TargetSpec
 from subagents.domain.transcript import concluding, messages
@@ -70,19 +71,20 @@ class Thinking:
         # One more turn must stay affordable, or the run could not even say what it has found.
         if not budget.affordable(seen.spec, seen.spent, worst if final else worst * 2):
             return await _unaffordable(held, final)
-        await db_call(records.begin_turn, held, worst=worst)
-        failpoint("run_turn_begun")
-        return await self._ask(held, seen, choice, request, estimated)
+        return await self._ask(held, seen, choice.target, request, estimated=estimated, worst=worst)
 
-    async def _ask(self, held: lease.Lease, seen: RunView, choice: Ask, request: Request, estimated: int) -> bool:
-        began, spec = timezone.now(), choice.target
+    async def _ask(
+        self, held: lease.Lease, seen: RunView, spec: TargetSpec, request: Request, *, estimated: int, worst: Decimal
+    ) -> bool:
+        began = timezone.now()
         left = seen.spec.max_seconds - seen.spent.seconds
         if left <= 0:
             await db_call(records.finish, held, state=RunState.FAILED, exit=Exit.TIME_LIMIT, error=_OUT_OF_TIME)
             return False
         schema = seen.spec.output_schema if request.final or not request.tools else None
         try:
-            target = await _target(spec, seen, left)
+            target = await db_call(_begun, held, spec, seen, left, worst)
+            failpoint("run_turn_begun")
             reply = await self._complete(target, request.messages, request.tools, response_schema=schema)
         except ModelError as error:
             telemetry.ATTEMPTS.labels(model=spec.label, trouble=error.trouble).inc()
@@ -108,10 +110,11 @@ class Thinking:
         return False
 
 
-async def _target(spec: TargetSpec, seen: RunView, left: float) -> Target:
-    """A key that is not to be had is as good as a wrong one: the next model is asked."""
+def _begun(held: lease.Lease, spec: TargetSpec, seen: RunView, left: float, worst: Decimal) -> Target:
+    """The turn is begun. A key that is not to be had is as good as a wrong one: the next model is asked."""
+    records.begin_turn(held, worst=worst)
     try:
-        return await db_call(target_for, spec.model_id, temperature=seen.spec.temperature, at_most=left)
+        return target_for(spec.model_id, temperature=seen.spec.temperature, at_most=left)
     except ConfigInvalid as error:
         raise ModelError(Trouble.AUTH, str(error)) from error
 

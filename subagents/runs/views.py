@@ -39,7 +39,7 @@ class RunView:
 
 def view(run_id: str, *, now: datetime, read_only: Collection[str] = ()) -> RunView:
     """``read_only``: names of tools that an operator has confirmed to change nothing."""
-    (run,) = _RUN.rows(id=run_id)
+    run = _RUN.get(id=run_id)
     turns = _turns(run_id, frozenset(read_only))
     attempts = _ATTEMPTS.rows(run=run_id, turn_number=len(turns) + 1)
     return RunView(

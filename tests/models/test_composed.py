@@ -123,11 +123,13 @@ def test_every_column_of_a_run_and_of_its_models_is_read_as_the_orm_reads_it(run
     for model in (Run, LanguageModel, Provider):
         row = model._default_manager.get()
         asked = model._default_manager.filter(pk=Given("id")).values_list(*columns(model), named=True)
-        assert Select(asked).one(id=row.pk)._asdict() == model._default_manager.values(*columns(model)).get()
+        assert Select(asked).get(id=row.pk)._asdict() == model._default_manager.values(*columns(model)).get()
     through = LanguageModel.objects.filter(id__in=[Given("a", "id"), Given("b", "id")], provider__enabled=True)
     asked = through.values_list("provider__options", "provider__enabled", "input_price", named=True)
     (found,) = Select(asked).rows(a=LanguageModel.objects.get().pk, b=0)
     assert tuple(found) == ({"top_p": 0.5}, True, Decimal("1.25"))
+    with pytest.raises(LanguageModel.DoesNotExist):
+        Select(asked).get(a=0, b=0)
 
 
 def test_expressions_count_on_the_row_as_it_is(run: Run) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from mcpregistry.composed import Given, Select
 from mcpregistry.db import db_call
 from mcpregistry.domain.canonical import canonical, digest
 from mcpregistry.domain.errors import SlipsnisseError
@@ -88,12 +89,20 @@ def _unfenced(text: str) -> str:
 
 def _money(run_id: str, counted: Counted) -> dict[str, float]:
     """Against the model that an operator has marked as the callers' own; nothing where a price is not known."""
-    compared = LanguageModel.objects.filter(compared=True).first()
-    cost = Run.objects.values_list("cost", flat=True).get(pk=run_id)
-    if compared is None or cost is None:
+    cost = _COST.get(id=run_id).cost
+    compared = _COMPARED.rows()
+    if not compared or cost is None:
         return {}
-    saved = money_saved(counted, cost=cost, callers=prices_of(compared))
+    saved = money_saved(counted, cost=cost, callers=prices_of(compared[0]))
     return {} if saved is None else {"money_saved": round(float(saved), 6)}
+
+
+_COST = Select(Run.objects.filter(id=Given("id")).values_list("cost", named=True))
+_COMPARED = Select(
+    LanguageModel.objects.filter(compared=True).values_list(
+        "input_price", "output_price", "cache_read_price", "cache_write_price", "free", named=True
+    )
+)
 
 
 def _counted(seen: RunView, tools: Toolbox, answer: str) -> Counted:

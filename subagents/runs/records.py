@@ -273,5 +273,5 @@ def _say(run: Any, what: str) -> None:
 def _withdraw(run: Any) -> None:
     """Nobody needs to decide any more about calls of a run that is over."""
     waiting = [call.invocation for call in _WAITING.rows(run=run.id)]
-    for request in ApprovalRequest.objects.filter(call_id__in=waiting):
+    for request in ApprovalRequest.objects.filter(call_id__in=waiting) if waiting else ():
         held_calls.cancel(request_id=request.pk, reason="the run that asked for it is over", actor=f"run:{run.id}")

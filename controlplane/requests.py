@@ -7,7 +7,6 @@ logged: they may carry tokens.
 from __future__ import annotations
 
 import re
-import secrets
 import time
 from collections.abc import Iterable
 from functools import lru_cache
@@ -18,6 +17,7 @@ from django.conf import settings
 from django.http.request import split_domain_port, validate_host
 
 from controlplane.health import PROBES
+from mcpregistry.ids import random_id
 
 log = structlog.get_logger(__name__)
 
@@ -70,7 +70,7 @@ class _Request:
 
     def __init__(self, scope: HTTPScope, send: ASGISendCallable) -> None:
         given = _header(scope["headers"], b"x-request-id")
-        self.id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
+        self.id = given if _REQUEST_ID.fullmatch(given) else random_id()
         self.status = 0
         self._scope, self._send, self._began = scope, send, time.perf_counter()
 

@@ -10,7 +10,6 @@ call is never repeated here.
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -31,6 +30,7 @@ from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.policy import Decision, Outcome, Policy, Question, decide
 from mcpregistry.domain.schema import check_arguments
 from mcpregistry.failpoints import failpoint
+from mcpregistry.ids import ordered_id
 
 log = structlog.get_logger(__name__)
 
@@ -83,7 +83,7 @@ class Pipeline:
 
     def judge(self, request: CallRequest) -> Judged:
         """Resolve to decide. Records nothing and uses nothing up, so it may be done without going on."""
-        call_id, received_at, started = request.call_id or secrets.token_hex(16), datetime.now(UTC), time.monotonic()
+        call_id, received_at, started = request.call_id or ordered_id(), datetime.now(UTC), time.monotonic()
         entry: Entry = _NO_ENTRY
         arguments_json = binding = ""
         decision, refusal = _UNDECIDED, None
@@ -205,9 +205,7 @@ class Pipeline:
     async def _finished(self, call: Call, outcome: CallOutcome) -> CallOutcome:
         failpoint("before_end")
         try:
-            await self.recorder.end(
-                _record(call, outcome), kind=f"call.{outcome.state}", facts=audit_facts(call, outcome)
-            )
+            await self.recorder.end(_end(call, outcome), kind=f"call.{outcome.state}", facts=audit_facts(call, outcome))
         except SlipsnisseError:
             # It did happen, and saying otherwise would be a lie; the reaper marks the record unknown.
             log.error("call.end_not_recorded", call=call.id)
@@ -337,8 +335,15 @@ def lease_end(call: Call, now: datetime) -> datetime:
 
 
 def _record(call: Call, outcome: CallOutcome) -> dict[str, Any]:
+    """Of a call that ends as it begins."""
+    return identity(call) | _end(call, outcome)
+
+
+def _end(call: Call, outcome: CallOutcome) -> dict[str, Any]:
     reason = f"{outcome.message} {outcome.remedy}".strip() or call.decision.reason
-    return identity(call) | {
+    return {
+        "id": call.id,
+        "agent_slug": call.request.catalogue.agent.slug,
         "state": outcome.state.value,
         "reason": plain(reason),
         "error_code": outcome.error_code,

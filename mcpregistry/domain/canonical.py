@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+_EVEN = {str, int, bool, type(None)}  # types that the fast encoder writes as they are
 _LONG = 10_000  # bits, some 3,000 digits
 _encoder = msgspec.json.Encoder(order="deterministic")
 
@@ -59,16 +60,17 @@ def plain(text: str, limit: int = 10_000) -> str:
 def _is_odd(value: Any) -> bool:
     """Whether the fast encoder would write something else than the value (null for NaN, base64 for bytes)."""
     waiting = [value]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, float):
-            if not math.isfinite(node):
-                return True
-        elif isinstance(node, dict):
+    for node in waiting:  # which grows meanwhile
+        if type(node) in _EVEN:
+            continue
+        if isinstance(node, dict):
             waiting.extend(node.values())
         elif isinstance(node, list | tuple):
             waiting.extend(node)
-        elif not isinstance(node, str | int | None):
+        elif isinstance(node, float):
+            if not math.isfinite(node):
+                return True
+        elif not isinstance(node, str | int):
             return True
     return False
 

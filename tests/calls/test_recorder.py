@@ -445,3 +445,10 @@ def test_the_statements_write_every_column_of_the_models():
     assert set(module._INSERT_COLUMNS) == {f.column for f in Invocation._meta.local_concrete_fields}
     assert {*module._AUDIT_COLUMNS, "id"} == {f.column for f in AuditEntry._meta.local_concrete_fields}
     assert set(module._FINISH_COLUMNS) <= set(module._INSERT_COLUMNS)
+
+
+@pytest.mark.parametrize(
+    "at", [datetime(2026, 11, 22, 9, 5, 7, tzinfo=UTC), datetime(2026, 1, 2, 3, 4, 5, 6, UTC), None]
+)
+def test_moments_are_written_as_django_writes_them(db: None, at: datetime | None) -> None:
+    assert module._moment(at) == connection.ops.adapt_datetimefield_value(at)

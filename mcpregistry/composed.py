@@ -1,8 +1,8 @@
 """Queries that Django composes once for each connection, and then only executes.
 
-For a small query, composing the SQL takes the ORM ten times as long as SQLite takes to answer. That is nothing
-for a page, and nine tenths of a step of a run. So what every step reads and writes is written as any queryset,
-with ``Given("name")`` in place of each value that is known only later:
+For a small query, composing the SQL takes the ORM more than ten times as long as executing it. That is nothing for
+a page, but it was most of every step of a run. So what each step reads and writes is written down as any queryset,
+once, with ``Given("name")`` in place of each value that is known only later:
 
     _TURNS = Select(Turn.objects.filter(run=Given("run")).order_by("number").values_list("number", "text", named=True))
     _TURNS.rows(run="…")
@@ -54,15 +54,15 @@ class _Composed:
         self._query = query
 
     def _ready(self) -> tuple[_Sql, BaseDatabaseWrapper]:
-        """This thread's connection, and the SQL for it: kept with it, for conversions may be the connection's own."""
+        """The SQL for this thread's connection, and that; kept with it, since conversions may be the connection's own."""
         connection = connections[DEFAULT_DB_ALIAS]
         kept: dict[_Composed, _Sql] = vars(connection).setdefault("composed", {})
         if self not in kept:
-            kept[self] = _composed(self._query, connection)
+            kept[self] = _sql_of(self._query.clone(), connection)  # composing changes it, and others may do so now
         return kept[self], connection
 
 
-def _composed(query: Any, connection: BaseDatabaseWrapper) -> _Sql:
+def _sql_of(query: Any, connection: BaseDatabaseWrapper) -> _Sql:
     compiler = query.get_compiler(connection=connection)
     composed = compiler.as_sql()
     text, params = composed[0] if isinstance(composed, list) else composed

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -187,6 +190,31 @@ def test_django_sees_them_as_any_other_query(run: Run) -> None:
     assert run.pk in asked[0]["sql"]
     assert asked[1]["sql"].startswith("2 times: INSERT")
     assert len(heard) == len(asked) == 2
+
+
+@pytest.fixture
+def hasty() -> Iterator[None]:
+    """Threads take turns after every few instructions."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_threads_may_compose_the_same_at_once(live_db: None, hasty: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, together = started(monkeypatch).version.expert.targets.get(), Barrier(4)
+    named = LanguageModel.objects.filter(id=Given("id")).order_by("provider__slug", "experts__agent__slug")
+    selects = [Select(named.values_list("name", named=True)) for _ in range(50)]  # composing adds the order's tables
+
+    def work() -> list[Any]:
+        try:
+            return [select.get(id=asked.pk) for select in selects if together.wait(30) >= 0]
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(4) as threads:
+        found = [each.result() for each in [threads.submit(work) for _ in range(4)]]
+    assert found == [[("m",)] * 50] * 4
 
 
 def test_threads_compose_for_themselves_and_a_closed_connection_goes_on(

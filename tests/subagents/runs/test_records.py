@@ -1,0 +1,44 @@
+"""What a run writes when a turn begins."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+from django.db import connection
+from django.db.models import F
+from django.test.utils import CaptureQueriesContext
+
+from subagents.models import Run
+from subagents.runs import lease, records
+from subagents.runs.lease import Lease, LostLease
+from tests.subagents.kit import Bench
+
+
+@pytest.fixture
+def held(bench: Bench) -> Lease:
+    bench.expert(bench.model("m", {"text": "because"}))
+    taken = lease.take(bench.start().pk, worker="w")
+    assert taken is not None
+    return taken
+
+
+def test_a_turn_that_changes_nothing_is_begun_without_a_write(held: Lease) -> None:
+    records.begin_turn(held, worst=Decimal(0))
+    assert Run.objects.get().state == "running"
+    with CaptureQueriesContext(connection) as asked:
+        records.begin_turn(held, worst=Decimal(0))
+    assert [each["sql"].split()[0] for each in asked] == ["SELECT"]
+    records.begin_turn(held, worst=Decimal("0.5"))
+    assert Run.objects.get().reserved_cost == Decimal("0.5")
+    records.begin_turn(held, worst=Decimal(0))  # as after a crash, by whoever goes on with a free model
+    assert Run.objects.get().reserved_cost == 0
+
+
+@pytest.mark.parametrize("worst", [Decimal(0), Decimal("0.5")])
+def test_no_turn_is_begun_without_the_lease(held: Lease, worst: Decimal) -> None:
+    records.begin_turn(held, worst=Decimal(0))
+    Run.objects.update(fence=F("fence") + 1)
+    with pytest.raises(LostLease):
+        records.begin_turn(held, worst=worst)
+    assert Run.objects.get().reserved_cost == 0

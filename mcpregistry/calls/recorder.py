@@ -1,8 +1,9 @@
 """The recorder: every call's record and its audit entries, committed in groups by one thread.
 
-While one commit is on its way to the disk, the calls that arrive meanwhile gather into the next:
-there is no waiting window, and durable audit costs a call a fraction of a commit. ``begin`` returns
-when the intent is on disk (nothing may be sent before), ``end`` when the end is.
+While one commit is on its way to the disk, the calls that arrive meanwhile gather into the next, so
+durable audit costs a call a fraction of a commit. A lone call never waits for others; where several are
+under way, the thread naps once if fewer have come than last time. ``begin`` returns when the intent is
+on disk (nothing may be sent before), ``end`` when the end is.
 
 It writes raw SQL on Django's own connection (the ORM costs six times the CPU here); the statements
 are made from the models, so the two cannot disagree. Each recorder is a writer with its own audit
@@ -44,6 +45,7 @@ MAX_WAITING = 5_000  # about a second of work
 MAX_BATCH = 500
 MAX_RESULT = 64 * 1024  # characters of a result that are kept
 _LOCK_WAIT, _LOCK_PAUSE = 20.0, 0.0005
+_NAP = 0.0002  # seconds
 
 
 class NotRecorded(SlipsnisseError):
@@ -76,6 +78,7 @@ class Recorder:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._seq, self._head = 0, GENESIS
+        self._together = 0  # how many the last commit held
 
     def _new_writer(self) -> str:
         return f"{self.process}:{socket.gethostname()[:24]}:{os.getpid()}:{secrets.token_hex(4)}"
@@ -152,11 +155,18 @@ class Recorder:
         connection.close()
 
     def _take(self) -> list[_Item | None]:
-        """What has come; waits for the first."""
+        """What has come; waits for the first, and shortly for those that were committed with it last time.
+
+        They come one by one, as the event loop gets to them: without the nap, ten calls at once cost a
+        quarter more CPU in commits and context switches, and each of them takes longer.
+        """
         taken = [self._waiting.get()]
+        if self._waiting.qsize() + 1 < self._together:
+            time.sleep(_NAP)
         with suppress(Empty):
             while len(taken) < MAX_BATCH:
                 taken.append(self._waiting.get_nowait())
+        self._together = len(taken)
         return taken
 
     def _commit_all(self, batch: list[_Item]) -> list[Exception | None]:

@@ -220,7 +220,8 @@ class _Response:
         if self._streaming:
             await self._send({"type": "http.response.body", "body": _event(message), "more_body": False})
         else:
-            await self._send({"type": "http.response.start", "status": 200, "headers": _JSON})
+            headers = [*_JSON, (b"content-length", b"%d" % len(message))]
+            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
             await self._send({"type": "http.response.body", "body": message})
 
     def passing_on(self) -> Send:

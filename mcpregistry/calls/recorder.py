@@ -5,8 +5,7 @@ durable audit costs a call a fraction of a commit. A lone call never waits for o
 under way, the thread naps once if fewer have come than last time. ``begin`` returns when the intent is
 on disk (nothing may be sent before), ``end`` when the end is.
 
-It writes raw SQL on Django's own connection (the ORM costs six times the CPU here); the statements
-are made from the models, so the two cannot disagree. Each recorder is a writer with its own audit
+What it writes is in ``calls/ledger.py``. Each recorder is a writer with its own audit
 chain: one global chain would serialise all processes on its head.
 """
 
@@ -18,33 +17,25 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
-from operator import itemgetter
 from queue import Empty, SimpleQueue
 from typing import Any
 
 import structlog
 from django.db import DatabaseError, OperationalError, connection
-from django.db.models import DateTimeField
 
+from mcpregistry.calls import ledger
 from mcpregistry.domain.canonical import plain, stored
 from mcpregistry.domain.errors import Busy, SlipsnisseError
-from mcpregistry.domain.lifecycle import State
-from mcpregistry.models.access import Configuration
-from mcpregistry.models.approval import ApprovalRequest
-from mcpregistry.models.audit import GENESIS, AuditEntry, entry_hash
-from mcpregistry.models.invocation import Invocation
+from mcpregistry.models.audit import GENESIS, entry_hash
 
 log = structlog.get_logger(__name__)
 
 MAX_WAITING = 5_000  # about a second of work
 MAX_BATCH = 500
-MAX_RESULT = 64 * 1024  # characters of a result that are kept
-_LOCK_WAIT, _LOCK_PAUSE = 20.0, 0.0005
 _NAP = 0.0002  # seconds
 
 
@@ -185,22 +176,22 @@ class Recorder:
         claims = [item for item in batch if item.kind == "claim"]
         if not claims:
             work, seq, head = self._work(batch)
-            _BACKENDS[_vendor()](work)
+            ledger.BACKENDS[ledger.vendor()](work)
             self._seq, self._head = seq, head
             return [None] * len(batch)
         lost: list[_Item] = []
 
-        def rest(won: list[bool]) -> Work:
+        def rest(won: list[bool]) -> ledger.Work:
             nonlocal seq, head
             lost.extend(item for item, mine in zip(claims, won, strict=True) if not mine)
             work, seq, head = self._work([item for item in batch if item not in lost])
             return work
 
-        _BACKENDS[_vendor()]([], _Claims([_claim_values(item.row) for item in claims], rest))
+        ledger.BACKENDS[ledger.vendor()]([], ledger.Claims([ledger.claim_values(item.row) for item in claims], rest))
         self._seq, self._head = seq, head
         return [NotClaimed("The call is in other hands.") if item in lost else None for item in batch]
 
-    def _work(self, batch: list[_Item]) -> tuple[Work, int, str]:
+    def _work(self, batch: list[_Item]) -> tuple[ledger.Work, int, str]:
         """The statements for these items, and where the audit chain stands after them."""
         seq, head = self._seq, self._head
         audit = []
@@ -208,11 +199,15 @@ class Recorder:
             seq += 1
             row, head = self._audit_row(item, seq, head)
             audit.append(row)
-        inserts = [_insert_values(item.row, self.writer) for item in batch if item.kind == "insert"]
-        finishes = [_finish_values(item.row) for item in batch if item.kind == "finish"]
-        kept = [_keep_values(item.row) for item in batch if item.kind == "finish" and item.row.get("keep")]
+        inserts = [ledger.insert_values(item.row, self.writer) for item in batch if item.kind == "insert"]
+        finishes = [ledger.finish_values(item.row) for item in batch if item.kind == "finish"]
+        kept = [ledger.keep_values(item.row) for item in batch if item.kind == "finish" and item.row.get("keep")]
         # First what is kept: whoever sees the end finds the result.
-        return [(_INSERT, inserts), (_KEEP, kept), (_FINISH, finishes), (_AUDIT, audit)], seq, head
+        return (
+            [(ledger.INSERT, inserts), (ledger.KEEP, kept), (ledger.FINISH, finishes), (ledger.AUDIT, audit)],
+            seq,
+            head,
+        )
 
     def _audit_row(self, item: _Item, seq: int, prev: str) -> tuple[Sequence[Any], str]:
         kind, actor, subject, facts = item.fact
@@ -222,7 +217,7 @@ class Recorder:
             | dict(facts)
         )
         head = entry_hash(prev, body)
-        return [self.writer, seq, _moment(now), kind, plain(actor, 150), subject, body, prev, head], head
+        return [self.writer, seq, ledger.moment(now), kind, plain(actor, 150), subject, body, prev, head], head
 
     def _settle(self, batch: list[_Item], errors: list[Exception | None]) -> None:
         def resolve() -> None:
@@ -268,145 +263,3 @@ def _database_fails(error: Exception) -> bool:
 def _swallow(done: asyncio.Future[None]) -> None:
     if not done.cancelled():
         done.exception()
-
-
-# Statements, made from the models so that a new column cannot be forgotten
-
-_INSERT_COLUMNS = [f.attname for f in Invocation._meta.local_concrete_fields]
-_FINISH_COLUMNS = ["state", "reason", "error_code", "result", "result_bytes", "finished_at", "duration_ms"]
-_AUDIT_COLUMNS = [f.attname for f in AuditEntry._meta.local_concrete_fields if not f.primary_key]
-_DEFAULTS = {f.attname: f.get_default() for f in Invocation._meta.local_concrete_fields}
-_TIMES = [f.attname for f in Invocation._meta.local_concrete_fields if isinstance(f, DateTimeField)]
-_inserted = itemgetter(*_INSERT_COLUMNS)
-_finished = itemgetter(*_FINISH_COLUMNS, "id", "fence")
-
-
-def _insert_sql(table: str, columns: Iterable[str]) -> str:
-    names = list(columns)
-    return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join(['%s'] * len(names))})"  # noqa: S608
-
-
-_INSERT = _insert_sql(Invocation._meta.db_table, _INSERT_COLUMNS)
-_AUDIT = _insert_sql(AuditEntry._meta.db_table, _AUDIT_COLUMNS)
-_FINISH = (
-    f"UPDATE {Invocation._meta.db_table} SET lease_until = NULL, "  # noqa: S608
-    + ", ".join(f"{column} = %s" for column in _FINISH_COLUMNS)
-    + f" WHERE id = %s AND fence = %s AND state = '{State.DISPATCHED.value}'"
-)
-_CLAIM = (
-    f"UPDATE {Invocation._meta.db_table} SET state = '{State.DISPATCHED.value}', fence = fence + 1, "  # noqa: S608
-    f"dispatched_at = %s, lease_until = %s WHERE id = %s AND state = '{State.READY.value}' AND binding = %s "
-    f"AND fence = %s AND EXISTS (SELECT 1 FROM {ApprovalRequest._meta.db_table} r WHERE r.call_id = "
-    f"{Invocation._meta.db_table}.id AND r.execute_by > %s) "
-    f"AND (SELECT revision FROM {Configuration._meta.db_table} WHERE id = 1) = %s"
-)
-_KEEP = (
-    f"UPDATE {ApprovalRequest._meta.db_table} SET result = %s WHERE call_id = %s AND EXISTS (SELECT 1 FROM "  # noqa: S608
-    f"{Invocation._meta.db_table} c WHERE c.id = %s AND c.fence = %s AND c.state = '{State.DISPATCHED.value}')"
-)
-
-
-def _moment(value: datetime | None) -> Any:
-    """As ``adapt_datetimefield_value``, which takes ten times as long; our moments are in UTC, as is the database."""
-    if value is None or _vendor() != "sqlite":
-        return value
-    return value.replace(tzinfo=None).isoformat(" ")
-
-
-@cache
-def _vendor() -> str:
-    """Asked many times a call, and finding a thread's connection takes a while."""
-    return connection.vendor
-
-
-def _whole(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Every column as the database takes it. The result becomes text here, not on the event loop."""
-    result = row.get("result")
-    text = stored(result) if result is not None else ""
-    kept = text if len(text) <= MAX_RESULT else text[:MAX_RESULT] + "…"
-    whole = {**_DEFAULTS, **row, "result": kept, "result_bytes": len(text)}
-    for column in _TIMES:
-        whole[column] = _moment(whole[column])
-    return whole
-
-
-def _insert_values(row: Mapping[str, Any], writer: str) -> Sequence[Any]:
-    return _inserted(_whole(row) | {"writer": writer})
-
-
-def _finish_values(row: Mapping[str, Any]) -> Sequence[Any]:
-    return _finished(_whole(row))
-
-
-def _claim_values(row: Mapping[str, Any]) -> list[Any]:
-    now = _moment(row["dispatched_at"])
-    return [now, _moment(row["lease_until"]), row["id"], row["binding"], row["fence"], now, row["revision"]]
-
-
-def _keep_values(row: Mapping[str, Any]) -> list[Any]:
-    text = stored(row["result"]) if row.get("result") is not None else ""
-    return [text, row["id"], row["id"], row.get("fence", 0)]
-
-
-Work = list[tuple[str, Sequence[Sequence[Any]]]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Claims:
-    """Tried first; ``rest`` makes of which were won what else is to be written."""
-
-    values: list[list[Any]]
-    rest: Callable[[list[bool]], Work]
-
-
-_NO_CLAIMS = _Claims([], lambda won: [])
-
-
-def _sqlite(work: Work, claims: _Claims = _NO_CLAIMS) -> None:
-    """One transaction, on disk when it returns (FULL), without SQLite's unfair waiting for the lock."""
-    raw: Any = connection.connection
-    if raw is None:
-        connection.ensure_connection()
-        raw = connection.connection
-        raw.execute("PRAGMA synchronous=FULL")
-        raw.execute("PRAGMA busy_timeout=0")
-    _begin(raw)
-    try:
-        won = [raw.execute(_CLAIM.replace("%s", "?"), values).rowcount == 1 for values in claims.values]
-        for sql, rows in work or claims.rest(won):
-            if rows:
-                raw.executemany(sql.replace("%s", "?"), rows)
-        raw.execute("COMMIT")
-    except BaseException:
-        if raw.in_transaction:
-            raw.execute("ROLLBACK")
-        raise
-
-
-def _begin(raw: Any) -> None:
-    """SQLite's busy handler sleeps up to 100 ms and starves one of two writers; short naps are fair."""
-    deadline = time.monotonic() + _LOCK_WAIT
-    while True:
-        try:
-            raw.execute("BEGIN IMMEDIATE")
-            return
-        except Exception as error:
-            if "locked" not in str(error) or time.monotonic() > deadline:
-                raise
-            time.sleep(_LOCK_PAUSE)
-
-
-def _postgres(work: Work, claims: _Claims = _NO_CLAIMS) -> None:
-    connection.ensure_connection()
-    raw = connection.connection
-    with raw.pipeline() as pipeline, raw.transaction(), raw.cursor() as cursor:
-        tried = [raw.execute(_CLAIM, values) for values in claims.values]
-        if tried:
-            pipeline.sync()  # in a pipeline, how many rows were changed is known only afterwards
-        won = [claim.rowcount == 1 for claim in tried]
-        for sql, rows in work or claims.rest(won):
-            if rows:
-                cursor.executemany(sql, rows)
-
-
-_BACKENDS: dict[str, Callable[..., None]] = {"sqlite": _sqlite, "postgresql": _postgres}

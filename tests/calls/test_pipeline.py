@@ -14,7 +14,7 @@ import pytest
 from django.db import OperationalError, connection
 from django.utils import timezone
 
-from mcpregistry.calls import recorder
+from mcpregistry.calls import ledger, recorder
 from mcpregistry.calls.call import CallOutcome
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import Busy, DownstreamError, NotFound
@@ -491,8 +491,8 @@ class Outage:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.on, self.after = False, 0
-        self._real = recorder._BACKENDS[connection.vendor]
-        monkeypatch.setitem(recorder._BACKENDS, connection.vendor, self._commit)
+        self._real = ledger.BACKENDS[connection.vendor]
+        monkeypatch.setitem(ledger.BACKENDS, connection.vendor, self._commit)
 
     def _commit(self, work: recorder.Work, *claims: Any) -> None:
         if self.on and self.after <= 0:

@@ -17,6 +17,7 @@ import psycopg
 import pytest
 from django.db import connection, connections
 
+from mcpregistry.calls import ledger
 from mcpregistry.calls import recorder as module
 from mcpregistry.calls.recorder import NotRecorded, Recorder
 from mcpregistry.db import db_call
@@ -96,13 +97,13 @@ def writers() -> list[str]:
 def transactions(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The number of rows in each commit."""
     sizes: list[int] = []
-    real = module._BACKENDS[connection.vendor]
+    real = ledger.BACKENDS[connection.vendor]
 
-    def counting(work: module.Work) -> None:
+    def counting(work: ledger.Work) -> None:
         real(work)
         sizes.append(sum(len(rows) for _, rows in work))
 
-    monkeypatch.setitem(module._BACKENDS, connection.vendor, counting)
+    monkeypatch.setitem(ledger.BACKENDS, connection.vendor, counting)
     yield sizes
 
 
@@ -120,14 +121,14 @@ async def test_the_intent_is_visible_to_others_before_begin_returns_and_so_is_th
 async def test_sqlite_writes_through_to_the_disk(recorder: Make, monkeypatch: pytest.MonkeyPatch):
     """PostgreSQL does by default; SQLite only with synchronous=FULL on the recorder's own connection."""
     seen: list[Any] = []
-    real = module._BACKENDS[connection.vendor]
+    real = ledger.BACKENDS[connection.vendor]
 
-    def looking(work: module.Work) -> None:
+    def looking(work: ledger.Work) -> None:
         real(work)
         question = "SHOW synchronous_commit" if connection.vendor == POSTGRES else "PRAGMA synchronous"
         seen.append(connection.connection.execute(question).fetchone()[0])
 
-    monkeypatch.setitem(module._BACKENDS, connection.vendor, looking)
+    monkeypatch.setitem(ledger.BACKENDS, connection.vendor, looking)
     await begin(recorder(), 1)
     expected = {2} if connection.vendor == "sqlite" else {"off"}  # the test's server is told not to sync
     assert set(seen) == expected
@@ -217,17 +218,17 @@ async def test_a_database_that_fails_closes_the_gate_and_opens_it_again(
 ):
     here = recorder()
     await begin(here, 1)
-    real, tries = module._BACKENDS[connection.vendor], []
+    real, tries = ledger.BACKENDS[connection.vendor], []
 
-    def gone(work: module.Work) -> None:
+    def gone(work: ledger.Work) -> None:
         tries.append(1)
         raise connection.Database.OperationalError("the server closed the connection")
 
-    monkeypatch.setitem(module._BACKENDS, connection.vendor, gone)
+    monkeypatch.setitem(ledger.BACKENDS, connection.vendor, gone)
     outcomes = await asyncio.gather(*(begin(here, number) for number in range(10, 60)), return_exceptions=True)
     assert {type(outcome) for outcome in outcomes} == {NotRecorded}
     assert len(tries) <= 3  # once for each batch, not once for each row
-    monkeypatch.setitem(module._BACKENDS, connection.vendor, real)
+    monkeypatch.setitem(ledger.BACKENDS, connection.vendor, real)
     await begin(here, 2)
     assert len(states()) == 2
     assert len(await db_call(writers)) == 2  # nobody knew what had been written: a new chain
@@ -237,23 +238,23 @@ async def test_a_database_that_fails_closes_the_gate_and_opens_it_again(
 @pytest.mark.fault
 async def test_a_lost_connection_is_replaced(recorder: Make, monkeypatch: pytest.MonkeyPatch):
     """PostgreSQL ends the recorder's session; on SQLite the handle is closed underneath it."""
-    here, real, raws = recorder(), module._BACKENDS[connection.vendor], []
+    here, real, raws = recorder(), ledger.BACKENDS[connection.vendor], []
 
-    def looking(work: module.Work) -> None:
+    def looking(work: ledger.Work) -> None:
         real(work)
         raws.append(connection.connection)
 
-    monkeypatch.setitem(module._BACKENDS, connection.vendor, looking)
+    monkeypatch.setitem(ledger.BACKENDS, connection.vendor, looking)
     await begin(here, 1)
     if connection.vendor == POSTGRES:
         with outside() as raw:
             raw.execute("SELECT pg_terminate_backend(%s)", [raws[-1].info.backend_pid]).fetchall()
     else:
         monkeypatch.setitem(
-            module._BACKENDS, connection.vendor, lambda work: (connection.connection.close(), real(work))
+            ledger.BACKENDS, connection.vendor, lambda work: (connection.connection.close(), real(work))
         )
         await asyncio.gather(begin(here, 2), return_exceptions=True)
-        monkeypatch.setitem(module._BACKENDS, connection.vendor, real)
+        monkeypatch.setitem(ledger.BACKENDS, connection.vendor, real)
     for number in range(3, 20):
         if (await asyncio.gather(begin(here, number), return_exceptions=True)) == [None]:
             break
@@ -265,7 +266,7 @@ async def test_a_lost_connection_is_replaced(recorder: Make, monkeypatch: pytest
 @pytest.mark.fault
 async def test_a_locked_database_is_waited_for_and_then_refused(recorder: Make, monkeypatch: pytest.MonkeyPatch):
     """SQLite: another process holds the write lock. PostgreSQL: a table lock, until it lets go."""
-    monkeypatch.setattr(module, "_LOCK_WAIT", 0.3)
+    monkeypatch.setattr(ledger, "_LOCK_WAIT", 0.3)
     here = recorder()
     await begin(here, 1)
     with outside() as holder:
@@ -291,11 +292,11 @@ async def test_a_full_disk_means_not_recorded_and_space_means_recorded_again(
     recorder: Make, monkeypatch: pytest.MonkeyPatch
 ):
     """SQLite is told to grow no further; PostgreSQL says DiskFull where its own disk would."""
-    here, real = recorder(), module._BACKENDS[connection.vendor]
+    here, real = recorder(), ledger.BACKENDS[connection.vendor]
     await begin(here, 1)
     full = True
 
-    def limited(work: module.Work) -> None:
+    def limited(work: ledger.Work) -> None:
         if connection.vendor == POSTGRES:
             if full:
                 raise psycopg.errors.DiskFull("could not extend file: No space left on device")
@@ -306,7 +307,7 @@ async def test_a_full_disk_means_not_recorded_and_space_means_recorded_again(
         raw.execute(f"PRAGMA max_page_count = {pages if full else 1_000_000}")
         return real(work)
 
-    monkeypatch.setitem(module._BACKENDS, connection.vendor, limited)
+    monkeypatch.setitem(ledger.BACKENDS, connection.vendor, limited)
     big = "x" * 200_000
     outcomes = await asyncio.gather(*(begin(here, n, arguments=big) for n in range(10, 20)), return_exceptions=True)
     assert {type(outcome) for outcome in outcomes} == {NotRecorded}
@@ -319,14 +320,14 @@ async def test_a_full_disk_means_not_recorded_and_space_means_recorded_again(
 async def test_a_full_queue_answers_busy_at_once_but_takes_every_end(recorder: Make, monkeypatch: pytest.MonkeyPatch):
     here = recorder()
     await begin(here, 1)
-    gate, real = threading.Event(), module._BACKENDS[connection.vendor]
+    gate, real = threading.Event(), ledger.BACKENDS[connection.vendor]
 
-    def slow(work: module.Work) -> None:
+    def slow(work: ledger.Work) -> None:
         gate.wait(20)
         real(work)
 
     monkeypatch.setattr(module, "MAX_WAITING", 5)
-    monkeypatch.setitem(module._BACKENDS, connection.vendor, slow)
+    monkeypatch.setitem(ledger.BACKENDS, connection.vendor, slow)
     tasks = [asyncio.create_task(begin(here, number)) for number in range(10, 30)]
     await asyncio.sleep(0)
     ending = asyncio.create_task(finish(here, 1))
@@ -442,13 +443,13 @@ def test_a_process_killed_in_the_middle_leaves_whole_chains_and_everything_it_ac
 
 
 def test_the_statements_write_every_column_of_the_models():
-    assert set(module._INSERT_COLUMNS) == {f.column for f in Invocation._meta.local_concrete_fields}
-    assert {*module._AUDIT_COLUMNS, "id"} == {f.column for f in AuditEntry._meta.local_concrete_fields}
-    assert set(module._FINISH_COLUMNS) <= set(module._INSERT_COLUMNS)
+    assert set(ledger.INSERT_COLUMNS) == {f.column for f in Invocation._meta.local_concrete_fields}
+    assert {*ledger.AUDIT_COLUMNS, "id"} == {f.column for f in AuditEntry._meta.local_concrete_fields}
+    assert set(ledger.FINISH_COLUMNS) <= set(ledger.INSERT_COLUMNS)
 
 
 @pytest.mark.parametrize(
     "at", [datetime(2026, 11, 22, 9, 5, 7, tzinfo=UTC), datetime(2026, 1, 2, 3, 4, 5, 6, UTC), None]
 )
 def test_moments_are_written_as_django_writes_them(db: None, at: datetime | None) -> None:
-    assert module._moment(at) == connection.ops.adapt_datetimefield_value(at)
+    assert ledger.moment(at) == connection.ops.adapt_datetimefield_value(at)

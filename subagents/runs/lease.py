@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 from django.db import transaction
-from django.db.models import F, Q
+from django.db.models import Case, F, Q, When
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
@@ -52,12 +53,18 @@ _TAKE = Update(
     ),
     "lease_until", "worker", fence=F("fence") + 1,
     started_at=Coalesce("started_at", Given("now", like="started_at")),
+    # Set aside for a request of which nobody heard again: its provider may well charge for it.
+    cost=Case(When(reserved_cost__gt=0, then=Coalesce("cost", Decimal(0)) + F("reserved_cost")), default=F("cost")),
+    reserved_cost=Decimal(0),
 )  # fmt: skip
 _FENCE = Select(Run.objects.filter(id=Given("id")).values_list("fence", named=True))
 
 
 def take(run_id: str, *, worker: str, now: datetime | None = None) -> Lease | None:
-    """The lease, or None when the run has ended, is worked on, or has nothing to do yet."""
+    """The lease, or None when the run has ended, is worked on, or has nothing to do yet.
+
+    What a turn that was cut off had set aside counts as spent.
+    """
     now = now or timezone.now()
     taken = _TAKE(id=run_id, now=now, lease_until=now + LEASE, worker=worker)
     return Lease(run_id, _FENCE.get(id=run_id).fence) if taken else None

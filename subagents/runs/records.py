@@ -48,7 +48,7 @@ class Ended:
 
 
 def begin_turn(lease: Lease, *, worst: Decimal) -> None:
-    """Set the worst cost of the coming turn aside, so that what others reserve is not spent twice.
+    """Set the worst cost of the coming turn aside: if we die before its end is written, ``take`` counts it as spent.
 
     Where that changes nothing, nothing is written; whether the run is still ours is looked at all the same.
     """

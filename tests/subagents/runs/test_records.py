@@ -31,7 +31,7 @@ def test_a_turn_that_changes_nothing_is_begun_without_a_write(held: Lease) -> No
     assert [each["sql"].split()[0] for each in asked] == ["SELECT"]
     records.begin_turn(held, worst=Decimal("0.5"))
     assert Run.objects.get().reserved_cost == Decimal("0.5")
-    records.begin_turn(held, worst=Decimal(0))  # as after a crash, by whoever goes on with a free model
+    records.begin_turn(held, worst=Decimal(0))
     assert Run.objects.get().reserved_cost == 0
 
 
@@ -42,3 +42,20 @@ def test_no_turn_is_begun_without_the_lease(held: Lease, worst: Decimal) -> None
     with pytest.raises(LostLease):
         records.begin_turn(held, worst=worst)
     assert Run.objects.get().reserved_cost == 0
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, "0.5"), ("0.25", "0.75")])
+def test_a_turn_that_was_cut_off_counts_as_spent(held: Lease, before: str | None, after: str) -> None:
+    Run.objects.update(cost=before)
+    records.begin_turn(held, worst=Decimal("0.5"))
+    Run.objects.update(lease_until=None)  # its worker died
+    assert lease.take(held.run, worker="another") is not None
+    run = Run.objects.get()
+    assert (run.cost, run.reserved_cost) == (Decimal(after), 0)
+
+
+def test_a_run_without_prices_stays_without_a_cost(held: Lease) -> None:
+    records.begin_turn(held, worst=Decimal(0))
+    Run.objects.update(lease_until=None)
+    assert lease.take(held.run, worker="another") is not None
+    assert Run.objects.get().cost is None

@@ -6,7 +6,8 @@ reads, and answers the opening ``server/discover`` or ``initialize`` with the by
 server answered last time to the same question. It answers ``tools/list`` likewise, but only while
 the configuration still has the revision at which that list was made. The request still goes to the
 real server; its own answer is not sent a second time but kept for the next start. At a host's first
-start the opening is answered with what every endpoint without instructions says (``openings.py``).
+start, or its first after a change, what a web process has kept meanwhile is said (``openings.py``):
+openings that every endpoint without instructions answers alike, and the lists of endpoints and agents.
 Without kept bytes nothing is said early.
 
 From here on nothing but the protocol can reach stdout: descriptor 1 is stderr.
@@ -43,13 +44,13 @@ class Kept(NamedTuple):
 class Doorman:
     """Owns the host's pipe. ``attach`` hands over what was read so far and all that follows."""
 
-    def __init__(self, kept: Path, common: Path | None, database: Path | None) -> None:
-        self._kept_path, self._common_path = kept, common
+    def __init__(self, kept: Path, common: Path | None, lists: Path | None, database: Path | None) -> None:
+        self._kept_path, self._common_path, self._lists_path = kept, common, lists
         self._database = database
         self._kept = load(kept)
         self._common: dict[str, Kept] | None = None  # read when first needed
         self._questions: dict[str, str] = {}  # request id (JSON) -> question asked
-        self._answered: set[str] = set()
+        self._answered: dict[str, str] = {}  # request id (JSON) -> result that was said
         self._era: str | None = None  # of the host's first line: "legacy", "modern" or, for anything else, ""
         self._read: deque[bytes | None] = deque()
         self._lock = threading.Lock()
@@ -82,19 +83,17 @@ class Doorman:
         question = self._questions.pop(request_id, None)
         if question is None:
             return False
-        said = self._kept.get(question) or (self._common or {}).get(question)
         if self._kept.get(question) != answer:
             self._kept[question] = answer
             save(self._kept_path, self._kept)
-        if not self.has_answered(request_id):
+        said = self._answered.pop(request_id, None)
+        if said is None:
             return False
-        return True if said is not None and said.result == answer.result else None
+        return True if said == answer.result else None
 
     def has_answered(self, request_id: str) -> bool:
         """Whether this id got its answer here; says so once, since a host may use an id again."""
-        was = request_id in self._answered
-        self._answered.discard(request_id)
-        return was
+        return self._answered.pop(request_id, None) is not None
 
     def _pump(self) -> None:
         with os.fdopen(self._in, "rb", closefd=False) as pipe:
@@ -129,13 +128,19 @@ class Doorman:
             return
         key, question = json.dumps(asked.id), f"{asked.method} {asked.version}"
         self._questions[key] = question
-        kept = self._kept.get(question)
-        if kept is None and self._take is None:
-            kept = self._common_answers().get(question)
         # The first line decides the era of the whole pipe; what is of the other one the server refuses.
-        if self._take is None and asked.era == self._era and kept is not None and self._still_true(kept):
-            self._answered.add(key)
+        if self._take is None and asked.era == self._era and (kept := self._known(question)):
+            self._answered[key] = kept.result
             self.write(f'{{"jsonrpc":"2.0","id":{key},"result":{kept.result}}}\n'.encode())
+
+    def _known(self, question: str) -> Kept | None:
+        """Said by this very server before, or kept by a web process, and still true."""
+        sources: list[Callable[[], dict[str, Kept]]] = [lambda: self._kept, self._lists, self._common_answers]
+        for source in sources:
+            kept = source().get(question)
+            if kept is not None and self._still_true(kept):
+                return kept
+        return None
 
     def _still_true(self, kept: Kept) -> bool:
         if kept.until is not None and kept.until <= time.time():
@@ -156,6 +161,9 @@ class Doorman:
                 return int(raw.execute(query).fetchone()[0])
         except (sqlite3.Error, TypeError):
             return None
+
+    def _lists(self) -> dict[str, Kept]:
+        return load(self._lists_path) if self._lists_path else {}
 
     def _common_answers(self) -> dict[str, Kept]:
         """What all endpoints say to an opening, as long as none has instructions of its own."""
@@ -186,6 +194,15 @@ def save(path: Path, kept: dict[str, Kept]) -> None:
 def common_path(var: Path) -> Path:
     """Where the answers are that no endpoint's configuration changes."""
     return var / "openings" / "common.json"
+
+
+def lists_path(var: Path, endpoint: str, agent: str) -> Path:
+    """Where the list of tools is that the agent sees on the endpoint."""
+    return var / "openings" / "lists" / f"{_digest(endpoint, agent)}.json"
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
 class _Opening(NamedTuple):
@@ -232,10 +249,22 @@ def open_door(var: Path, arguments: list[str]) -> Doorman:
     global _doorman  # noqa: PLW0603 - a process has one stdin
     if _doorman is None:
         named = {argument.partition("=")[0] for argument in arguments}
-        place = [] if {"--endpoint", "--agent"} <= named else [os.getcwd()]
-        whose = hashlib.sha256("\0".join([*arguments, *place]).encode("utf-8", "surrogateescape")).hexdigest()
+        endpoint, agent = _option(arguments, "--endpoint"), _option(arguments, "--agent")
+        place = [] if endpoint and agent else [os.getcwd()]
         embedded = not {"DATABASE_URL", "DATABASE_URL_FILE"} & set(os.environ)
         database = var / "slipsnisse.sqlite3" if embedded else None
         common = None if "--era" in named else common_path(var)  # it says what one of the two eras refuses
-        _doorman = Doorman(var / "openings" / f"{whose[:32]}.json", common, database)
+        lists = lists_path(var, endpoint, agent) if endpoint and agent and not {"--era", "--config"} & named else None
+        _doorman = Doorman(var / "openings" / f"{_digest(*arguments, *place)}.json", common, lists, database)
     return _doorman
+
+
+def _option(arguments: list[str], name: str) -> str:
+    """Its value, as ``--name value`` or ``--name=value``; the last one counts. Empty without one."""
+    found = ""
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        if argument == name:
+            found = following
+        elif argument.startswith(f"{name}="):
+            found = argument.partition("=")[2]
+    return found

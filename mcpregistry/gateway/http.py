@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import structlog
 from django.conf import settings
+from django.db import connection
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 from mcpregistry.calls.engine import Engine, set_current_engine
@@ -25,7 +26,7 @@ from mcpregistry.gateway.body import single_headers
 from mcpregistry.gateway.fast import FastLane
 from mcpregistry.gateway.identity import LEFT_KEY, SCOPE_KEY, Caller, bearer
 from mcpregistry.gateway.lists import ListLane
-from mcpregistry.gateway.openings import keep_common
+from mcpregistry.gateway.openings import keep_openings
 from mcpregistry.gateway.server import Gateway, current_caller
 from mcpregistry.services.access import token_hash
 
@@ -58,7 +59,9 @@ class McpApp:
             self.gateway.server, max_request_body_size=MAX_BODY, session_idle_timeout=SESSION_IDLE_SECONDS
         )
         await self._stack.enter_async_context(self._manager.run())
-        self._keeping = asyncio.ensure_future(keep_common(self.engine, Path(settings.VAR_DIR)))
+        # Only of an embedded database can a starting `runmcp` know at once whether a list still holds.
+        lists = connection.vendor == "sqlite"
+        self._keeping = asyncio.ensure_future(keep_openings(self.engine, Path(settings.VAR_DIR), lists=lists))
 
     async def shutdown(self) -> None:
         self.begin_stop()

@@ -1,14 +1,16 @@
-"""The opening answers that no configuration changes, kept for the very first start of ``runmcp``.
+"""What hosts hear first, kept by a web process for starts of ``runmcp`` that have nothing of their own to repeat.
 
-Each ``runmcp`` keeps its own answers for its next start (``doorman.py``); before a host's first start
-there are none. So a web process asks the same server the same questions once, without a caller, and
-keeps what every endpoint without instructions says.
+Each ``runmcp`` keeps its own answers for its next start (``doorman.py``); before a host's first start there are none,
+and after a change of the configuration the list that it kept counts no more. So a web process asks the same server
+the same questions, once without a caller (what every endpoint without instructions answers to an opening), and after
+each change for every endpoint and agent (their list of tools).
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,9 @@ from mcp.types import CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY, PROTOC
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 
 from mcpregistry.calls.engine import Engine
-from mcpregistry.gateway.doorman import Kept, common_path, save
+from mcpregistry.domain.errors import NotFound
+from mcpregistry.domain.snapshot import Snapshot
+from mcpregistry.gateway.doorman import Kept, common_path, lists_path, save
 from mcpregistry.gateway.identity import Caller
 from mcpregistry.gateway.server import Gateway
 
@@ -29,41 +33,98 @@ log = structlog.get_logger(__name__)
 
 _NOBODY = Caller("", "", "stdio")
 _CLIENT = {"name": "slipsnisse", "version": "1"}
+_SETTLED = 1.0  # seconds; changes come in rows
+_MOST = 20  # lists; each takes some milliseconds at every change
+
+Question = tuple[str, dict[str, Any]]
 
 
-async def keep_common(engine: Engine, var: Path) -> None:
-    """Never raises but for being cancelled: without kept answers a first start is slower, no more."""
+async def keep_openings(engine: Engine, var: Path, *, lists: bool) -> None:
+    """Runs until it is cancelled, and raises for nothing else: without kept answers a start is slower, no more."""
+    await _tried(_keep_common(engine, var))
+    loop, changed = asyncio.get_running_loop(), asyncio.Event()
+
+    def swapped(_: Snapshot) -> None:
+        loop.call_soon_threadsafe(changed.set)
+
+    engine.live.listeners.append(swapped)
+    while lists:
+        await asyncio.sleep(_SETTLED)
+        changed.clear()
+        await _tried(_keep_lists(engine, var))
+        await changed.wait()
+
+
+async def _tried(keeping: Any) -> None:
     try:
-        gateway = Gateway(engine, caller=_NOBODY)
-        kept = {question: await _answer(gateway, *asked) for question, asked in _questions().items()}
-        await asyncio.to_thread(save, common_path(var), kept)
+        await keeping
     except Exception:
         log.exception("openings.not_kept")
 
 
-def _questions() -> dict[str, tuple[str, dict[str, Any]]]:
-    found = {}
+async def _keep_common(engine: Engine, var: Path) -> None:
+    gateway = Gateway(engine, caller=_NOBODY)
+    kept = {f"{asked[0]} {version}": Kept(await _answer(gateway, asked)) for version, asked in _openings()}
+    await asyncio.to_thread(save, common_path(var), kept)
+
+
+async def _keep_lists(engine: Engine, var: Path) -> None:
+    snapshot = engine.live.current
+    for endpoint, agent in _pairs(snapshot)[:_MOST]:
+        try:
+            catalogue = engine.catalogue(endpoint, agent)
+        except NotFound:
+            continue
+        gateway = Gateway(engine, caller=Caller(agent, endpoint, "stdio"))
+        said = {question: await _answer(gateway, *asked) for question, asked in _listings()}
+        if engine.live.current is not snapshot:  # which of the two a list shows is not known; the next round comes
+            return
+        kept = {question: Kept(text, snapshot.revision, catalogue.valid_until) for question, text in said.items()}
+        await asyncio.to_thread(save, lists_path(var, endpoint, agent), kept)
+
+
+def _pairs(snapshot: Snapshot) -> list[tuple[str, str]]:
+    """Endpoints and agents; first those that ``runmcp`` is most likely started for."""
+    likely = [("default", "local"), *((each.endpoint, each.agent) for each in snapshot.workspaces)]
+    every = [(endpoint, agent) for endpoint in sorted(snapshot.endpoints) for agent in sorted(snapshot.agents)]
+    return list(dict.fromkeys([*likely, *every]))
+
+
+def _openings() -> Iterable[tuple[str, Question]]:
+    """By version of the protocol, what a host of it asks first."""
     for version in HANDSHAKE_PROTOCOL_VERSIONS:
-        params = {"protocolVersion": version, "capabilities": {}, "clientInfo": _CLIENT}
-        found[f"initialize {version}"] = ("initialize", params)
+        yield version, ("initialize", {"protocolVersion": version, "capabilities": {}, "clientInfo": _CLIENT})
     for version in MODERN_PROTOCOL_VERSIONS:
         meta = {PROTOCOL_VERSION_META_KEY: version, CLIENT_INFO_META_KEY: _CLIENT, CLIENT_CAPABILITIES_META_KEY: {}}
-        found[f"server/discover {version}"] = ("server/discover", {"_meta": meta})
-    return found
+        yield version, ("server/discover", {"_meta": meta})
 
 
-async def _answer(gateway: Gateway, method: str, params: dict[str, Any]) -> Kept:
-    """What a host hears that asks this first."""
+def _listings() -> Iterable[tuple[str, list[Question]]]:
+    """By the doorman's name for it, what leads to a list of tools."""
+    for version, opening in _openings():
+        if version in MODERN_PROTOCOL_VERSIONS:
+            yield f"tools/list {version}", [("tools/list", opening[1])]
+        elif version == HANDSHAKE_PROTOCOL_VERSIONS[-1]:  # all of them have the same list
+            yield "tools/list ", [opening, ("notifications/initialized", {}), ("tools/list", {})]
+
+
+async def _answer(gateway: Gateway, *asked: Question) -> str:
+    """What a host hears that asks these in this order, to the last."""
     to_server, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](1)
     outgoing, from_server = anyio.create_memory_object_stream[SessionMessage](1)
-    request = t.JSONRPCRequest(jsonrpc="2.0", id=1, method=method, params=params)
     async with anyio.create_task_group() as tasks, to_server, from_server:
         options = gateway.server.create_initialization_options()
         serve = serve_dual_era_loop(gateway.server, incoming, outgoing, lifespan_state={}, init_options=options)
         tasks.start_soon(lambda: serve)
-        await to_server.send(SessionMessage(request))
-        answer = (await from_server.receive()).message
+        for number, (method, params) in enumerate(asked):
+            if method.startswith("notifications/"):
+                await to_server.send(SessionMessage(t.JSONRPCNotification(jsonrpc="2.0", method=method, params=params)))
+                continue
+            await to_server.send(
+                SessionMessage(t.JSONRPCRequest(jsonrpc="2.0", id=number, method=method, params=params))
+            )
+            answer = (await from_server.receive()).message
         tasks.cancel_scope.cancel()
     if not isinstance(answer, t.JSONRPCResponse):
-        raise TypeError(f"the server refuses {method}")
-    return Kept(json.dumps(answer.result, separators=(",", ":")))
+        raise TypeError(f"the server refuses {asked[-1][0]}")
+    return json.dumps(answer.result, separators=(",", ":"))

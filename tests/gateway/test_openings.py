@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from mcp import StdioServerParameters
 
+from mcpregistry.gateway.doorman import lists_path
 from tests.externals import ROOT
 from tests.fakes.stage import MODERN, RawHost, envelope, folder, raw_host
 
@@ -32,10 +33,17 @@ stage.agent("local", stage.fake("echo", listed("echo", "pid")))
 stage.endpoint("plain")
 """
 WEB = """
-import asyncio
+import asyncio, sqlite3, sys
+from contextlib import closing
 from controlplane.asgi import application
 from django.conf import settings
-from mcpregistry.gateway.doorman import common_path
+
+def kept():
+    return [path.read_text() for path in (settings.VAR_DIR / "openings").glob(sys.argv[1])]
+
+def change(assignments):
+    with closing(sqlite3.connect(settings.VAR_DIR / "slipsnisse.sqlite3", timeout=20)) as database, database:
+        database.execute(f"UPDATE mcpregistry_endpoint SET {assignments}")
 
 async def run():
     heard, told = asyncio.Queue(), asyncio.Queue()
@@ -43,8 +51,12 @@ async def run():
     serving = asyncio.create_task(application({"type": "lifespan"}, heard.get, told.put))
     assert (await told.get())["type"] == "lifespan.startup.complete"
     async with asyncio.timeout(30):
-        while not common_path(settings.VAR_DIR).exists():
+        while not kept():
             await asyncio.sleep(0.01)
+        for assignments, word in [sys.argv[2:]] if sys.argv[2:] else []:
+            change(assignments)
+            while not all(word in text for text in kept()):
+                await asyncio.sleep(0.01)
     heard.put_nowait({"type": "lifespan.shutdown"})
     await serving
 
@@ -99,6 +111,13 @@ OPENINGS: dict[str, list[dict[str, Any]]] = {
 }
 
 
+def mark(kept: Path) -> None:
+    """To see that they are used: with other bytes in them, the host gets those."""
+    answers = json.loads(kept.read_text()).items()
+    marked = {question: [answer[0].replace("{", '{"mark":1,', 1), *answer[1:]] for question, answer in answers}
+    kept.write_text(json.dumps(marked))
+
+
 async def converse(host: RawHost, era: str) -> list[dict[str, Any]]:
     """Open as a host of that era; the answers in order of asking."""
     for number, question in enumerate(OPENINGS[era]):
@@ -126,9 +145,7 @@ async def test_the_second_start_answers_the_same_from_kept_bytes(own, era):
     (kept,) = set(own.kept()) - before
     stored = json.loads(kept.read_text())
     assert len(stored) == 2
-    # To see that they were used: with other bytes in them, the host gets those.
-    marked = {question: [answer[0].replace("{", '{"mark":1,', 1), *answer[1:]] for question, answer in stored.items()}
-    kept.write_text(json.dumps(marked))
+    mark(kept)
     async with raw_host(parameters) as host:
         answers = await converse(host, era)
         assert [answer["result"].pop("mark") for answer in answers] == [1, 1]
@@ -139,11 +156,9 @@ async def test_the_second_start_answers_the_same_from_kept_bytes(own, era):
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_the_very_first_start_answers_an_opening_with_what_a_web_process_kept(own, era):
     """From the same bytes; not where some endpoint has instructions, and not what a forced era would refuse."""
-    own.run("-c", WEB)
+    own.run("-c", WEB, "common.json")
     common = own.var / "openings" / "common.json"
-    kept = json.loads(common.read_text())
-    marked = {question: [answer[0].replace("{", '{"mark":1,', 1), *answer[1:]] for question, answer in kept.items()}
-    common.write_text(json.dumps(marked))
+    mark(common)
 
     async def opened(*arguments: str) -> dict[str, Any]:
         async with raw_host(own.runmcp("--cwd", str(folder()), *arguments)) as host:
@@ -163,6 +178,44 @@ async def test_the_very_first_start_answers_an_opening_with_what_a_web_process_k
         assert (await opened())["result"] == first
     finally:
         own.change("instructions = 'Ask first.'")
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_the_very_first_start_answers_with_the_list_that_a_web_process_kept(own, era):
+    """The real server's own bytes; no others once the configuration has changed, until they are kept anew."""
+    own = OwnSite(like=own)
+    named = ("--endpoint", "default", "--agent", "local")
+    lists = own.var / "openings" / "lists"
+    own.run("-c", WEB, "lists/*.json")
+    assert lists_path(own.var, "default", "local").exists()  # the likeliest comes first
+
+    async def listed() -> tuple[dict[str, Any], list[str]]:
+        shutil.rmtree(own.var / "openings", ignore_errors=True)
+        shutil.copytree(kept, lists)
+        async with raw_host(own.runmcp(*named)) as host:
+            tools = (await converse(host, era))[1]["result"]
+        return tools, [message["method"] for message in host.messages if "method" in message]
+
+    kept = folder() / "lists"
+    shutil.copytree(lists, kept)
+    tools, told = await listed()
+    assert ([tool["name"] for tool in tools["tools"]], told) == (["echo__echo", "echo__pid"], [])
+    mark(kept / lists_path(own.var, "default", "local").name)
+    assert (await listed())[0]["mark"] == 1
+    own.change("naming_style = 'single'")
+    tools, _ = await listed()
+    assert [tool["name"] for tool in tools["tools"]] == ["echo_echo", "echo_pid"]
+
+
+async def test_after_a_change_a_web_process_keeps_the_list_anew(own):
+    own = OwnSite(like=own)
+    own.run("-c", WEB, "lists/*.json", "naming_style = 'single'", "echo_echo")
+    mark(lists_path(own.var, "default", "local"))
+    async with raw_host(own.runmcp("--agent=local", "--endpoint=default")) as host:
+        host.send({"id": "q0"} | OPENINGS["modern"][1])
+        tools = (await host.answer("q0"))["result"]
+        await host.end()
+    assert (tools["mark"], [tool["name"] for tool in tools["tools"]]) == (1, ["echo_echo", "echo_pid"])
 
 
 async def test_damaged_kept_bytes_are_no_obstacle(own):

@@ -262,9 +262,9 @@ def open_door(var: Path, arguments: list[str]) -> Doorman:
 def _option(arguments: list[str], name: str) -> str:
     """Its value, as ``--name value`` or ``--name=value``; the last one counts. Empty without one."""
     found = ""
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for at, argument in enumerate(arguments, 1):
         if argument == name:
-            found = following
+            found = "".join(arguments[at : at + 1])
         elif argument.startswith(f"{name}="):
             found = argument.partition("=")[2]
     return found

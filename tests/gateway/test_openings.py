@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from mcp import StdioServerParameters
 
+from mcpregistry.gateway import doorman
 from mcpregistry.gateway.doorman import lists_path
 from tests.externals import ROOT
 from tests.fakes.stage import MODERN, RawHost, envelope, folder, raw_host
@@ -216,6 +217,20 @@ async def test_after_a_change_a_web_process_keeps_the_list_anew(own):
         tools = (await host.answer("q0"))["result"]
         await host.end()
     assert (tools["mark"], [tool["name"] for tool in tools["tools"]]) == (1, ["echo_echo", "echo_pid"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "agent"),
+    [
+        ([], ""),
+        (["--agent"], ""),
+        (["--agent", "ann"], "ann"),
+        (["--endpoint", "e", "--agent=ann", "--era", "auto"], "ann"),
+        (["--agent", "bob", "--agent", "ann"], "ann"),
+    ],
+)
+def test_whom_the_command_line_names(arguments: list[str], agent: str) -> None:
+    assert doorman._option(arguments, "--agent") == agent
 
 
 async def test_damaged_kept_bytes_are_no_obstacle(own):

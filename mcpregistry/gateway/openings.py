@@ -3,7 +3,7 @@
 Each ``runmcp`` keeps its own answers for its next start (``doorman.py``); before a host's first start there are none,
 and after a change of the configuration the list that it kept counts no more. So a web process asks the same server
 the same questions, once without a caller (what every endpoint without instructions answers to an opening), and after
-each change for every endpoint and agent (their list of tools).
+each change for the likeliest endpoints and agents (their list of tools).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ from mcp.types import CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY, PROTOC
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 
 from mcpregistry.calls.engine import Engine
-from mcpregistry.domain.errors import NotFound
 from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.gateway.doorman import Kept, common_path, lists_path, save
 from mcpregistry.gateway.identity import Caller
@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 _NOBODY = Caller("", "", "stdio")
 _CLIENT = {"name": "slipsnisse", "version": "1"}
 _SETTLED = 1.0  # seconds; changes come in rows
-_MOST = 20  # lists; each takes some milliseconds at every change
+_MOST, _MOST_TOOLS = 20, 2_000  # lists kept at every change, and tools in them: the event loop makes them
 
 Question = tuple[str, dict[str, Any]]
 
@@ -42,13 +42,18 @@ Question = tuple[str, dict[str, Any]]
 async def keep_openings(engine: Engine, var: Path, *, lists: bool) -> None:
     """Runs until it is cancelled, and raises for nothing else: without kept answers a start is slower, no more."""
     await _tried(_keep_common(engine, var))
+    if lists:
+        await _follow(engine, var)
+
+
+async def _follow(engine: Engine, var: Path) -> None:
     loop, changed = asyncio.get_running_loop(), asyncio.Event()
 
     def swapped(_: Snapshot) -> None:
         loop.call_soon_threadsafe(changed.set)
 
     engine.live.listeners.append(swapped)
-    while lists:
+    while True:
         await asyncio.sleep(_SETTLED)
         changed.clear()
         await _tried(_keep_lists(engine, var))
@@ -70,24 +75,22 @@ async def _keep_common(engine: Engine, var: Path) -> None:
 
 async def _keep_lists(engine: Engine, var: Path) -> None:
     snapshot = engine.live.current
-    for endpoint, agent in _pairs(snapshot)[:_MOST]:
-        try:
-            catalogue = engine.catalogue(endpoint, agent)
-        except NotFound:
-            continue
+    affordable = max(1, min(_MOST, _MOST_TOOLS // max(1, len(snapshot.tools))))
+    for endpoint, agent in islice(_pairs(snapshot), affordable):
         gateway = Gateway(engine, caller=Caller(agent, endpoint, "stdio"))
         said = {question: await _answer(gateway, *asked) for question, asked in _listings()}
         if engine.live.current is not snapshot:  # which of the two a list shows is not known; the next round comes
             return
-        kept = {question: Kept(text, snapshot.revision, catalogue.valid_until) for question, text in said.items()}
+        until = engine.catalogue(endpoint, agent).valid_until
+        kept = {question: Kept(text, snapshot.revision, until) for question, text in said.items()}
         await asyncio.to_thread(save, lists_path(var, endpoint, agent), kept)
 
 
-def _pairs(snapshot: Snapshot) -> list[tuple[str, str]]:
+def _pairs(snapshot: Snapshot) -> Iterable[tuple[str, str]]:
     """Endpoints and agents; first those that ``runmcp`` is most likely started for."""
-    likely = [("default", "local"), *((each.endpoint, each.agent) for each in snapshot.workspaces)]
-    every = [(endpoint, agent) for endpoint in sorted(snapshot.endpoints) for agent in sorted(snapshot.agents)]
-    return list(dict.fromkeys([*likely, *every]))
+    likely = dict.fromkeys([("default", "local"), *((each.endpoint, each.agent) for each in snapshot.workspaces)])
+    yield from (pair for pair in likely if pair[0] in snapshot.endpoints and pair[1] in snapshot.agents)
+    yield from (pair for pair in product(sorted(snapshot.endpoints), sorted(snapshot.agents)) if pair not in likely)
 
 
 def _openings() -> Iterable[tuple[str, Question]]:

@@ -14,7 +14,7 @@ import pytest
 from django.db import OperationalError, connection
 from django.utils import timezone
 
-from mcpregistry.calls import ledger, recorder
+from mcpregistry.calls import ledger
 from mcpregistry.calls.call import CallOutcome
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import Busy, DownstreamError, NotFound
@@ -494,7 +494,7 @@ class Outage:
         self._real = ledger.BACKENDS[connection.vendor]
         monkeypatch.setitem(ledger.BACKENDS, connection.vendor, self._commit)
 
-    def _commit(self, work: recorder.Work, *claims: Any) -> None:
+    def _commit(self, work: ledger.Work, *claims: Any) -> None:
         if self.on and self.after <= 0:
             raise OperationalError("no space left on device: hunter2")
         self.after -= 1

@@ -64,9 +64,10 @@ def npm_module(path: str) -> str:
 
 @contextmanager
 def chromium() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
     assert BROWSER.found is not None
+    expect.set_options(timeout=20_000)
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=str(BROWSER.found), args=sandbox)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.contrib import admin
 from django.urls import reverse
+from playwright.sync_api import expect
 from pytest_django import Settings
 from pytest_django.live_server_helper import LiveServer
 
@@ -53,9 +54,9 @@ def log_in(page: Any, who: str) -> None:
 
 def test_logging_in_leads_to_the_overview(page: Any, site: Site) -> None:
     log_in(page, "viewer")
-    assert page.locator("h1").inner_text().strip() == "Overview"
-    assert page.locator("svg.sn-chart .sn-good").count() == 24
-    assert page.get_by_role("link", name="Definitions", exact=False).first.is_visible()
+    expect(page.locator("h1")).to_have_text("Overview")
+    expect(page.locator("svg.sn-chart .sn-good")).to_have_count(24)
+    expect(page.get_by_role("link", name="Definitions", exact=False).first).to_be_visible()
 
 
 def test_a_wrong_password_is_refused(page: Any, site: Site) -> None:
@@ -63,7 +64,7 @@ def test_a_wrong_password_is_refused(page: Any, site: Site) -> None:
     page.fill("#id_username", "viewer")
     page.fill("#id_password", "wrong")
     page.click("#login-form button[type=submit]")
-    assert "correct username and password" in page.locator("body").inner_text()
+    expect(page.locator("body")).to_contain_text("correct username and password")
 
 
 def test_a_server_is_added_confirmed_and_shown(page: Any, site: Site) -> None:
@@ -74,8 +75,8 @@ def test_a_server_is_added_confirmed_and_shown(page: Any, site: Site) -> None:
     page.fill("#id_env", "API_KEY=canary-value")
     page.click("button[name=_continue]")
     page.get_by_role("link", name="Confirm launch").click()
-    assert page.locator("#words li code").all_inner_texts() == ["sh", "-c", "echo 'two words'"]
-    assert "API_KEY" in page.locator("main, #content").first.inner_text()
+    expect(page.locator("#words li code")).to_have_text(["sh", "-c", "echo 'two words'"])
+    expect(page.locator("main, #content").first).to_contain_text("API_KEY")
     assert "canary-value" not in page.content()
     page.get_by_role("button", name="Confirm: this may run").click()
     page.get_by_text("fresh is active").wait_for()
@@ -91,24 +92,24 @@ def test_a_launch_changed_by_somebody_else_is_not_confirmed(page: Any, site: Sit
     page.get_by_role("button", name="Confirm: this may run").click()
     page.get_by_text("changed after this page was shown").wait_for()
     assert Server.objects.get(slug="browser").lifecycle == "draft"
-    assert "something else" in page.locator("#words").inner_text()
+    expect(page.locator("#words")).to_contain_text("something else")
 
 
 def test_only_the_fields_of_the_chosen_transport_are_shown(page: Any, site: Site) -> None:
     log_in(page, "operator")
     page.goto(reverse("admin:mcpregistry_server_add"))
-    assert page.locator("#id_command").is_visible()
-    assert not page.locator("#id_url").is_visible()
+    expect(page.locator("#id_command")).to_be_visible()
+    expect(page.locator("#id_url")).to_be_hidden()
     page.select_option("#id_transport", "http")
-    assert not page.locator("#id_command").is_visible()
-    assert page.locator("#id_url").is_visible()
-    assert page.locator("#id_headers").is_visible()
+    expect(page.locator("#id_command")).to_be_hidden()
+    expect(page.locator("#id_url")).to_be_visible()
+    expect(page.locator("#id_headers")).to_be_visible()
 
 
 def test_secrets_stay_masked_and_survive_saving(page: Any, site: Site) -> None:
     log_in(page, "admin")
     page.goto(reverse("admin:mcpregistry_server_change", args=[site.servers["postgres"].pk]))
-    assert page.input_value("#id_env") == "DATABASE_URI=•••"
+    expect(page.locator("#id_env")).to_have_value("DATABASE_URI=•••")
     page.fill("#id_description", "Read-only SQL, reports first.")
     page.click("button[name=_save]")
     page.wait_for_url("**/server/")
@@ -194,8 +195,8 @@ def test_only_the_fields_of_the_chosen_kind_of_channel_are_shown_and_it_can_be_s
     page.goto(reverse("admin:mcpregistry_channel_add"))
     for kind in ("slack", "email", "webhook", "email"):
         page.select_option("#id_kind", kind)
-        shown = {field for field in CHANNEL_FIELDS if page.locator(field).is_visible()}
-        assert shown == {field for field, kinds in CHANNEL_FIELDS.items() if kind in kinds}, kind
+        for field, kinds in CHANNEL_FIELDS.items():
+            expect(page.locator(field), f"{field} of {kind}").to_be_visible(visible=kind in kinds)
     page.fill("#id_name", "Night shift")
     page.fill("#id_addresses", "night@example.org")
     page.get_by_label("expired").check()

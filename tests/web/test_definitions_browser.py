@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect
 
 from mcpregistry.domain.reveal import reveal
 from mcpregistry.models import Tool
@@ -39,13 +40,13 @@ def test_a_change_is_approved_and_another_rejected_by_keyboard(window_of: Window
     window.goto(INBOX)
     assert window.title().startswith("(4) Definitions")
     window.keyboard.press("j")
-    assert window.locator(".sn-entry:focus .sn-strong").inner_text() == "get_current_time"
+    expect(window.locator(".sn-entry:focus .sn-strong")).to_have_text("get_current_time")
     window.keyboard.press("r")
     window.keyboard.press("Enter")
     window.get_by_text("get_current_time is rejected").wait_for()
     window.keyboard.press("j")
     window.keyboard.press("a")
-    assert window.locator(".sn-entry:has(:focus) .sn-strong").inner_text() == "create_issue"
+    expect(window.locator(".sn-entry:has(:focus) .sn-strong")).to_have_text("create_issue")
     window.keyboard.press("Enter")
     window.get_by_text("create_issue is approved").wait_for()
     assert (status("get_current_time"), status("create_issue")) == ("rejected", "approved")
@@ -55,13 +56,13 @@ def test_keys_are_told_and_searching_needs_no_mouse(window_of: Windows, crowd: S
     window = window_of("viewer")
     window.goto(INBOX)
     window.keyboard.press("?")
-    assert window.get_by_role("dialog").is_visible()
+    expect(window.get_by_role("dialog")).to_be_visible()
     window.keyboard.press("Escape")
     window.keyboard.press("/")
     window.keyboard.type("for good")
     window.keyboard.press("Enter")
     window.wait_for_url("**search=for+good**")
-    assert window.locator(".sn-entry .sn-strong").all_inner_texts() == ["delete_repository"]
+    expect(window.locator(".sn-entry .sn-strong")).to_have_text(["delete_repository"])
 
 
 @pytest.mark.parametrize("width", [360, 1280])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.utils import timezone
+from playwright.sync_api import expect
 
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import ApprovalRequest
@@ -22,8 +24,8 @@ pytestmark = pytest.mark.web
 WindowOf = Callable[..., Any]
 
 
-def tools(window: Any) -> list[str]:
-    return window.locator(".sn-open-row").all_inner_texts()
+def expect_tools(window: Any, *names: str) -> None:
+    expect(window.locator(".sn-open-row")).to_have_text(list(names))
 
 
 def until(window: Any, truth: str) -> None:
@@ -31,8 +33,8 @@ def until(window: Any, truth: str) -> None:
     eventually(lambda: window.evaluate(truth), 20)
 
 
-def here(window: Any) -> str:
-    return window.locator(".sn-here .sn-open-row").inner_text()
+def expect_here(window: Any, name: str) -> None:
+    expect(window.locator(".sn-here .sn-open-row")).to_have_text(name)
 
 
 def three(now: Any = None) -> tuple[ApprovalRequest, ApprovalRequest, ApprovalRequest]:
@@ -49,20 +51,20 @@ def test_both_see_the_queue_grow_and_shrink_without_reloading(window_of: WindowO
     for window in (ann, bo):
         window.goto("/approvals/")
         window.get_by_text("Nothing waits.").wait_for()
-        assert window.title() == "Approvals | Slipsnisse"
+        expect(window).to_have_title("Approvals | Slipsnisse")
         window.evaluate("window.__same = true")
     held = hold()
     for window in (ann, bo):
         window.get_by_role("link", name="git_push").wait_for()
         until(window, "document.title.includes('(1) Approvals')")
-        assert "1 new call waits" in window.locator("#announcer").inner_text()
+        expect(window.locator("#announcer")).to_contain_text("1 new call waits")
     ann.get_by_role("link", name="git_push").click()
     ann.fill("#reason", "Not today.")
     ann.get_by_role("button", name="Deny").click()
     ann.wait_for_url("**/approvals/")
     bo.get_by_text("Nothing waits.").wait_for()
     until(bo, "document.title.startsWith('approver denied git_push')")
-    assert bo.locator("#announcer").inner_text() == "approver denied git_push"
+    expect(bo.locator("#announcer")).to_have_text("approver denied git_push")
     assert bo.evaluate("window.__same") is True
     assert state(held) == State.REJECTED
 
@@ -74,20 +76,20 @@ def test_keys_move_open_and_never_fire_in_a_field(window_of: WindowOf):
     for key, expected in (("j", "git_push"), ("j", "git_commit"), ("j", "get_current_time"), ("j", "get_current_time"),
                           ("k", "git_commit")):  # fmt: skip
         window.keyboard.press(key)
-        assert here(window) == expected
+        expect_here(window, expected)
     window.keyboard.press("/")
     window.keyboard.type("jkade?")
-    assert window.input_value("#search") == "jkade?"
+    expect(window.locator("#search")).to_have_value("jkade?")
     assert window.url.endswith("/approvals/")
     window.keyboard.press("Escape")
     window.keyboard.press("?")
-    assert window.locator("#keys").is_visible()
+    expect(window.locator("#keys")).to_be_visible()
     window.keyboard.press("j")
-    assert here(window) == "git_commit"
+    expect_here(window, "git_commit")
     window.keyboard.press("Escape")
     window.keyboard.press("Enter")  # at once, while the closed dialog still has the focus
     window.wait_for_url("**/approvals/*/")
-    assert "git_commit" in window.locator("h1").inner_text()
+    expect(window.locator("h1")).to_contain_text("git_commit")
     window.keyboard.press("u")
     window.wait_for_url("**/approvals/")
 
@@ -100,10 +102,10 @@ def test_what_is_chosen_stays_chosen_when_the_list_is_renewed(window_of: WindowO
     window.keyboard.press("j")
     hold(tool="git_diff", risk="high")
     window.get_by_role("link", name="git_diff").wait_for()
-    assert here(window) == "git_commit"
-    assert window.evaluate("document.activeElement.id") == f"a{second.pk}"
+    expect_here(window, "git_commit")
+    expect(window.locator(f"#a{second.pk}")).to_be_focused()
     window.keyboard.press("j")
-    assert here(window) == "get_current_time"
+    expect_here(window, "get_current_time")
 
 
 def test_approving_by_keyboard(window_of: WindowOf):
@@ -148,7 +150,7 @@ def test_denying_by_keyboard_needs_a_reason(window_of: WindowOf):
     until(window, "document.activeElement.id === 'reason'")
     window.keyboard.press("Control+Enter")
     window.get_by_text("A denial needs a reason.").wait_for()
-    assert window.get_attribute("#reason", "aria-invalid") == "true"
+    expect(window.locator("#reason")).to_have_attribute("aria-invalid", "true")
     window.keyboard.press("d")
     window.keyboard.type("wrong branch")
     window.keyboard.press("Control+Enter")
@@ -185,8 +187,8 @@ def test_an_open_call_that_somebody_else_decides_says_so_and_keeps_what_was_type
     approvals.vote(request_id=held.pk, user=crowd.people["root"], approve=False, reason="No.", via="web")
     window.locator("#standing").get_by_text("Denied by root.").wait_for()
     until(window, "document.title.startsWith('Denied by root.')")
-    assert window.locator("#approve").is_disabled()
-    assert window.input_value("#reason") == "half a thought"
+    expect(window.locator("#approve")).to_be_disabled()
+    expect(window.locator("#reason")).to_have_value("half a thought")
 
 
 def test_two_who_press_at_once_one_decides_and_the_other_is_told(window_of: WindowOf):
@@ -200,7 +202,7 @@ def test_two_who_press_at_once_one_decides_and_the_other_is_told(window_of: Wind
     bo.fill("#reason", "no")
     bo.get_by_role("button", name="Deny").click()
     bo.get_by_text("Nothing was decided by you").wait_for()
-    assert "approver approved this call already" in bo.locator("#problem").inner_text()
+    expect(bo.locator("#problem")).to_contain_text("approver approved this call already")
     assert state(held) == State.READY
 
 
@@ -212,8 +214,22 @@ def test_the_countdown_runs_to_zero_by_the_servers_clock(window_of: WindowOf):
     assert clock.inner_text() in ("0:04", "0:03", "0:02", "0:01", "0:00", "over")
     until(window, f"document.querySelector('#r{held.pk} time')?.textContent === 'over'")
     later = hold(decide_seconds=3 * 3600)
+    expect(window.locator(f"#r{later.pk} time")).to_have_text(re.compile("^(2 h 59 min|3 h 0 min)$"))
+
+
+def test_a_renewed_list_is_never_seen_without_its_times(window_of: WindowOf):
+    window = window_of("viewer")
+    hold()
+    window.goto("/approvals/")
+    window.evaluate("""() => {
+        window.seen = [];
+        new MutationObserver(() => window.seen.push(...[...document.querySelectorAll('.sn-row time')].map((t) => t.textContent)))
+            .observe(document.body, { childList: true, subtree: true });
+    }""")
+    later = hold(tool="git_log")
     window.locator(f"#r{later.pk}").wait_for()
-    assert window.locator(f"#r{later.pk} time").inner_text() in ("2 h 59 min", "3 h 0 min")
+    assert len(seen := window.evaluate("window.seen")) >= 2
+    assert "" not in seen
 
 
 def test_sound_is_off_until_it_is_switched_on(window_of: WindowOf):
@@ -227,7 +243,7 @@ def test_sound_is_off_until_it_is_switched_on(window_of: WindowOf):
     window.locator(".sn-row").first.wait_for()
     assert window.evaluate("window.beeps") == 0
     window.click("#sound")
-    assert window.get_attribute("#sound", "aria-pressed") == "true"
+    expect(window.locator("#sound")).to_have_attribute("aria-pressed", "true")
     before = window.evaluate("window.beeps")
     hold(tool="git_log", risk="low")
     until(window, f"window.beeps > {before}")
@@ -248,11 +264,11 @@ def test_filters_apply_as_soon_as_they_are_chosen(window_of: WindowOf):
     window.goto("/approvals/")
     window.select_option("select[name=risk]", "low")
     window.wait_for_url("**risk=low**")
-    assert tools(window) == ["get_current_time"]
+    expect_tools(window, "get_current_time")
     hold(tool="git_diff", risk="high")
     hold(tool="git_log", risk="low")
     window.get_by_role("link", name="git_log").wait_for()
-    assert tools(window) == ["get_current_time", "git_log"]
+    expect_tools(window, "get_current_time", "git_log")
 
 
 def test_a_call_leaves_a_second_approver_an_open_form(window_of: WindowOf, crowd: Site):
@@ -262,7 +278,7 @@ def test_a_call_leaves_a_second_approver_an_open_form(window_of: WindowOf, crowd
     window.fill("#reason", "I agree")
     approvals.vote(request_id=held.pk, user=crowd.people["root"], approve=True, via="web")
     window.get_by_text("1 of 2 agree").wait_for()
-    assert window.input_value("#reason") == "I agree"
+    expect(window.locator("#reason")).to_have_value("I agree")
     window.click("#approve")
     window.get_by_text("Approved git_push").wait_for()
     eventually(lambda: state(held) == State.READY)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from django.utils import timezone
+from playwright.sync_api import expect
 
 from mcpregistry.domain.canonical import plain
 from subagents.domain.lifecycle import CallState, Exit, RunState
@@ -63,7 +64,9 @@ def test_it_lives_while_the_run_does_and_shows_its_end(window_of: WindowOf, run:
     )
     window.locator("#answer", has_text="Both are pushed.").wait_for()
     window.locator("#timeline:not([data-live])").wait_for()
-    assert window.locator(".sn-span").count() == 4  # two turns and two calls, each with its place in the run's time
+    expect(window.locator(".sn-span")).to_have_count(
+        4
+    )  # two turns and two calls, each with its place in the run's time
 
 
 def test_each_unknown_call_is_settled_by_itself_and_the_run_is_cancelled(window_of: WindowOf, run: Run) -> None:
@@ -73,14 +76,14 @@ def test_each_unknown_call_is_settled_by_itself_and_the_run_is_cancelled(window_
     window.get_by_label("What you have found out").fill("It is in the remote's log.")
     turn(run, 2, "Meanwhile.")  # the page is brought up to date, and what was typed stays
     window.get_by_text("Meanwhile.").wait_for()
-    assert second.get_by_role("button", name="Make it again").count() == 0, "the model has gone on"
+    expect(second.get_by_role("button", name="Make it again")).to_have_count(0)  # the model has gone on
     second.get_by_role("button", name="It took effect").click()
     window.get_by_text("git__push_1: noted as done").wait_for()
     assert list(ToolCall.objects.order_by("index").values_list("state", "settled_by")) == [
         (CallState.UNKNOWN, ""), (CallState.DONE, "user:operator"),
     ]  # fmt: skip
     assert "It is in the remote's log." in ToolCall.objects.get(index=1).result
-    assert window.locator("#settle").is_visible()
+    expect(window.locator("#settle")).to_be_visible()
     window.get_by_role("button", name="Cancel").click()
     window.get_by_text("Somebody has asked it to stop.").wait_for()
     assert Run.objects.get().cancel_requested

@@ -191,7 +191,8 @@
   document.body.addEventListener("htmx:beforeSwap", () => {
     before = new Set(rows().map((row) => row.id));
   });
-  // After settling: until then htmx gives new elements the classes of the old ones.
+  // A new row has its time at once; until settling htmx gives it the classes of the old one, so once more after that.
+  document.body.addEventListener("htmx:afterSwap", tick);
   document.body.addEventListener("htmx:afterSettle", (event) => {
     tick();
     if (page === "queue") renewed();

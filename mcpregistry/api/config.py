@@ -20,6 +20,7 @@ from mcpregistry.api.schemas.config import ChangeOut, ExportOut, ImportOut, Note
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.formats import FORMATS, slipsnisse
 from mcpregistry.domain.formats.notes import Note
+from mcpregistry.domain.formats.verdicts import schema
 from mcpregistry.services.exchange import export_config, import_file
 
 router = Routes(tags=["configuration files"])
@@ -55,7 +56,7 @@ def configuration_schema(
     variant: Annotated[slipsnisse.Variant, Query(description="Of the plain or the extended format.")] = "slipsnisse",
 ) -> dict[str, Any]:
     """The JSON Schema of the site's own file format, to validate files with before they are imported."""
-    return slipsnisse.schema(variant)
+    return schema(variant)
 
 
 @router.post("/config/import", response=ImportOut, openapi_extra=_FILE)

@@ -37,7 +37,7 @@ from subagents.services.exchange_rows import (
 )
 from subagents.services.exchange_serving import missing_tool, references, serve, switch
 
-_NOT_MADE = "Kept, not made: expert tools grant what is on their whitelists."
+_NOT_MADE = "Kept, not made: expert tools grant what is on their whitelists, and ask these providers."
 _WHO = "Let somebody who may grant (role admin) import the file."
 
 
@@ -52,8 +52,10 @@ class ExpertFiles:
         if not document.expert_tools and not document.model_providers:
             return document
         if not taking.may_grant:
-            for index in range(len(document.expert_tools)):
-                taking.note("parked", pointer("tools", index), _NOT_MADE, _WHO)
+            places = [at for at, _ in _places(document)]
+            places += [pointer("providers", name) for name in document.model_providers]
+            for at in places:
+                taking.note("parked", at, _NOT_MADE, _WHO)
             return document
         return _Import(document, taking).all()
 
@@ -129,11 +131,13 @@ class _Import:
         headers = entry.get("headers")
         now = row.headers if headers is None else headers
         after = provider_entry(row, entry, key=key, headers=shown_headers(now))
-        if self._wanted(at, "provider", name, before, after, hidden=now != row.headers):
+        hidden = now != row.headers or (key is not None and key != row.key)
+        if self._wanted(at, "provider", name, before, after, hidden=hidden):
             providers.save_provider(provider=row, actor=self.taking.actor, key=key, headers=headers)
             self._tell_of_key(at + "/key", row)
         for model, facts in entry.get("models", {}).items():
-            self._model(at + pointer("models", model), row, model, facts)
+            place = at + pointer("models", model)
+            self._guarded(place, self._model, place, row, model, facts)
 
     def _tell_of_key(self, at: str, row: Provider) -> None:
         if row.key and is_reference(row.key):

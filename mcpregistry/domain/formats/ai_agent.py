@@ -1,23 +1,32 @@
-"""``.ai-agent.json``: providers with models, servers, and defaults.
+"""``.ai-agent.json``: providers with models, servers, and defaults for both.
 
-Providers and defaults wait for the expert tools; they are kept as they stand. ``defaults.toolTimeout`` already holds:
-it is the request timeout of every server of the file.
+``defaults.toolTimeout`` is the request timeout of every server of the file.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from mcpregistry.domain.formats.document import Document, Json, JsonObject, ServerEntry, Written
-from mcpregistry.domain.formats.entry_reader import MAX_TIMEOUT_MS, read_servers
+from mcpregistry.domain.formats.ai_agent_providers import entries, with_records
+from mcpregistry.domain.formats.document import Document, JsonObject, ServerEntry, Written
+from mcpregistry.domain.formats.entry_reader import read_servers
 from mcpregistry.domain.formats.entry_writer import compose, write_servers
 from mcpregistry.domain.formats.format import Format, object_at, park_root, report_left_out
 from mcpregistry.domain.formats.keys import ALL_BY_NAME, Keys
-from mcpregistry.domain.formats.notes import Report, pointer
+from mcpregistry.domain.formats.notes import Action, Report, pointer
+from mcpregistry.domain.formats.verdicts import verdict
 
 FILE = ".ai-agent.json"
 ROOT = "mcpServers"
 TOOL_TIMEOUT = "toolTimeout"
+_DEFAULTS = {
+    TOOL_TIMEOUT: "The request timeout of every server.",
+    "llmTimeout": "The time for one answer of every provider of this file.",
+    "temperature": "Sent with every request to the providers of this file.",
+    "topP": "Sent with every request to the providers of this file.",
+    "parallelToolCalls": "Sent with every request to those providers of this file that know it.",
+    "contextWindowBufferTokens": "The buffer of every model of this file that states none.",
+}
 KEYS = Keys("ai-agent", ALL_BY_NAME, transport=("type",), says_stdio=True, enabled=("enabled", "disabled"))
 
 
@@ -26,44 +35,31 @@ def recognise(data: JsonObject, path: str) -> bool:
 
 
 def read(data: JsonObject, path: str) -> Document:
+    if problems := verdict({key: data[key] for key in ("providers", "defaults") if key in data}, path, "ai-agent"):
+        return Document(notes=problems)
     report = Report(path)
     parked = park_root(data, ["providers", ROOT, "defaults"], report)
     providers, defaults = (object_at(data, key, report, required=False) for key in ("providers", "defaults"))
-    for name in providers:
-        report.add("kept", pointer("providers", name), "Kept for the expert tools, not yet served.")
+    models = entries(providers, defaults, report)
     for name in defaults:
-        sentence = (
-            "The request timeout of every server."
-            if name == TOOL_TIMEOUT
-            else "Kept for the expert tools, not yet served."
-        )
-        report.add("kept", pointer("defaults", name), sentence)
-    timeout = _tool_timeout(defaults, report)
+        action: Action = "translated" if name in _DEFAULTS else "parked"
+        report.add(action, pointer("defaults", name), _DEFAULTS.get(name, "Kept; nothing here uses it."))
+    timeout = defaults.get(TOOL_TIMEOUT)
     servers = read_servers(KEYS, object_at(data, ROOT, report, required=False), f"/{ROOT}", report)
     if timeout is not None:
         servers = tuple(replace(server, request_timeout_ms=timeout) for server in servers)
     return Document(
-        servers, providers=providers, defaults=defaults, parked={KEYS.family: parked}, notes=tuple(report.notes)
-    )
-
-
-def _tool_timeout(defaults: JsonObject, report: Report) -> int | None:
-    value: Json = defaults.get(TOOL_TIMEOUT)
-    if value is None:
-        return None
-    if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_TIMEOUT_MS:
-        return value
-    report.refuse(
-        pointer("defaults", TOOL_TIMEOUT), "The time is not a whole number of milliseconds.", "Write 1 to 86400000."
-    )
-    return None
+        servers, model_providers=models, providers=providers, defaults=defaults, parked={KEYS.family: parked},
+        notes=tuple(report.notes),
+    )  # fmt: skip
 
 
 def write(document: Document) -> Written:
     report = Report(FILE)
-    report_left_out(document, report, written=["providers", "defaults"])
+    report_left_out(document, report, written=["providers", "model_providers", "defaults"])
     shared, servers = _shared_timeout(document, report)
-    must: JsonObject = {"providers": dict(document.providers)} if document.providers else {}
+    providers = with_records(dict(document.providers), dict(document.defaults), document.model_providers, report)
+    must: JsonObject = {"providers": providers} if providers else {}
     written = write_servers(KEYS, servers, f"/{ROOT}", report)
     must |= {ROOT: written} if written or KEYS.family not in document.parked else {}
     defaults = {**document.defaults, **({} if shared is None else {TOOL_TIMEOUT: shared})}

@@ -1,4 +1,4 @@
-"""Fills in, once and at import, what a server's command line and address take from the place of import.
+"""Fills in, once and at import, what a server's command line and an address take from the place of import.
 
 ``env`` and ``headers`` keep their variables until the server is started, for they hold the secrets; only
 ``${workspace}`` and ``${home}`` are filled in there. A variable whose name says that it is a secret is never copied into
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from mcpregistry.domain.formats.document import Document, ServerEntry
+from mcpregistry.domain.formats.document import Document, JsonObject, ServerEntry
 from mcpregistry.domain.formats.notes import Report, pointer
 from mcpregistry.domain.formats.placeholders import expand
 from mcpregistry.domain.secret_names import is_secret_name
@@ -25,7 +25,17 @@ def expand_document(
     """``variables``: the environment of whoever imports. ``folders``: values of ``workspace`` and ``home``."""
     report = Report(path)
     servers = tuple(_server(server, variables, folders, report) for server in document.servers)
-    return replace(document, servers=servers).with_notes(*report.notes)
+    providers = {name: _provider(name, entry, variables, report) for name, entry in document.model_providers.items()}
+    return replace(document, servers=servers, model_providers=providers).with_notes(*report.notes)
+
+
+def _provider(name: str, entry: JsonObject, variables: Mapping[str, str], report: Report) -> JsonObject:
+    """Its address; the key waits until a model is asked."""
+    url, missing = expand(entry.get("base_url", ""), variables, _is_guarded)
+    if missing:
+        at = pointer("providers", name)
+        report.refuse(at, f"Its address needs {missing[0]}, which has no value here.", "Set it, or write it out.")
+    return {**entry, "base_url": url} if "base_url" in entry else entry
 
 
 def _server(

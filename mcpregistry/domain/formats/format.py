@@ -47,7 +47,7 @@ def object_at(data: JsonObject, key: str, report: Report, *, at: str = "", requi
 _BESIDES = {
     "expert_tools": "expert tools",
     "model_providers": "models of the expert tools",
-    "providers": "model providers",
+    "providers": "model providers as ai-agent spells them",
     "defaults": "defaults for models and tools",
     "flags": "switches of mcp-servers.json",
     "inputs": "prompts for values",

@@ -8,14 +8,11 @@ no provider's key stands in it.
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache, partial
-from importlib.resources import files
+from functools import partial
 from typing import Literal
-
-import jsonschema_rs
 
 from mcpregistry.domain.formats.document import Document, Json, JsonObject, Written
 from mcpregistry.domain.formats.entry_reader import read_servers
@@ -24,6 +21,7 @@ from mcpregistry.domain.formats.format import Format, object_at, park_root, repo
 from mcpregistry.domain.formats.keys import ALL_BY_NAME, ONLY_STDIO, Keys, slug
 from mcpregistry.domain.formats.notes import Note, Report, pointer
 from mcpregistry.domain.formats.placeholders import is_reference
+from mcpregistry.domain.formats.verdicts import schema, verdict
 from mcpregistry.domain.secret_names import is_secret_name
 
 FILE = "slipsnisse.config.yaml"
@@ -32,48 +30,6 @@ Variant = Literal["slipsnisse", "slipsnisse-extended"]
 _STRICT = Keys("slipsnisse", ONLY_STDIO, remote=False, args_required=True)
 _EXTENDED = replace(_STRICT, transports=ALL_BY_NAME, remote=True, transport=("transport",))
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-
-
-@cache
-def schema(variant: Variant) -> JsonObject:
-    """The normative JSON Schema of the variant, also for others to validate with."""
-    text = files(__package__).joinpath("schemas", f"{variant}.schema.json").read_text("utf-8")
-    return dict(json.loads(text))
-
-
-@cache
-def _validator(variant: Variant) -> jsonschema_rs.Draft7Validator:
-    return jsonschema_rs.Draft7Validator(schema(variant))
-
-
-def verdict(data: Json, path: str, variant: Variant = "slipsnisse") -> tuple[Note, ...]:
-    """Everything the schema has against the data, as refused notes; empty means valid."""
-    report = Report(path)
-    for error in _validator(variant).iter_errors(data):
-        report.refuse(pointer(*error.instance_path), *_in_words(error))
-    return tuple(report.notes)
-
-
-def _in_words(error: jsonschema_rs.ValidationError) -> tuple[str, str]:
-    """Sentence and remedy. The validator's own message is not used: it quotes the value, which may be a secret."""
-    facts = error.kind.as_dict()
-    match error.kind.name:
-        case "required":
-            return f"The key {facts['property']} is missing.", f"Add {facts['property']}."
-        case "type":
-            return f"The value is not of type {' or '.join(facts['types'])}.", "Correct the value."
-        case "enum":
-            return (
-                f"The value is none of {', '.join(map(str, facts['options']))}.",
-                "Choose one, or use the extended format.",
-            )
-        case "anyOf":
-            return "The server has neither command and args nor a url.", "Say how it is started or reached."
-        case "additionalProperties":
-            names = ", ".join(map(str, facts["unexpected"]))
-            return f"Unknown here: {names}.", "Correct the name, or remove it."
-        case _:
-            return "The value is out of range.", "Correct the value."
 
 
 def input_schema(arguments: Json) -> JsonObject:
@@ -178,11 +134,22 @@ def write(document: Document, *, variant: Variant) -> Written:
     report_left_out(document, report, written=["expert_tools", *(["model_providers"] if extended else [])])
     servers = write_servers(keys, document.servers, "/mcps", report)
     must: JsonObject = {"mcps": servers, "tools": _tools(document, variant, report)}
-    providers = dict(document.model_providers) if extended else {}
+    providers = _without_keys(document.model_providers, report) if extended else {}
     if providers:
         must["providers"] = providers
     data = compose(document.parked_for(keys.family), must, {"providers": providers} if extended else {})
     return Written(data, (*report.notes, *verdict(data, FILE, variant)))
+
+
+def _without_keys(providers: Mapping[str, JsonObject], report: Report) -> JsonObject:
+    """A key that another format has written out stays where it was taken to."""
+    written = {}
+    for name, entry in providers.items():
+        written[name] = {key: value for key, value in entry.items() if key != "key" or is_reference(value)}
+        if written[name] != entry:
+            at = pointer("providers", name, "key")
+            report.add("parked", at, "A provider's key does not belong into a file.", column="model_providers")
+    return written
 
 
 def _tools(document: Document, variant: Variant, report: Report) -> list[JsonObject]:

@@ -13,6 +13,7 @@ from django.core.management.base import BaseCommand, CommandError
 from mcpregistry.domain import formats
 from mcpregistry.domain.formats import slipsnisse, snippets, text
 from mcpregistry.domain.formats.document import JsonObject
+from mcpregistry.domain.formats.verdicts import schema
 from mcpregistry.models import Endpoint
 from mcpregistry.services.exchange import export_config
 from mcpregistry.services.exchange_files import write_file
@@ -40,7 +41,7 @@ class Command(BaseCommand):
     def handle(self, **options: Any) -> None:
         if options["schema"]:
             variant: slipsnisse.Variant = "slipsnisse-extended" if options["extended"] else "slipsnisse"
-            self._put(slipsnisse.schema(variant), options["output"], as_yaml=False)
+            self._put(schema(variant), options["output"], as_yaml=False)
             return
         if options["client"]:
             self._put(self._snippet(options), options["output"], as_yaml=False)

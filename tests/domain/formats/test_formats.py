@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pytest
 
-from mcpregistry.domain.formats import FORMATS, read, recognise
+from mcpregistry.domain.formats import FORMATS, read, recognise, write
 from mcpregistry.domain.formats.document import Document, Oauth, ServerEntry
 from mcpregistry.domain.formats.notes import FileInvalid
 from tests.domain.formats.samples import IDS, SAMPLES, sample
@@ -76,9 +79,78 @@ def test_ai_agent_files_as_designed() -> None:
     assert {server.request_timeout_ms for server in made.values()} == {10000}
     _, document = read(sample("ai-agent/ai-agent.json"), ".ai-agent.json")
     assert document.providers["anthropic"]["models"]["haiku"]["contextWindow"] == 200000
-    assert {note.sentence for note in document.notes if note.pointer.startswith("/providers")} == {
-        "Kept for the expert tools, not yet served."
+    assert document.model_providers == {
+        "anthropic": {
+            "kind": "anthropic", "key": "${ANTHROPIC_API_KEY}", "base_url": "https://api.example", "tool_choice": "auto",
+            "options": {"temperature": 0.7, "top_p": 1.0}, "timeout": 120,
+            "models": {"haiku": {"context_window": 200000, "tokenizer": "anthropic", "buffer_tokens": 512,
+                                 "tool_choice": "required", "overrides": {}}},
+        },
+        "ollama": {
+            "kind": "ollama", "timeout": 120,
+            "options": {"temperature": 0.7, "top_p": 1.0, "think": True, "num_ctx": 8192},
+        },
+    }  # fmt: skip
+    said = {note.pointer: note.action for note in document.notes}
+    assert said["/providers/anthropic"] == said["/defaults/llmTimeout"] == "translated"
+    assert said["/providers/ollama/custom/stream"] == "parked"
+
+
+def test_defaults_of_ai_agent_hold_where_a_provider_or_model_says_nothing() -> None:
+    file = {
+        "mcpServers": {},
+        "providers": {
+            "openai": {"models": {"a": {}, "b": {"contextWindowBufferTokens": 9}},
+                       "custom": {"providerOptions": {"openai": {"parallelToolCalls": False, "reasoningEffort": "low"}}}},
+            "at home": {"baseUrl": "http://127.0.0.1:1/v1"},
+            "unheard-of": {"apiKey": "${K}"},
+        },
+        "defaults": {"parallelToolCalls": True, "contextWindowBufferTokens": 77},
+    }  # fmt: skip
+    _, document = read(json.dumps(file).encode(), ".ai-agent.json")
+    openai, home = document.model_providers["openai"], document.model_providers["at-home"]
+    assert openai["options"] == {"parallel_tool_calls": False, "reasoning_effort": "low"}
+    assert openai["models"] == {"a": {"buffer_tokens": 77}, "b": {"buffer_tokens": 9}}
+    assert (home["kind"], home["options"]) == ("compatible", {"parallel_tool_calls": True})
+    assert "unheard-of" not in document.model_providers
+    (note,) = (note for note in document.notes if note.pointer == "/providers/unheard-of")
+    assert "baseUrl" in note.remedy
+
+
+def test_what_changed_here_is_written_back_to_ai_agent_and_the_rest_left_as_it_was() -> None:
+    form, raw = FORMATS["ai-agent"], json.loads(sample("ai-agent/ai-agent.json"))
+    _, document = read(sample("ai-agent/ai-agent.json"), ".ai-agent.json")
+    now = json.loads(json.dumps(document.model_providers))
+    now["anthropic"]["models"]["haiku"] |= {"context_window": 1000, "tool_choice": "", "input_price": 3}
+    now["anthropic"]["base_url"] = ""
+    now["anthropic"]["models"]["opus"] = {"buffer_tokens": 256}
+    del now["ollama"]
+    now["openai"] = {"kind": "openai", "key": "${OPENAI_API_KEY}", "options": {"top_p": 0.5}}
+    now["eu"] = {"kind": "openai", "key": "${EU_KEY}"}
+    written = form.write(replace(document, model_providers=now))
+    expected = raw["providers"]["anthropic"]
+    expected["models"] = {
+        "haiku": {"contextWindow": 1000, "tokenizer": "anthropic", "contextWindowBufferTokens": 512, "overrides": {}},
+        "opus": {"contextWindowBufferTokens": 256},
     }
+    del expected["baseUrl"]
+    custom = {"providerOptions": {"openai": {"top_p": 0.5}}}
+    assert written.data["providers"] == {
+        "anthropic": expected, "openai": {"apiKey": "${OPENAI_API_KEY}", "custom": custom},
+    }  # fmt: skip
+    told = " ".join(note.sentence for note in written.notes)
+    assert "input_price" in told
+    assert "eu is of the kind openai" in told
+
+
+def test_a_key_that_is_written_out_is_taken_and_leaves_in_no_other_format() -> None:
+    file = {"mcpServers": {}, "providers": {"openai": {"apiKey": "sk-5ecre7"}}}
+    _, document = read(json.dumps(file).encode(), ".ai-agent.json")
+    assert document.model_providers["openai"]["key"] == "sk-5ecre7"
+    assert FORMATS["ai-agent"].write(document).data == file
+    other = FORMATS["slipsnisse-extended"].write(document)
+    assert other.data["providers"] == {"openai": {"kind": "openai"}}
+    assert "sk-5ecre7" not in json.dumps(write(document, "ai-agent").data)
 
 
 def test_opencode_files_of_both_versions() -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from mcpregistry.domain.formats import FORMATS, text
 from mcpregistry.domain.formats.document import Document, ServerEntry
-from mcpregistry.domain.formats.slipsnisse import input_schema, schema, verdict
+from mcpregistry.domain.formats.slipsnisse import input_schema
+from mcpregistry.domain.formats.verdicts import schema, verdict
 from tests.domain.formats.samples import sample
 
 CORPUS = sorted((Path(__file__).parent / "verdicts").iterdir())

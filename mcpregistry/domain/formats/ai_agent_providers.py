@@ -1,0 +1,174 @@
+"""The ``providers`` and ``defaults`` of ``.ai-agent.json`` as the providers of the extended format, and back.
+
+A default holds for every provider of the file: ``llmTimeout`` becomes its time for one answer, ``temperature``,
+``topP`` and ``parallelToolCalls`` become options of its requests, ``contextWindowBufferTokens`` the buffer of each
+model that states none. Back, only what differs from the file is written anew.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from mcpregistry.domain.formats.document import JsonObject
+from mcpregistry.domain.formats.keys import slug
+from mcpregistry.domain.formats.notes import Report, pointer
+from mcpregistry.domain.formats.placeholders import is_reference
+
+# A provider is of the kind that it is named after; one with an address speaks OpenAI's chat completions.
+_KINDS = ("openai", "anthropic", "google", "openrouter", "ollama", "scripted")
+_PARALLEL = ("openai", "openrouter", "compatible")
+_PROVIDER = {"apiKey": "key", "baseUrl": "base_url", "toolChoice": "tool_choice"}
+_BUFFER = "contextWindowBufferTokens"
+_MODEL = {
+    "contextWindow": "context_window", "tokenizer": "tokenizer", _BUFFER: "buffer_tokens",
+    "toolChoice": "tool_choice", "overrides": "overrides",
+}  # fmt: skip
+_LARGE = 16_384  # tokens
+_SENT = {"temperature": "temperature", "topP": "top_p", "parallelToolCalls": "parallel_tool_calls"}
+
+
+def entries(providers: JsonObject, defaults: JsonObject, report: Report | None = None) -> dict[str, JsonObject]:
+    """By the name under which each is known here. What nobody can ask is left out, and said in the report."""
+    found = {}
+    for name, raw in providers.items():
+        kind = _kind(name, raw)
+        if kind and slug(name):
+            found[slug(name)] = _entry(kind, raw, defaults)
+        if report:
+            _tell(name, raw, kind, report)
+    return found
+
+
+def _tell(name: str, raw: JsonObject, kind: str, report: Report) -> None:
+    at = pointer("providers", name)
+    if not kind or not slug(name):
+        remedy = f"Name it {', '.join(_KINDS)}, or give it a baseUrl, if it speaks OpenAI's chat completions."
+        report.add("parked", at, "Kept, not made: what this provider speaks is not known.", remedy)
+        return
+    report.add("translated", at, f"A provider of the kind {kind}, with {len(raw.get('models', {}))} models.")
+    if "stream" in raw.get("custom", {}):
+        report.add("parked", at + "/custom/stream", "Kept, not applied: answers are always taken whole.")
+
+
+def _kind(name: str, raw: JsonObject) -> str:
+    return name if name in _KINDS else "compatible" if raw.get("baseUrl") else ""
+
+
+def _entry(kind: str, raw: JsonObject, defaults: JsonObject) -> JsonObject:
+    entry = {"kind": kind, **_renamed(raw, _PROVIDER)}
+    if options := {**_sent(kind, defaults), **_options(raw)}:
+        entry["options"] = options
+    if "llmTimeout" in defaults:
+        entry["timeout"] = defaults["llmTimeout"] / 1000
+    if "models" in raw:
+        entry["models"] = {name: _model(facts, defaults) for name, facts in raw["models"].items()}
+    return entry
+
+
+def _model(raw: JsonObject, defaults: JsonObject) -> JsonObject:
+    buffer = {"buffer_tokens": defaults[_BUFFER]} if _BUFFER in defaults else {}
+    facts = buffer | _renamed(raw, _MODEL)
+    # The file cannot say how long an answer may be, and the usual 4,096 tokens would leave a small window no question.
+    if (window := facts.get("context_window", _LARGE)) < _LARGE:
+        facts["max_output"] = max(1, window // 4)
+    return facts
+
+
+def _renamed(raw: JsonObject, names: Mapping[str, str]) -> JsonObject:
+    return {ours: raw[theirs] for theirs, ours in names.items() if theirs in raw}
+
+
+def _sent(kind: str, defaults: JsonObject) -> JsonObject:
+    sent = _renamed(defaults, _SENT)
+    if kind not in _PARALLEL:
+        sent.pop("parallel_tool_calls", None)
+    return sent
+
+
+def _options(raw: JsonObject) -> JsonObject:
+    """``custom.providerOptions`` flat and in the providers' own spelling; Ollama nests most of its own once more."""
+    options: JsonObject = {}
+    for group in raw.get("custom", {}).get("providerOptions", {}).values():
+        options |= {_snake(key): value for key, value in group.items() if key != "options"}
+        nested = group.get("options", {})
+        options |= nested if isinstance(nested, dict) else {"options": nested}
+    return options
+
+
+def _snake(key: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda match: "_" + match[1].lower(), key)
+
+
+# Back
+
+
+def with_records(
+    providers: JsonObject, defaults: JsonObject, now: Mapping[str, JsonObject], report: Report
+) -> JsonObject:
+    """The file's providers, brought up to date with ``now``: those of the extended format, by our names."""
+    stated = entries(providers, defaults)
+    written: JsonObject = {}
+    for name, raw in providers.items():
+        key = slug(name)
+        if key not in stated:
+            written[name] = raw
+        elif key in now:
+            written[name] = _updated(name, raw, stated[key], now[key], report)
+    for name, entry in now.items():
+        if name not in stated:
+            _add(written, name, entry, defaults, report)
+    return written
+
+
+def _add(written: JsonObject, name: str, entry: JsonObject, defaults: JsonObject, report: Report) -> None:
+    if _kind(name, {"baseUrl": entry.get("base_url")}) != entry["kind"] or name in written:
+        sentence = (
+            f"This format cannot say that the provider {name} is of the kind {entry['kind']}; it stays here only."
+        )
+        report.add("parked", "/providers", sentence, column="model_providers")
+        return
+    written[name] = _updated(name, {}, _entry(entry["kind"], {}, defaults), entry, report)
+
+
+def _updated(name: str, raw: JsonObject, stated: JsonObject, now: JsonObject, report: Report) -> JsonObject:
+    if not now.get("key") or not is_reference(now["key"]):  # entered here, so in no file: the file's own stays
+        now = {**now, "key": stated.get("key")}
+    changed = _overlaid(raw, stated, now, _PROVIDER)
+    if now.get("options", {}) != stated.get("options", {}):
+        changed["custom"] = {**raw.get("custom", {}), "providerOptions": {name: now.get("options", {})}}
+    models = _models(raw.get("models", {}), stated.get("models", {}), now.get("models", {}))
+    if models or "models" in raw:
+        changed["models"] = models
+    _tell_what_stays(name, stated, now, report)
+    return changed
+
+
+def _models(raw: JsonObject, stated: JsonObject, now: JsonObject) -> JsonObject:
+    return {
+        name: _overlaid(raw.get(name, {}), stated.get(name, {}), facts, _MODEL)
+        for name, facts in {**{name: now[name] for name in raw if name in now}, **now}.items()
+    }
+
+
+def _overlaid(raw: JsonObject, stated: JsonObject, now: JsonObject, names: Mapping[str, str]) -> JsonObject:
+    """``raw`` with each known key that has changed, and without those that are empty by now."""
+    found: dict[str, Any] = dict(raw)
+    for theirs, ours in names.items():
+        if now.get(ours) != stated.get(ours):
+            found[theirs] = now.get(ours)
+            if found[theirs] in (None, ""):
+                del found[theirs]
+    return found
+
+
+def _tell_what_stays(name: str, stated: JsonObject, now: JsonObject, report: Report) -> None:
+    told = {"kind", "options", "models", *_PROVIDER.values()}
+    stays = {key for key in now.keys() - told if now[key] != stated.get(key)}
+    for model, facts in now.get("models", {}).items():
+        before = stated.get("models", {}).get(model, {})
+        stays |= {key for key in facts.keys() - set(_MODEL.values()) if facts[key] != before.get(key)}
+    if stays:
+        sentence = f"This format has no place for {', '.join(sorted(stays))}; they stay here only."
+        report.add("parked", pointer("providers", name), sentence, column="model_providers")

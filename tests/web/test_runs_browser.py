@@ -102,8 +102,9 @@ def test_hostile_texts_of_models_and_tools_never_run_and_never_break_the_page(
             run=run, turn_number=number, model_name=plain(text, 300), trouble="overloaded", message=text,
             at=timezone.now(), duration_ms=1,
         )  # fmt: skip
-    window = window_of("operator", viewport={"width": width, "height": 800})
     for ended in (False, True):
+        # Each in a window of its own: that of the living run loads itself anew when the run ends.
+        window = window_of("operator", viewport={"width": width, "height": 800})
         if ended:
             Run.objects.filter(pk=run.pk).update(
                 state=RunState.FAILED, exit=Exit.MODEL, error=POLYGLOTS[0], answer="\n".join(map(plain, POLYGLOTS)),

@@ -31,8 +31,8 @@ SAMPLE = 5_000
 
 @dataclass(frozen=True, slots=True)
 class CallFigures:
-    """Calls of a period. ``error_rate`` is 0 to 1, percentiles (ms) are of ended calls that
-    no person was asked about; None without calls."""
+    """Calls of a period. ``error_rate`` is 0 to 1, percentiles (ms) are of ended calls to
+    servers that no person was asked about; None without calls."""
 
     calls: int = 0
     errors: int = 0
@@ -89,7 +89,7 @@ def call_figures(*, now: datetime, server: Server | None = None) -> CallFigures:
     if server is not None:
         recent = recent.filter(server_slug=server.slug)
     totals = recent.order_by().aggregate(calls=Count("id"), errors=Count("id", _failed()))
-    times = recent.unasked().filter(duration_ms__isnull=False).order_by("-received_at")
+    times = recent.of_servers_alone().filter(duration_ms__isnull=False).order_by("-received_at")
     durations = sorted(took for took in times.values_list("duration_ms", flat=True)[:SAMPLE] if took is not None)
     return CallFigures(totals["calls"], totals["errors"], _percentile(durations, 0.50), _percentile(durations, 0.95))
 

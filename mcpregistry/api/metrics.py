@@ -97,8 +97,8 @@ def _calls(since: datetime) -> Metric:
 
 
 def _durations(since: datetime) -> Metric:
-    """Of calls that were sent and ended, from receiving to the end; of none that a person was asked about."""
-    rows = Invocation.objects.unasked().filter(received_at__gte=since, dispatched_at__isnull=False)
+    """Of calls that were sent to servers and ended, from receiving to the end; of none that a person was asked about."""
+    rows = Invocation.objects.of_servers_alone().filter(received_at__gte=since, dispatched_at__isnull=False)
     values = rows.order_by().values_list("duration_ms", flat=True).iterator()
     seconds = [ms / 1000 for ms in values if ms is not None]
     counts = Counter(next((limit for limit in BUCKETS if value <= limit), None) for value in seconds)
@@ -108,7 +108,7 @@ def _durations(since: datetime) -> Metric:
         buckets.append((str(limit), total))
     return GaugeHistogramMetricFamily(
         "slipsnisse_call_duration_seconds",
-        "Durations of calls of the last 5 minutes that no person was asked about.",
+        "Durations of calls to servers of the last 5 minutes that no person was asked about.",
         buckets=[*buckets, ("+Inf", len(seconds))],
         gsum_value=sum(seconds),
     )

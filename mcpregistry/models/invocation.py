@@ -7,6 +7,7 @@ from django.db.models import Q
 
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.reveal import reveal
+from mcpregistry.models.server import Server
 
 UNASKED = ~Q(outcome="ask")
 
@@ -16,9 +17,10 @@ class Calls(models.QuerySet["Invocation"]):
         """Those without an end, by their partial index: SQLite uses it only for its very condition, in literal words."""
         return self.extra(where=["mcpregistry_invocation.state IN ('pending', 'ready', 'dispatched')"])
 
-    def unasked(self) -> models.QuerySet[Invocation]:
-        """Those that nobody had to decide about: how long a person thought says nothing about a server."""
-        return self.filter(UNASKED)
+    def of_servers_alone(self) -> models.QuerySet[Invocation]:
+        """Those whose time says something about a server: no person was asked, and it is no expert tool's, whose own
+        calls may have waited for one."""
+        return self.filter(UNASKED, server_slug__in=Server.objects.values("slug"))
 
 
 class Invocation(models.Model):

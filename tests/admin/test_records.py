@@ -195,10 +195,15 @@ def test_percentiles_are_those_of_the_last_day(site: Site) -> None:
         id="held", state="succeeded", outcome="ask", agent_slug="a", server_slug="time", tool_name="t", exposed_name="t",
         origin="http", writer="w", received_at=now, duration_ms=1e9,
     )  # fmt: skip
+    Invocation.objects.create(
+        id="expert", state="succeeded", agent_slug="a", server_slug="expert", tool_name="t", exposed_name="t",
+        origin="http", writer="w", received_at=now, duration_ms=1e9,
+    )  # fmt: skip
     figures = queries.call_figures(now=now, server=site.servers["git"])
     assert figures == queries.CallFigures(calls=100, errors=1, p50=51.0, p95=96.0)
     assert figures.error_rate == 0.01
     assert queries.call_figures(now=now, server=site.servers["time"]) == queries.CallFigures(calls=1)
+    assert queries.call_figures(now=now) == queries.CallFigures(calls=102, errors=1, p50=51.0, p95=96.0)
 
 
 @pytest.mark.parametrize("role", ROLES)

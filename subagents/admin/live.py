@@ -1,7 +1,8 @@
-"""A part of a record's page that looks again by itself while something goes on."""
+"""Parts of a record's page that look again by themselves while something goes on."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -13,19 +14,23 @@ from mcpregistry.admin.base import RecordAdmin
 _NOTHING_MORE = 286  # htmx: take this answer and stop asking
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    template: str
+    context: dict[str, Any]
+    goes_on: bool
+
+
 class LiveAdmin(RecordAdmin):
-    """``live_template`` is rendered with ``live_context``; the page asks for it at ``live_url``."""
+    """The page asks for a part at ``live_url`` as long as it goes on."""
 
-    live_template: str
-
-    def live_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
+    def live_part(self, request: HttpRequest, row: Any, name: str) -> Part:
+        """``name`` is empty for a page's main part."""
         raise NotImplementedError
 
-    def goes_on(self, row: Any) -> bool:
-        raise NotImplementedError
-
-    def live_url(self, row: Any) -> str:
-        return reverse(f"admin:{self._name('live')}", args=[row.pk])
+    def live_url(self, row: Any, name: str = "") -> str:
+        address = reverse(f"admin:{self._name('live')}", args=[row.pk])
+        return f"{address}?part={name}" if name else address
 
     def get_urls(self) -> list[URLPattern]:
         live = self.admin_site.admin_view(self.live_view)
@@ -35,5 +40,5 @@ class LiveAdmin(RecordAdmin):
         row = self.get_object(request, object_id)
         if row is None or not self.has_view_permission(request, row):
             return HttpResponse(status=404)
-        status = 200 if self.goes_on(row) else _NOTHING_MORE
-        return TemplateResponse(request, self.live_template, self.live_context(request, row), status=status)
+        part = self.live_part(request, row, request.GET.get("part", ""))
+        return TemplateResponse(request, part.template, part.context, status=200 if part.goes_on else _NOTHING_MORE)

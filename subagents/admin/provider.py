@@ -19,7 +19,7 @@ from mcpregistry.admin.fields import MASK, SecretField, SecretsField
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.reveal import reveal
 from mcpregistry.templatetags.slipsnisse import exactly
-from subagents.admin.live import LiveAdmin
+from subagents.admin.live import LiveAdmin, Part
 from subagents.models import LanguageModel, Provider
 from subagents.services import providers
 from subagents.services.readiness import key_problem
@@ -83,7 +83,6 @@ class ProviderAdmin(LiveAdmin):
     list_filter = ("kind", "enabled")
     search_fields = ("slug", "base_url")
     change_form_outer_before_template = "admin/subagents/provider.html"
-    live_template = "admin/subagents/provider_test.html"
     fieldsets = (
         (None, {"fields": (("slug", "kind"), "base_url", "key", "enabled")}),
         ("Requests", {"fields": (("timeout", "tool_choice"), "headers", "options")}),
@@ -131,19 +130,16 @@ class ProviderAdmin(LiveAdmin):
 
     def overview(self, request: HttpRequest, row: Provider) -> dict[str, Any]:
         add = reverse("admin:subagents_languagemodel_add")
-        return self.live_context(request, row) | {
+        return self.live_part(request, row, "").context | {
             "models": row.models.order_by("name"),
             "add_url": f"{add}?provider={row.pk}" if request.user.has_perm("subagents.add_languagemodel") else "",
             "key_problem": key_problem(row),
             "live_url": self.live_url(row),
         }
 
-    def live_context(self, request: HttpRequest, row: Provider) -> dict[str, Any]:
+    def live_part(self, request: HttpRequest, row: Provider, name: str) -> Part:
         late = row.being_tested and row.test_asked_at and timezone.now() - row.test_asked_at > _LATE
-        return {"provider": row, "late": late}
-
-    def goes_on(self, row: Provider) -> bool:
-        return row.being_tested
+        return Part("admin/subagents/provider_test.html", {"provider": row, "late": late}, row.being_tested)
 
 
 @admin.register(LanguageModel)

@@ -16,10 +16,10 @@ from mcpregistry.admin.base import ReadOnlyAdmin, Verb, actor
 from mcpregistry.domain.errors import NotFound, SlipsnisseError
 from mcpregistry.domain.reveal import reveal
 from mcpregistry.templatetags.slipsnisse import milliseconds
-from subagents.admin.live import LiveAdmin
+from subagents.admin.live import LiveAdmin, Part
 from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.models import LanguageModel, Run, ToolCall
-from subagents.queries import compared, timeline
+from subagents.queries import Column, compared, timeline
 from subagents.runs.answers import doing, seen
 from subagents.services import runs
 
@@ -81,7 +81,6 @@ class RunAdmin(LiveAdmin, ReadOnlyAdmin):
     list_select_related = ("version",)
     fields = (("origin", "caller"), ("endpoint_slug", "call_id"), ("depth", "fence"), ("worker", "wake_at"))
     change_form_outer_before_template = "admin/subagents/run.html"
-    live_template = "admin/subagents/timeline.html"
     verbs = (
         Verb("cancel", "Cancel", "subagents.run_expert", "cancel", "Stop it, down to the call that is out.", _cancel,
              applies=lambda run: run.finished_at is None, style="danger"),
@@ -136,7 +135,8 @@ class RunAdmin(LiveAdmin, ReadOnlyAdmin):
         return run_context(row, steers=request.user.has_perm(STEER), raw=raw) | {
             "verbs": [(verb, url) for verb, url in self.verbs_for(request, row) if verb.name != "replay"],
             "live_url": self.live_url(row),
-            "columns": compared(row),
+            "columns": (columns := compared(row)),
+            "compared_live": self.live_url(row, "compared") if _others_go_on(columns) else "",
             "again_url": again,
             "versions": row.version.expert.versions.defer("body")[:20] if again else (),
             "models": _askable() if again else (),
@@ -150,11 +150,12 @@ class RunAdmin(LiveAdmin, ReadOnlyAdmin):
         )
         return [settle, *super().get_urls()]
 
-    def live_context(self, request: HttpRequest, row: Run) -> dict[str, Any]:
-        return run_context(row, steers=request.user.has_perm(STEER))
-
-    def goes_on(self, row: Run) -> bool:
-        return row.finished_at is None
+    def live_part(self, request: HttpRequest, row: Run, name: str) -> Part:
+        if name == "compared":
+            columns = compared(row)
+            return Part("admin/subagents/compared_columns.html", {"columns": columns}, _others_go_on(columns))
+        context = run_context(row, steers=request.user.has_perm(STEER))
+        return Part("admin/subagents/timeline.html", context, row.finished_at is None)
 
     def settle_view(self, request: HttpRequest, object_id: str, call_id: int, what: str) -> HttpResponse:
         """What became of one unknown call: done, failed, or once more; POST ``note`` is for the model."""
@@ -174,6 +175,10 @@ class RunAdmin(LiveAdmin, ReadOnlyAdmin):
             return self._refused(request, error, back)
         self.message_user(request, f"{reveal(call.name, 80)}: {_SETTLED[what]}.", messages.SUCCESS)
         return HttpResponseRedirect(back)
+
+
+def _others_go_on(columns: list[Column]) -> bool:
+    return any(column.run.finished_at is None for column in columns[1:])
 
 
 def _askable() -> QuerySet[LanguageModel]:

@@ -89,6 +89,24 @@ def test_each_unknown_call_is_settled_by_itself_and_the_run_is_cancelled(window_
     assert Run.objects.get().cancel_requested
 
 
+def test_a_comparison_is_brought_up_to_date_while_the_other_run_goes_on(window_of: WindowOf, run: Run) -> None:
+    def end(which: Run, answer: str) -> None:
+        ended = {"state": RunState.DONE, "exit": Exit.ANSWER, "answer": answer, "finished_at": timezone.now()}
+        Run.objects.filter(pk=which.pk).update(**ended)
+
+    end(run, "Both are pushed.")
+    again = runs.start(expert="digest", arguments={}, origin="admin", replay_of=run.pk)
+    window = window_of("viewer")
+    window.goto(page(run))
+    row = window.locator("#compared tr", has_text=again.pk[:8])
+    expect(row).to_contain_text("…")
+    turn(again, 1, "Let me see.")
+    expect(row).to_contain_text("s/m")
+    end(again, "Neither is pushed.")
+    expect(window.locator("#compared .sn-reworded ins")).to_have_text(["Neither", "is"])
+    expect(window.locator("#compared [data-live]")).to_have_count(0)
+
+
 @pytest.mark.attack
 @pytest.mark.parametrize("width", [390, 1280])
 def test_hostile_texts_of_models_and_tools_never_run_and_never_break_the_page(

@@ -16,11 +16,15 @@ import msgspec
 
 _EVEN = {str, int, bool, type(None)}  # types that the fast encoder writes as they are
 _LONG = 10_000  # bits, some 3,000 digits
+_DEEPEST = 500  # levels: below what any Python takes, so that the verdict is the same on each
 _encoder = msgspec.json.Encoder(order="deterministic")
 
 
 def canonical(value: Any) -> str:
-    """Canonical JSON text of a JSON value. Raises ValueError for NaN, infinities and types that JSON has not."""
+    """Canonical JSON text of a JSON value.
+
+    Raises ValueError for NaN, infinities, types that JSON has not, and more than 500 levels.
+    """
     try:
         if not _is_odd(value):
             return _encoder.encode(value).decode()
@@ -58,21 +62,29 @@ def plain(text: str, limit: int = 10_000) -> str:
 
 
 def _is_odd(value: Any) -> bool:
-    """Whether the fast encoder would write something else than the value (null for NaN, base64 for bytes)."""
-    waiting = [value]
-    for node in waiting:  # which grows meanwhile
-        if type(node) in _EVEN:
-            continue
-        if isinstance(node, dict):
-            waiting.extend(node.values())
-        elif isinstance(node, list | tuple):
-            waiting.extend(node)
-        elif isinstance(node, float):
-            if not math.isfinite(node):
+    """Whether the fast encoder would write something else than the value (null for NaN, base64 for bytes).
+
+    Raises ValueError for a value that nests too deeply; finds what is odd in it level by level.
+    """
+    level = [value]
+    for _ in range(_DEEPEST):
+        inner: list[Any] = []
+        for node in level:
+            if type(node) in _EVEN:
+                continue
+            if isinstance(node, dict):
+                inner.extend(node.values())
+            elif isinstance(node, list | tuple):
+                inner.extend(node)
+            elif isinstance(node, float):
+                if not math.isfinite(node):
+                    return True
+            elif not isinstance(node, str | int):
                 return True
-        elif not isinstance(node, str | int):
-            return True
-    return False
+        if not inner:
+            return False
+        level = inner
+    raise ValueError("The value is nested too deeply.")
 
 
 def _named(value: Any, depth: int) -> Any:

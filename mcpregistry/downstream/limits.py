@@ -47,8 +47,12 @@ def check_result(result: dict[str, Any], limits: Limits) -> dict[str, Any]:
             sent=True,
         )
     if exceeds_depth(result):
-        raise ResourceLimit(f"The answer nests deeper than {MAX_DEPTH} levels.", sent=True)
+        raise too_deep()
     return repair_result(result)
+
+
+def too_deep() -> ResourceLimit:
+    return ResourceLimit(f"The answer nests deeper than {MAX_DEPTH} levels.", sent=True)
 
 
 def repair_result(result: dict[str, Any]) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from mcpregistry.domain.errors import (
     TimedOut,
     ToolRefused,
 )
+from mcpregistry.downstream.limits import too_deep
 
 ProgressCallback = Callable[[float, float | None, str | None], None]
 
@@ -43,7 +44,7 @@ GARBAGE_LINES = 1000
 GARBAGE_SAMPLES = 3
 SAMPLE_BYTES = 200
 
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError)
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, ValueError)
 _decode = msgspec.json.Decoder().decode
 
 
@@ -94,9 +95,12 @@ def encode_request(request_id: str, request: Request) -> bytes:
 
 
 def parse_message(data: bytes | bytearray) -> dict[str, Any]:
-    """One JSON-RPC message. Raises ProtocolError for anything else (batches, NaN, lone surrogates…)."""
+    """One JSON-RPC message. Raises ProtocolError for anything else (batches, NaN, lone surrogates…), ResourceLimit
+    for one that nests deeper than this Python can read (later ones read on, and find it too deep then)."""
     try:
         message = _decode(data)
+    except RecursionError as error:
+        raise too_deep() from error
     except _UNREADABLE as error:
         raise ProtocolError("The server sent a line that is not valid JSON.", sent=True) from error
     if type(message) is not dict or message.get("jsonrpc") != "2.0":
@@ -270,7 +274,7 @@ class Wire:
             return
         try:
             message = parse_message(data)
-        except ProtocolError as error:
+        except (ProtocolError, ResourceLimit) as error:
             self._unreadable(data, error)
             return
         if "method" in message:
@@ -318,7 +322,7 @@ class Wire:
         except (anyio.ClosedResourceError, anyio.BrokenResourceError):
             return  # the session is closing
 
-    def _unreadable(self, data: bytes | bytearray, error: ProtocolError) -> None:
+    def _unreadable(self, data: bytes | bytearray, error: DownstreamError) -> None:
         waiting = self._waiting.get(salvage_id(data) or "")
         if waiting is not None and not waiting.future.done():
             waiting.future.set_exception(error)

@@ -106,6 +106,12 @@ def test_depth_is_a_plain_refusal_never_a_crash(depth: int, leaf: Any):
     json.loads(stored(value))
 
 
+def test_the_deepest_value_is_the_same_on_every_python():
+    assert canonical(nested(499)) == "[" * 499 + "1" + "]" * 499
+    with pytest.raises(ValueError, match="deeply"):
+        canonical(nested(500))
+
+
 @given(
     st.recursive(SCALARS | st.floats() | SURROGATES, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from mcpregistry.calls.engine import Engine
 from mcpregistry.db import db_call
@@ -16,6 +17,7 @@ from subagents.llm.scripted.running import running
 from subagents.llm.scripted.script import Script
 from subagents.models import Run
 from subagents.runs.engine import RunEngine
+from subagents.services import runs
 from tests.calls.conftest import broken
 from tests.subagents.kit import Bench
 
@@ -64,12 +66,24 @@ async def worker(bench: Bench) -> AsyncIterator[Callable[..., Any]]:
 
 
 @pytest.fixture
-def working(worker: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
-    """``await working()`` starts a worker that is woken as runs are started."""
+async def working(worker: Any, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[[], Any]]:
+    """``await working()`` starts a worker that is woken as runs are started, and by a clock."""
+    clocks: list[asyncio.Task[None]] = []
+
+    async def clock(here: Any) -> None:
+        """As the site's: a busy database may have made a worker give a run back."""
+        while True:
+            await asyncio.sleep(1)
+            for run_id in await db_call(runs.due, timezone.now()):
+                here.runs.wake(run_id)
 
     async def make() -> Any:
         here, loop = await worker(), asyncio.get_running_loop()
         monkeypatch.setattr("subagents.services.runs.wake", lambda run: loop.call_soon_threadsafe(here.runs.wake, run))
+        clocks.append(asyncio.ensure_future(clock(here)))
         return here
 
-    return make
+    yield make
+    for each in clocks:
+        each.cancel()
+    await asyncio.gather(*clocks, return_exceptions=True)

@@ -65,10 +65,10 @@ def test_what_is_broken_is_refused_with_its_place(source: str, line: int, column
     ids=["parens", "lists", "maps", "choices"],
 )
 def test_deep_nesting_is_refused_quickly(source: str):
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(ConditionInvalid):
         compile_condition(source)
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
 
 
 @pytest.mark.attack
@@ -91,26 +91,26 @@ def test_long_chains_neither_crash_nor_take_long(source: str):
 def test_loops_over_huge_arguments_give_no_answer_quickly():
     condition = compile_condition("args.l.all(x, args.l.all(y, x != y))")
     arguments = {"l": list(range(5_000))}
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(ConditionFailed, match="too large"):
         condition.holds(context_of({"args": arguments}), arguments)
-    assert time.perf_counter() - began < 1
+    assert time.process_time() - began < 1
 
 
 @pytest.mark.attack
 def test_loops_that_are_allowed_end_soon():
     condition = compile_condition("args.l.all(x, args.l.all(y, x + y >= 0))")
     arguments = {"l": list(range(200))}
-    began = time.perf_counter()
+    began = time.process_time()
     assert condition.holds(context_of({"args": arguments}), arguments)
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 @pytest.mark.attack
 def test_regular_expressions_are_linear():
-    began = time.perf_counter()
+    began = time.process_time()
     assert not holds("args.x.matches('^(a+)+$')", args={"x": "a" * 20_000 + "b"})
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
 
 
 @pytest.mark.parametrize(

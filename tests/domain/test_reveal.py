@@ -43,9 +43,9 @@ def test_marks_stacked_upon_a_letter_are_counted_instead_of_drawn() -> None:
 
 
 def test_ten_megabytes_are_cut_at_once_and_the_cut_is_told() -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     shown = reveal("\u202e" * 10_000_000)
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
     assert shown.endswith("… (9,980,000 more characters)")
     assert len(shown) < 200_000
 

@@ -178,9 +178,9 @@ _NASTY = {
 @pytest.mark.parametrize("name", _NASTY)
 def test_time_is_linear_in_the_text(name: str):
     """Twice the text takes about twice the time; a pattern that backtracks would take minutes."""
-    began = time.perf_counter()
+    began = time.process_time()
     scan({"description": _NASTY[name]})
-    assert time.perf_counter() - began < 20
+    assert time.process_time() - began < 20
 
 
 @pytest.mark.attack

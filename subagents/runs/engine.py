@@ -12,6 +12,7 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 import structlog
 from django.utils import timezone
@@ -59,7 +60,12 @@ class RunEngine:
             return
         task = asyncio.ensure_future(self.drive(run_id))
         self._driving[run_id] = task
-        task.add_done_callback(lambda _: self._driving.pop(run_id, None))
+        task.add_done_callback(partial(self._left, run_id))
+
+    def _left(self, run_id: str, task: asyncio.Task[None]) -> None:
+        self._driving.pop(run_id, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("run.given_back", run=run_id, exc_info=error)  # the clock finds it again
 
     async def stop(self) -> None:
         """Give up what is being worked on; other workers go on when the leases end."""

@@ -6,12 +6,15 @@ import asyncio
 from typing import Any
 
 import pytest
+from django.db import OperationalError
+from structlog.testing import capture_logs
 
 from mcpregistry.db import db_call
 from mcpregistry.models import Agent, Endpoint, Invocation, PolicyRule, Tool
 from mcpregistry.services import access
 from subagents.domain.lifecycle import RunState
 from subagents.models import Run
+from subagents.runs import lease
 from tests.calls.conftest import add_server, tool
 from tests.subagents.kit import Bench, call, calls, offered
 
@@ -114,6 +117,24 @@ async def test_an_expert_may_use_another_but_not_itself(bench: Bench, working: A
     assert "calling itself" in outcome.result["content"][0]["text"]
     assert "inner" in bench.models.journal[0]["tools"]
     assert await db_call(Run.objects.count) == 2
+
+
+async def test_a_run_that_a_busy_database_made_us_leave_is_found_by_the_clock(
+    bench: Bench, working: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await db_call(offered, bench)
+    refusals, take = [OperationalError("database is locked")], lease.take
+
+    def busy_once(*args: Any, **options: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return take(*args, **options)
+
+    monkeypatch.setattr(lease, "take", busy_once)
+    with capture_logs() as said:
+        outcome = await call(await working())
+    assert outcome.result == {"content": [{"type": "text", "text": "It said hello."}]}
+    assert [each["log_level"] for each in said if each["event"] == "run.given_back"] == ["warning"]
 
 
 async def test_a_servers_tool_an_expert_tool_and_our_own_are_listed_and_called_alike(

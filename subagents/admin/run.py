@@ -132,10 +132,11 @@ class RunAdmin(LiveAdmin, ReadOnlyAdmin):
     def overview(self, request: HttpRequest, row: Run) -> dict[str, Any]:
         raw = request.GET.get("raw") == "1"
         again = next((url for verb, url in self.verbs_for(request, row) if verb.name == "replay"), "")
+        columns = compared(row)
         return run_context(row, steers=request.user.has_perm(STEER), raw=raw) | {
             "verbs": [(verb, url) for verb, url in self.verbs_for(request, row) if verb.name != "replay"],
             "live_url": self.live_url(row),
-            "columns": (columns := compared(row)),
+            "columns": columns,
             "compared_live": self.live_url(row, "compared") if _others_go_on(columns) else "",
             "again_url": again,
             "versions": row.version.expert.versions.defer("body")[:20] if again else (),

@@ -87,6 +87,8 @@ def test_a_key_that_is_written_out_is_sealed_and_leaves_as_a_reference() -> None
     assert given_back()["providers"]["openai"]["apiKey"].startswith("${")
     other = export_config(format_name="slipsnisse-extended", actor="test", include_secrets=True)
     assert SECRET not in json.dumps(other.data)
+    own = export_config(format_name="ai-agent", actor="test", include_secrets=True)
+    assert own.data["providers"]["openai"]["apiKey"] == SECRET
 
 
 def test_another_key_is_a_conflict_that_shows_neither() -> None:
@@ -126,6 +128,7 @@ def test_whoever_may_not_grant_has_them_kept_and_is_told() -> None:
         ({"providers": {"openai": {"toolChoice": "none"}}}, "/providers/openai/toolChoice"),
         ({"providers": {"ollama": {"custom": {"providerOptions": {"ollama": {"thnik": True}}}}}}, "/providers/ollama"),
         ({"providers": {"openai": {"models": {"m": {"tokenizer": "abacus"}}}}}, "/providers/openai/models/m"),
+        ({"providers": {"a b": {"baseUrl": "http://x"}, "a-b": {"baseUrl": "http://y"}}}, "/providers/a-b"),
         ({"defaults": {"temperature": 3}}, "/defaults/temperature"),
         ({"defaults": {"llmTimeout": 5}}, "/defaults/llmTimeout"),
     ],

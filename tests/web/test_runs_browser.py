@@ -64,9 +64,8 @@ def test_it_lives_while_the_run_does_and_shows_its_end(window_of: WindowOf, run:
     )
     window.locator("#answer", has_text="Both are pushed.").wait_for()
     window.locator("#timeline:not([data-live])").wait_for()
-    expect(window.locator(".sn-span")).to_have_count(
-        4
-    )  # two turns and two calls, each with its place in the run's time
+    # Two turns and two calls, each with its place in the run's time.
+    expect(window.locator(".sn-span")).to_have_count(4)
 
 
 def test_each_unknown_call_is_settled_by_itself_and_the_run_is_cancelled(window_of: WindowOf, run: Run) -> None:
@@ -120,10 +119,10 @@ def test_hostile_texts_of_models_and_tools_never_run_and_never_break_the_page(
             run=run, turn_number=number, model_name=plain(text, 300), trouble="overloaded", message=text,
             at=timezone.now(), duration_ms=1,
         )  # fmt: skip
+    window = window_of("operator", viewport={"width": width, "height": 800})
     for ended in (False, True):
-        # Each in a window of its own: that of the living run loads itself anew when the run ends.
-        window = window_of("operator", viewport={"width": width, "height": 800})
         if ended:
+            window.goto("about:blank")  # the page of a living run would load itself anew now, beside our going there
             Run.objects.filter(pk=run.pk).update(
                 state=RunState.FAILED, exit=Exit.MODEL, error=POLYGLOTS[0], answer="\n".join(map(plain, POLYGLOTS)),
                 finished_at=timezone.now(),

@@ -31,11 +31,13 @@ _SENT = {"temperature": "temperature", "topP": "top_p", "parallelToolCalls": "pa
 
 def entries(providers: JsonObject, defaults: JsonObject, report: Report | None = None) -> dict[str, JsonObject]:
     """By the name under which each is known here. What nobody can ask is left out, and said in the report."""
-    found = {}
+    found: dict[str, JsonObject] = {}
     for name, raw in providers.items():
-        kind = _kind(name, raw)
-        if kind and slug(name):
-            found[slug(name)] = _entry(kind, raw, defaults)
+        kind, key = _kind(name, raw), slug(name)
+        if report and key in found:
+            report.refuse(pointer("providers", name), f"Another provider is known as {key} here too.", "Rename one.")
+        if kind:
+            found[key] = _entry(kind, raw, defaults)
         if report:
             _tell(name, raw, kind, report)
     return found
@@ -43,7 +45,7 @@ def entries(providers: JsonObject, defaults: JsonObject, report: Report | None =
 
 def _tell(name: str, raw: JsonObject, kind: str, report: Report) -> None:
     at = pointer("providers", name)
-    if not kind or not slug(name):
+    if not kind:
         remedy = f"Name it {', '.join(_KINDS)}, or give it a baseUrl, if it speaks OpenAI's chat completions."
         report.add("parked", at, "Kept, not made: what this provider speaks is not known.", remedy)
         return
@@ -53,7 +55,8 @@ def _tell(name: str, raw: JsonObject, kind: str, report: Report) -> None:
 
 
 def _kind(name: str, raw: JsonObject) -> str:
-    return name if name in _KINDS else "compatible" if raw.get("baseUrl") else ""
+    """Empty where that is not known, or the name has no letter that we can know it by."""
+    return name if name in _KINDS else "compatible" if raw.get("baseUrl") and slug(name) else ""
 
 
 def _entry(kind: str, raw: JsonObject, defaults: JsonObject) -> JsonObject:

@@ -3,16 +3,17 @@
 
 SHELL := /bin/sh
 BIN := .venv/bin
-SUITE := $(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 UV ?= uv
 # Processes without compiled modules at hand compile everything anew at each start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test lint lock clean venv venv-dev
+.PHONY: help run test test-fast coverage lint lock clean venv venv-dev
 
 help:
 	@echo 'make run    start the site: web, worker, clock, broker (options: make run UP="--port 8001")'
-	@echo 'make test   the whole suite, on SQLite and on PostgreSQL'
+	@echo 'make test   the whole suite, on SQLite and on PostgreSQL at the same time'
+	@echo 'make test-fast  domain, models, services and calls on SQLite, in a minute or two'
+	@echo 'make coverage   the same and a little more, with branch coverage of the code that decides, sends and records'
 	@echo 'make lint   style, types, import contracts, templates'
 	@echo 'make lock   resolve the dependencies anew (needs uv)'
 	@echo 'make clean  remove .venv and caches; keeps var/, which holds the data'
@@ -21,10 +22,16 @@ run: venv
 	@$(BIN)/python manage.py up $(UP)
 
 test: venv-dev
-	@failed=0; \
-	echo '== Suite on SQLite'; $(SUITE) $(ARGS) || failed=1; \
-	echo '== Suite on PostgreSQL'; $(SUITE) --postgres $(ARGS) || failed=1; \
-	exit $$failed
+	@$(BIN)/python -m tests $(ARGS)
+
+test-fast: venv-dev
+	@$(BIN)/python -m pytest -q -n auto --maxprocesses=4 --dist=loadfile \
+		tests/domain tests/models tests/services tests/calls $(ARGS)
+
+# Of the code that decides, sends and records, by the tests that run it in their own process.
+coverage: venv-dev
+	@$(BIN)/python -m pytest -q -n auto --maxprocesses=4 --dist=loadfile -m 'not fault' --cov --cov-report=term \
+		tests/domain tests/models tests/services tests/calls tests/downstream tests/subagents/runs $(ARGS)
 
 lint: venv-dev
 	$(BIN)/ruff check .

@@ -4,12 +4,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 
 def main() -> None:
+    """Run one command; ``runmcp`` answers its host before Django is loaded."""
     os.umask(0o077)  # the database, keys and sockets under var/ are for this user alone
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
+    if sys.argv[1:2] == ["up"]:
+        # Until it has children, a stop is simply an end; Python's own KeyboardInterrupt can be lost while modules load.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     if sys.argv[1:2] == ["runmcp"]:
         _answer_the_host_first()
     from django.core.management import execute_from_command_line
@@ -26,7 +31,7 @@ def _answer_the_host_first() -> None:
         from pathlib import Path
 
         from controlplane import env
-        from mcpregistry.gateway.doorman import open_door
+        from mcpregistry.gateway.stdio.preload import open_door
 
         open_door(Path(__file__).parent / (env.text("SLIPSNISSE_VAR") or "var"), sys.argv[2:])
 

@@ -10,9 +10,9 @@ import statistics
 import time
 from collections.abc import Callable
 
-from mcpregistry.domain.policy import Outcome, Question
-from mcpregistry.domain.rules import Rules, RuleSpec
-from mcpregistry.domain.snapshot import AgentSpec, EndpointSpec, ServerSpec, ToolSpec
+from mcpregistry.domain.policy.decision import Outcome, Question
+from mcpregistry.domain.policy.rules import Rules, RuleSpec
+from mcpregistry.domain.specs import AgentSpec, EndpointSpec, ServerSpec, ToolSpec
 
 AIM = 200.0  # microseconds that 1,000 compiled rules may add to a call
 ROUNDS, CALLS = 15, 300

@@ -77,7 +77,7 @@ def main() -> None:
 def _register() -> None:
     """The servers, and one expert tool for each scenario."""
     from mcpregistry.models import Server
-    from mcpregistry.services import access
+    from mcpregistry.services.access import grants
     from subagents.models import ExpertTool, LanguageModel, Provider
     from subagents.services import experts
 
@@ -88,8 +88,8 @@ def _register() -> None:
         model = LanguageModel.objects.create(provider=provider, name=name, free=True, tokenizer="tiktoken:o200k_base")
         tool = ExpertTool(name=name, description="Knows.", arguments=WORDS, max_seconds=3600, max_result_bytes=200_000)
         expert = experts.save_expert(expert=tool, targets=[model], actor="bench")
-        access.grant(agent=expert.agent, server=Server.objects.get(slug="stdio"), actor="bench")
-        access.grant(agent=expert.agent, server=Server.objects.get(slug="files"), actor="bench")
+        grants.grant(agent=expert.agent, server=Server.objects.get(slug="stdio"), actor="bench")
+        grants.grant(agent=expert.agent, server=Server.objects.get(slug="files"), actor="bench")
 
 
 async def _measure(quick: bool) -> dict[str, Any]:
@@ -118,9 +118,10 @@ class Scripted:
         self.spent: dict[int, float] = defaultdict(float)  # by asyncio task
 
     async def __call__(self, target: Any, messages: Any, tools: Any, **_: Any) -> Any:
-        from subagents.llm.client import Reply, ToolUse, Usage
+        from subagents.domain.finish import Finish
         from subagents.llm.scripted import openai
         from subagents.llm.scripted.script import reply
+        from subagents.llm.values import Reply, ToolUse, Usage
 
         began = time.perf_counter()
         if self._until is not None:
@@ -132,7 +133,7 @@ class Scripted:
         calls = tuple(ToolUse(f"c{ask.answered}_{i}", c.name, c.arguments) for i, c in enumerate(said.calls))
         usage = Usage(said.usage.input, said.usage.output)
         self.spent[id(asyncio.current_task())] += time.perf_counter() - began
-        return Reply(said.text, calls, usage, "calls" if calls else "stop", target.model, None)
+        return Reply(said.text, calls, usage, Finish.CALLS if calls else Finish.STOP, target.model)
 
 
 def _worker_of(engine: Any, model: Scripted) -> tuple[Any, dict[str, list[float]]]:

@@ -32,18 +32,20 @@ def prepare() -> Path:
 def register(slug: str, listed: list[dict[str, Any]], **fields: Any) -> None:
     """An active server whose listed tools are approved and granted to the agent 'bench'."""
     from mcpregistry.models import Agent, Endpoint, Server
-    from mcpregistry.services import access, definitions, policy, servers
+    from mcpregistry.services.access import agents, grants
+    from mcpregistry.services.definitions import behaviour, decisions, observe
+    from mcpregistry.services.servers import lifecycle
 
-    server = servers.save_server(server=Server(slug=slug, **fields), actor="bench")
-    server = servers.confirm_launch(server=server, actor="bench", launch_hash=server.launch_hash())
-    definitions.observe(server=server, listed=listed)
-    definitions.approve_waiting(server=server, actor="bench")
+    server = lifecycle.save_server(server=Server(slug=slug, **fields), actor="bench")
+    server = lifecycle.confirm_launch(server=server, actor="bench", launch_hash=server.launch_hash())
+    observe.observe(server=server, listed=listed)
+    decisions.approve_waiting(server=server, actor="bench")
     for tool in server.tools.all():
-        policy.confirm_annotations(tool=tool, actor="bench", read_only=True, destructive=False, open_world=False)
-    agent = Agent.objects.filter(slug="bench").first() or access.save_agent(agent=Agent(slug="bench"), actor="bench")
-    access.grant(agent=agent, server=server, actor="bench")
+        behaviour.confirm_annotations(tool=tool, actor="bench", read_only=True, destructive=False, open_world=False)
+    agent = Agent.objects.filter(slug="bench").first() or agents.save_agent(agent=Agent(slug="bench"), actor="bench")
+    grants.grant(agent=agent, server=server, actor="bench")
     if not Endpoint.objects.filter(slug="bench").exists():
-        access.save_endpoint(endpoint=Endpoint(slug="bench"), actor="bench")
+        agents.save_endpoint(endpoint=Endpoint(slug="bench"), actor="bench")
         _rules()
 
 
@@ -52,19 +54,19 @@ def _rules() -> None:
     from django.contrib.auth.models import User
 
     from mcpregistry.models import PolicyRule
-    from mcpregistry.services import policy
+    from mcpregistry.services.policy import rules
 
     User.objects.create_superuser("bench")  # the rule that asks needs somebody to ask
     condition = 'has(args.path) && args.path.startsWith("/etc")'
-    policy.save_rule(rule=PolicyRule(name="Not /etc", outcome="deny", condition=condition), actor="bench")
-    policy.add_starter_rules(actor="bench")
+    rules.save_rule(rule=PolicyRule(name="Not /etc", outcome="deny", condition=condition), actor="bench")
+    rules.add_starter_rules(actor="bench")
 
 
 def token() -> str:
     from mcpregistry.models import Agent
-    from mcpregistry.services import access
+    from mcpregistry.services.access import tokens
 
-    return access.issue_token(name="bench", actor="bench", agent=Agent.objects.get(slug="bench"))[1]
+    return tokens.issue_token(name="bench", actor="bench", agent=Agent.objects.get(slug="bench"))[1]
 
 
 def free_port() -> int:

@@ -1,4 +1,7 @@
-"""Where the site was last started, kept under ``var/``: a host's ``runmcp`` tells people where to decide, too."""
+"""The address at which the site was last started, kept in ``var/address``.
+
+``runmcp``, which a host starts on its own, reads it to link people to the approval page.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,12 @@ _DEFAULT = "http://127.0.0.1:8000"
 
 
 def remember(var: Path, url: str) -> None:
+    """Keep the address; ``manage.py up`` calls it once it listens."""
     (var / "address").write_text(f"{url}\n")
 
 
 def last(var: Path) -> str:
-    """The address that ``manage.py up`` listened on last, else where it listens unless told otherwise."""
+    """The address that ``manage.py up`` listened on last, else its default."""
     try:
         return (var / "address").read_text().strip() or _DEFAULT
     except OSError:

@@ -1,12 +1,17 @@
+"""The app that makes this project's Celery app and system checks known to Django."""
+
 from __future__ import annotations
 
 from django.apps import AppConfig
 
 
 class ControlPlaneConfig(AppConfig):
+    """Django's configuration of the project's own app."""
+
     name = "controlplane"
     verbose_name = "Control plane"
 
     def ready(self) -> None:
+        """Load the Celery app and the system checks."""
         # Makes our Celery app the current one, so that `task.delay()` finds the broker in every process.
         from controlplane import celery, checks  # noqa: F401

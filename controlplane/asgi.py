@@ -10,7 +10,7 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -26,7 +26,7 @@ get_resolver().url_patterns  # noqa: B018 (loads every page now: the first visit
 # Only now are the models loaded that these need.
 from controlplane.health import HealthProbes  # noqa: E402
 from controlplane.requests import Guarded  # noqa: E402
-from mcpregistry.gateway.http import McpApp  # noqa: E402
+from mcpregistry.gateway.http.door import McpApp  # noqa: E402
 
 log = structlog.get_logger(__name__)
 
@@ -39,6 +39,7 @@ class Shell:
         self._health = HealthProbes()
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        """One ASGI connection: the lifespan, an HTTP request, or a WebSocket, which is refused."""
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "http":
@@ -66,23 +67,30 @@ class Shell:
             log.exception("The gateway could not start")
             await send({"type": "lifespan.startup.failed", "message": "The gateway could not start; see the log."})
             return
-        with _streams_end_on_signal(self._mcp):
-            self._health.gateway_is_up = True
+        with _on_signal(self._begin_stop):
+            self._health.gateway, self._health.feed = "ok", self._mcp.engine.feed
             await send({"type": "lifespan.startup.complete"})
             await receive()
-        self._health.gateway_is_up = False
+        self._health.gateway = "stopping"
         await self._mcp.shutdown()
         await send({"type": "lifespan.shutdown.complete"})
 
+    def _begin_stop(self) -> None:
+        """No more traffic, please; what is under way may end. The server waits for open responses before it ends the
+        lifespan, so endless listen streams must end first."""
+        assert self._mcp is not None
+        self._health.gateway = "stopping"
+        self._mcp.begin_stop()
+
 
 @contextmanager
-def _streams_end_on_signal(mcp: McpApp) -> Iterator[None]:
-    """The server waits for open responses before it ends the lifespan: endless listen streams must end first."""
+def _on_signal(begin_stop: Callable[[], None]) -> Iterator[None]:
+    """Call ``begin_stop`` on the event loop as soon as the process is told to end, then do what was done before."""
     loop = asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        loop.call_soon_threadsafe(mcp.begin_stop)
+        loop.call_soon_threadsafe(begin_stop)
         previous = before[signal.Signals(number)]
         if callable(previous):
             previous(number, frame)

@@ -1,4 +1,4 @@
-"""System checks: what an operator got wrong, said at `manage.py check`, `up` and `doctor`.
+"""System checks: mistakes of an operator, said by `manage.py check`, `up` and `doctor`.
 
 Those with the tag ``deploy`` belong to sites that others can reach.
 """
@@ -21,6 +21,7 @@ _LOOPBACK = {"127.0.0.1", "localhost", "[::1]"}
 
 @register(TAG)
 def key_file_is_private(**_: Any) -> list[CheckMessage]:
+    """E001: the key file must be readable by its owner alone."""
     file = keys.path(settings.VAR_DIR)
     if not file.exists() or not _others_may(file):
         return []
@@ -29,6 +30,7 @@ def key_file_is_private(**_: Any) -> list[CheckMessage]:
 
 @register(TAG)
 def folder_is_private(**_: Any) -> list[CheckMessage]:
+    """W001: so should the folder with the database and the sockets."""
     var = settings.VAR_DIR
     if not var.exists() or not _others_may(var):
         return []
@@ -39,6 +41,7 @@ def folder_is_private(**_: Any) -> list[CheckMessage]:
 
 @register(TAG)
 def connections_are_not_kept_by_age(**_: Any) -> list[CheckMessage]:
+    """E002: with CONN_MAX_AGE, each request's thread would keep a connection of its own."""
     if settings.DATABASES["default"].get("CONN_MAX_AGE", 0) == 0:
         return []
     hint = "Remove conn_max_age from DATABASE_URL; the site keeps a pool of its own."
@@ -47,6 +50,7 @@ def connections_are_not_kept_by_age(**_: Any) -> list[CheckMessage]:
 
 @register(TAG)
 def tracebacks_stay_at_home(**_: Any) -> list[CheckMessage]:
+    """E003: DEBUG on a site that answers to other names than loopback."""
     abroad = sorted(set(settings.ALLOWED_HOSTS) - _LOOPBACK)
     if not settings.DEBUG or not abroad:
         return []
@@ -56,6 +60,7 @@ def tracebacks_stay_at_home(**_: Any) -> list[CheckMessage]:
 
 @register(TAG)
 def any_host_is_no_host(**_: Any) -> list[CheckMessage]:
+    """E004: ``*`` as a host name lets web pages reach the site by DNS rebinding."""
     if "*" not in settings.ALLOWED_HOSTS:
         return []
     hint = "List the real names; a web page could otherwise reach the site by DNS rebinding."
@@ -64,7 +69,7 @@ def any_host_is_no_host(**_: Any) -> list[CheckMessage]:
 
 @register(TAG, deploy=True)
 def broker_fits_the_database(**_: Any) -> list[CheckMessage]:
-    """A site on PostgreSQL expects several machines; the embedded broker is a unix socket on this one."""
+    """W002: a site on PostgreSQL expects several machines; the embedded broker is a unix socket on this one."""
     if (
         not env.text("DATABASE_URL").startswith("postgres")
         or embedded.broker_url(settings.VAR_DIR) != settings.CELERY_BROKER_URL
@@ -76,7 +81,7 @@ def broker_fits_the_database(**_: Any) -> list[CheckMessage]:
 
 @register(TAG, deploy=True)
 def keys_are_given(**_: Any) -> list[CheckMessage]:
-    """Replicas with key files of their own could not open each other's credentials."""
+    """W003: replicas with key files of their own could not open each other's credentials."""
     if not env.text("DATABASE_URL").startswith("postgres") or (
         env.text("SLIPSNISSE_SECRET_KEY") and env.text("SLIPSNISSE_KEYS")
     ):

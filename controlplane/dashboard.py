@@ -1,4 +1,4 @@
-"""The first page of the site: how it is going, what waits for somebody, what failed last."""
+"""The first page of the site: the state of servers, what waits for a person, what failed last."""
 
 from __future__ import annotations
 
@@ -8,28 +8,35 @@ from typing import Any
 from django.http import HttpRequest
 from django.utils import timezone
 
-from mcpregistry import queries, queries_approvals
 from mcpregistry.models import Agent, Server
+from mcpregistry.queries import approvals, calls, definitions, servers
 from subagents.queries import run_totals
 
 _CHART_HEIGHT = 100.0
 
 
 def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
-    """Adds to unfold's context what this person may see; see ``templates/admin/index.html``."""
+    """Unfold's ``DASHBOARD_CALLBACK``: adds to the context what this person may see.
+
+    ``templates/admin/index.html`` shows it.
+    """
     now, may = timezone.now(), request.user.has_perm
     context["title"] = "Overview"
     if may("mcpregistry.view_server"):
-        context |= {"servers": queries.server_counts(), "waiting": queries.waiting_count(), "next_step": next_step()}
+        context |= {
+            "servers": servers.server_counts(),
+            "waiting": definitions.waiting_count(),
+            "next_step": next_step(),
+        }
     if may("mcpregistry.view_approvalrequest"):
-        context["held"] = queries_approvals.waiting_total()
+        context["held"] = approvals.waiting_total()
     if may("subagents.view_run"):
         context["expert_runs"] = run_totals()
     if may("mcpregistry.view_invocation"):
         context |= {
-            "figures": queries.call_figures(now=now),
-            "bars": bars(queries.calls_per_hour(now=now)),
-            "failures": queries.latest_calls(failed=True, limit=8),
+            "figures": calls.call_figures(now=now),
+            "bars": bars(calls.calls_per_hour(now=now)),
+            "failures": calls.latest_calls(failed=True, limit=8),
         }
     return context
 
@@ -43,7 +50,7 @@ def next_step() -> str:
     return "" if Agent.objects.filter(grants__isnull=False).exists() else "grant"
 
 
-def bars(hours: Sequence[queries.Hour]) -> list[dict[str, Any]]:
+def bars(hours: Sequence[calls.Hour]) -> list[dict[str, Any]]:
     """Bars of a chart 100 units high: ``good`` and ``bad`` are heights, ``x`` counts from 0."""
     most = max((hour.calls for hour in hours), default=0) or 1
     return [

@@ -23,6 +23,8 @@ from controlplane.celery import app
 
 @dataclass(frozen=True, slots=True)
 class Finding:
+    """What one probe saw: fine or not, in a sentence, and what to do."""
+
     ok: bool
     what: str
     remedy: str = ""
@@ -37,10 +39,13 @@ _KNOWN_STARTUP_CODE = {
 
 
 def examine() -> list[Finding]:
+    """All findings of all probes, in the order in which they are printed."""
     probes: list[Callable[[], Iterable[Finding]]] = [
         _settings,
         _database,
         _migrations,
+        _changes,
+        _connections,
         _broker,
         _channels,
         _startup_code,
@@ -88,6 +93,42 @@ def _migrations() -> Iterable[Finding]:
         yield Finding(True, "all migrations are applied")
 
 
+def _changes() -> Iterable[Finding]:
+    """Sends itself a notification and must hear it: LISTEN succeeds behind a pooler that delivers nothing."""
+    from mcpregistry.calls.watch import sources
+
+    if connections[DEFAULT_DB_ALIAS].vendor == "sqlite":
+        return
+    try:
+        heard = sources.delivered()
+    except DatabaseError:
+        return  # said already
+    if heard:
+        yield Finding(True, "NOTIFY is delivered: changes reach processes at once")
+    else:
+        yield Finding(False, "NOTIFY is not delivered: processes ask for changes each second", sources.REMEDY)
+
+
+def _connections() -> Iterable[Finding]:
+    """Whether one web and one worker process may fill their pools."""
+    connection = connections[DEFAULT_DB_ALIAS]
+    if connection.vendor == "sqlite":
+        return
+    pool = settings.DATABASES[DEFAULT_DB_ALIAS]["OPTIONS"]["pool"]["max_size"]
+    needed = 2 * (pool + 2)  # two more for the change feed
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW max_connections")
+            most = int(cursor.fetchone()[0])
+    except DatabaseError:
+        return  # said already
+    if most >= needed:
+        yield Finding(True, f"PostgreSQL takes {most} connections; a web and a worker process use up to {needed}")
+    else:
+        remedy = "Raise max_connections, put a pooler in between, or lower SLIPSNISSE_DATABASE_POOL."
+        yield Finding(False, f"PostgreSQL takes {most} connections, and two processes want {needed}", remedy)
+
+
 def _broker() -> Iterable[Finding]:
     try:
         with app.connection_for_read() as connection:
@@ -106,7 +147,7 @@ def _broker() -> Iterable[Finding]:
 
 
 def _channels() -> Iterable[Finding]:
-    from mcpregistry.services.notifications import failing_channels
+    from mcpregistry.services.notifications.outbox import failing_channels
 
     try:
         failing = failing_channels()

@@ -34,6 +34,7 @@ def socket_path(var: Path) -> Path:
 
 
 def broker_url(var: Path) -> str:
+    """Celery's broker URL for the embedded broker of the site in ``var``."""
     return f"redis+socket://{socket_path(var)}?virtual_host=0"
 
 
@@ -65,6 +66,7 @@ def answers(path: Path) -> bool:
 
 
 def wait_until_it_answers(path: Path, patience: float = 10) -> bool:
+    """Wait until the broker answers, at most ``patience`` seconds; returns whether it did."""
     deadline = time.monotonic() + patience
     while not answers(path):
         if time.monotonic() > deadline:

@@ -17,6 +17,8 @@ from environ import Env
 
 @dataclass(frozen=True, slots=True)
 class Variable:
+    """One environment variable: default as text, what it is for, and whether its value may be printed."""
+
     name: str
     default: str
     about: str
@@ -44,11 +46,15 @@ TABLE: tuple[Variable, ...] = (
     Variable(
         "SLIPSNISSE_HOLD",
         "",
-        "longest that a held call keeps its host waiting, in seconds; as long as the host bears when unset",
+        "longest that a held call keeps its host waiting, in seconds; as long as the host bears when unset; agents and endpoints may have a shorter one",
     ),
+    Variable("SLIPSNISSE_GRACE", "30", "seconds that a web process which is told to stop lets calls in flight end"),
     Variable("SLIPSNISSE_MAX_CONNECTIONS", "200", "live connections to servers per process; idle ones make way"),
     Variable("SLIPSNISSE_LOG_LEVEL", "INFO", "DEBUG, INFO, WARNING or ERROR"),
     Variable("SLIPSNISSE_LOG_FORMAT", "auto", "auto (text on a terminal, JSON otherwise), text or json"),
+    Variable(
+        "SLIPSNISSE_DATABASE_POOL", "20", "most PostgreSQL connections that one process keeps in its pool, from 4 up"
+    ),
     Variable("DATABASE_URL", "", "postgres://… ; SQLite under var/ when unset", secret=True),
     Variable(
         "EMAIL_URL", "", "mail server for notifications: smtp+tls://USER:PASSWORD@mail.example.org:587", secret=True
@@ -70,7 +76,7 @@ def text(name: str) -> str:
 
 
 def flag(name: str) -> bool:
-    """Raises ImproperlyConfigured for a word that is neither yes nor no: a typo must not open a door."""
+    """A yes or no. Raises ImproperlyConfigured for any other word: a typo must not open a door."""
     value = text(name).lower()
     if value in {"1", "true", "yes", "on"}:
         return True
@@ -92,10 +98,12 @@ def seconds(name: str) -> float | None:
 
 
 def words(name: str) -> list[str]:
+    """A comma-separated list, without empty items."""
     return [word.strip() for word in text(name).split(",") if word.strip()]
 
 
 def number(name: str, least: int = 1) -> int:
+    """A whole number of at least ``least``. Raises ImproperlyConfigured for anything else."""
     value = text(name)
     if not (value.isascii() and value.isdigit()) or int(value) < least:
         raise ImproperlyConfigured(f"{name} must be a whole number from {least} up, not {value!r}.")
@@ -103,6 +111,7 @@ def number(name: str, least: int = 1) -> int:
 
 
 def choice(name: str, *allowed: str) -> str:
+    """One of the allowed words. Raises ImproperlyConfigured for any other."""
     value = text(name)
     if value not in allowed:
         raise ImproperlyConfigured(f"{name} must be one of {', '.join(allowed)}, not {value!r}.")
@@ -110,7 +119,10 @@ def choice(name: str, *allowed: str) -> str:
 
 
 def mail(name: str) -> dict[str, Any]:
-    """Django's EMAIL_… settings. Raises ImproperlyConfigured without quoting the address: it holds a password."""
+    """Django's ``EMAIL_…`` settings from a URL.
+
+    Raises ImproperlyConfigured without quoting the URL, which holds a password.
+    """
     try:
         config = Env.email_url_config(text(name))
     except (ValueError, KeyError, ImproperlyConfigured):

@@ -10,11 +10,12 @@ import secrets
 import shlex
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 from django.conf import settings
-from django.contrib.auth import get_user_model
+from django.contrib.auth.models import User
 from django.db import connections
 
 from mcpregistry.services.demo import ACTOR, DemoResult, set_up_demo
@@ -25,35 +26,110 @@ log = structlog.get_logger(__name__)
 ADMIN = "admin"
 
 
-def create_admin() -> str | None:
-    """The new administrator's password, or None when the site has one already. It is stored nowhere in clear."""
-    users = get_user_model()._default_manager
-    if users.filter(is_superuser=True).exists():
-        return None
+class NoAdministrator(RuntimeError):
+    """There is no administrator of the name that this module knows; the text says what to do."""
+
+
+class Unshown:
+    """What a first start makes and has not yet shown to anybody: the password, and the demo with its token.
+
+    Kept in ``var/first-run``, one word a line, written before they are made. So a start that was stopped, in
+    whatever moment, is followed by one that makes them anew (``up`` is the only user).
+    """
+
+    def __init__(self, var: Path) -> None:
+        self._path = var / "first-run"
+
+    @property
+    def password(self) -> bool:
+        return "password" in self._words()
+
+    @property
+    def demo(self) -> bool:
+        return "demo" in self._words()
+
+    def begin(self) -> None:
+        """Nobody has used this site: whatever is made from now on is unshown."""
+        self._write({"password", "demo"})
+
+    def shown(self, *, demo: bool) -> None:
+        """The password was printed; ``demo``: so was the end of the demo. Without it the next start tries again."""
+        self._write(self._words() - {"password"} - ({"demo"} if demo else set()))
+
+    def _words(self) -> set[str]:
+        return set(self._path.read_text().split()) if self._path.exists() else set()
+
+    def _write(self, words: set[str]) -> None:
+        """All or nothing: a reader sees the old words or the new ones."""
+        if not words:
+            self._path.unlink(missing_ok=True)
+            return
+        draft = self._path.with_suffix(".new")
+        draft.write_text("\n".join(sorted(words)))
+        draft.replace(self._path)
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """The demo is finished. ``token``: of the agent "local", to be shown once; None where nothing was added."""
+
+    token: str | None
+
+
+def create_admin(unshown: Unshown) -> str | None:
+    """The password of a new administrator, or a new one where the first was shown to nobody; else None.
+
+    It is stored nowhere in clear.
+    """
+    if not User.objects.filter(is_superuser=True).exists():
+        unshown.begin()
+        password = secrets.token_urlsafe(15)
+        User.objects.create_superuser(ADMIN, "", password)
+        return password
+    # Who has signed in knows the password: it was set with `changepassword` since.
+    never_used = User.objects.filter(username=ADMIN, last_login=None).exists()
+    return new_password() if unshown.password and never_used else None
+
+
+def new_password() -> str:
+    """Give the administrator a new password and return it. Raises NoAdministrator when there is none of that name."""
+    admin = User.objects.filter(username=ADMIN, is_superuser=True).first()
+    if admin is None:
+        others = ", ".join(User.objects.filter(is_superuser=True).values_list("username", flat=True))
+        raise NoAdministrator(
+            f"There is no administrator '{ADMIN}' here. Administrators: {others}. "
+            "Give one of them a new password with: manage.py changepassword NAME"
+        )
     password = secrets.token_urlsafe(15)
-    users.create_superuser(ADMIN, "", password)
+    admin.set_password(password)
+    admin.save(update_fields=["password"])
     return password
 
 
-def fill(say: Callable[[str], None]) -> str | None:
-    """Two real servers, tested by the worker and approved; returns the bearer token of the agent made for them.
+def fill(say: Callable[[str], None]) -> Filled | None:
+    """Finish the demo: two real servers, tested by the worker and approved, and an agent with a token.
 
-    Waits for the worker; ``say`` shows one line of progress. A failure costs the demo, never the site.
+    Waits for the worker; ``say`` shows one line of progress. None after a failure, which costs the demo, never
+    the site: it is logged, and the next start tries again.
     """
     try:
-        result = demo(say)
+        made = demo(say, resume=True)
     except Exception:
         log.exception("The demo could not be set up")
-        say("the demo servers could not be set up; the site works without them")
+        say("the demo servers could not be set up; the site works without them, the next start tries again")
         return None
     finally:
         connections.close_all()  # this thread's own
-    return result.token if result else None
+    return Filled(made.token if made else None)
 
 
-def demo(say: Callable[[str], None]) -> DemoResult | None:
-    """The servers, and an expert tool over them. None, with nothing changed, unless the registry is empty."""
-    result = set_up_demo(say=say)
+def demo(say: Callable[[str], None], *, resume: bool = False) -> DemoResult | None:
+    """Set up the demo servers, and an expert tool over them; `up` and ``manage.py demo`` call it.
+
+    None, with nothing changed, unless the registry is empty. ``say`` is given one line of progress at a time.
+    ``resume``: go on with what an interrupted start has left, whatever is there already.
+    """
+    result = set_up_demo(say=say, resume=resume)
     if result is not None and experts.set_up(actor=ACTOR) is not None:
         say(f"expert tool {experts.NAME}: ready (its model is scripted, no key needed)")
     return result

@@ -27,6 +27,7 @@ class Ring:
 
 
 def path(var: Path) -> Path:
+    """Where the key file of the site in ``var`` is."""
     return var / "keys.json"
 
 

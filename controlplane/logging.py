@@ -1,52 +1,24 @@
 """Logs of every process, always on stderr: text on a terminal, one JSON object per line otherwise.
 
-Invariant: no secret reaches a log. Values under telling keys are masked at any depth, and so is
-anything in free text that looks like a bearer token or like a password inside an address.
+Invariant: no secret reaches a log; ``mcpregistry.domain.text.redaction.masked`` says what is taken for one.
 """
 
 from __future__ import annotations
 
 import logging.config
 import os
-import re
 import sys
 from typing import Any
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-MASK = "***"
-_DEPTH = 6
-
-_SECRET_KEYS = re.compile(
-    r"authorization|cookie|token|passw|secret|credential|api[-_]?key|private[-_]?key|^env$|^environ(ment)?$|^headers$",
-    re.IGNORECASE,
-)
-_SECRET_TEXT = re.compile(r"(?i)(\bbearer\s+|://[^/\s:@]*:)[^\s@\"',;]+")
+from mcpregistry.domain.text.redaction import masked
 
 
 def scrub(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     """A structlog processor: masks secrets by key and by shape."""
-    return {key: _value(key, value, _DEPTH) for key, value in event.items()}
-
-
-def _value(key: object, value: Any, depth: int) -> Any:
-    """Numbers under a telling key are counts (``input_tokens``), not secrets."""
-    if isinstance(key, str) and value and _SECRET_KEYS.search(key) and not isinstance(value, int | float):
-        return MASK
-    return _clean(value, depth)
-
-
-def _clean(value: Any, depth: int) -> Any:
-    if isinstance(value, str):
-        return _SECRET_TEXT.sub(rf"\1{MASK}", value)
-    if isinstance(value, dict | list | tuple) and depth == 0:
-        return MASK
-    if isinstance(value, dict):
-        return {key: _value(key, item, depth - 1) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_clean(item, depth - 1) for item in value]
-    return value
+    return masked(event)
 
 
 def configure(options: dict[str, str]) -> None:

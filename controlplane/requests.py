@@ -36,10 +36,13 @@ _SECURITY = [
 
 
 class Guarded:
+    """ASGI middleware around the whole site: refuses foreign host names, logs, adds headers."""
+
     def __init__(self, app: ASGI3Application) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        """One ASGI connection; everything but HTTP passes through."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -15,6 +15,7 @@ VAR_DIR = BASE_DIR / (env.text("SLIPSNISSE_VAR") or "var")  # an absolute path r
 
 # Which process this is: "" (commands), "web", "worker", "beat" or "runmcp".
 PROCESS = os.environ.get("SLIPSNISSE_PROCESS", "")
+PREDECESSOR = int(os.environ.get("SLIPSNISSE_PREDECESSOR", "0"))  # the dead process that this one replaces, if any
 # No pages, no admin: a host waits for runmcp, and the clock only sends names.
 LEAN = PROCESS in {"runmcp", "beat"}
 
@@ -30,6 +31,7 @@ STDIO_ENABLED = env.flag("SLIPSNISSE_STDIO")
 PASS_ENV = env.words("SLIPSNISSE_PASS_ENV")
 MAX_CONNECTIONS = env.number("SLIPSNISSE_MAX_CONNECTIONS")
 MCP_TOOL_APPROVAL = not env.text("MCP_TOOL_APPROVAL") or env.flag("MCP_TOOL_APPROVAL")  # empty: people are asked
+GRACE_SECONDS = float(env.number("SLIPSNISSE_GRACE"))
 MCP_HOLD_SECONDS = env.seconds("SLIPSNISSE_HOLD")
 
 _ground = ["django.contrib.auth", "django.contrib.contenttypes", "simple_history", "mcpregistry", "subagents"]
@@ -89,7 +91,9 @@ TEMPLATES: list[dict[str, Any]] = [
     }
 ]
 
-DATABASES = {"default": settings_for(env.text("DATABASE_URL"), VAR_DIR)}
+DATABASES = {
+    "default": settings_for(env.text("DATABASE_URL"), VAR_DIR, env.number("SLIPSNISSE_DATABASE_POOL", least=4))
+}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 AUTH_PASSWORD_VALIDATORS = [

@@ -80,6 +80,7 @@ class Probe:
 
 
 def broker(var: Path) -> Child:
+    """The embedded broker. Stopped last, since the others need it."""
     log = var / "valkey" / "valkey.log"
     return Child("valkey", [*embedded.command(var), "--logfile", str(log)], last=True, log=str(log))
 
@@ -93,11 +94,13 @@ def web(number: int, listener: int, gate: int | None = None) -> Child:
 
 
 def worker() -> Child:
+    """The Celery worker: threads, because its work waits for servers, models and the database."""
     pool = ["--pool", "threads", "--concurrency", "8", "--without-mingle", "--without-gossip"]
     return Child("worker", _celery("worker", *pool), {"SLIPSNISSE_PROCESS": "worker"})
 
 
 def beat() -> Child:
+    """Celery's clock, without a pid file: ``only_one`` guards against a second one."""
     return Child("beat", _celery("beat", "--pidfile="), {"SLIPSNISSE_PROCESS": "beat"})
 
 

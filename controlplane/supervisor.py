@@ -1,6 +1,7 @@
 """Keeps a handful of child processes alive and takes all of them along when it ends.
 
-Plain logic without Django. Invariants: a child that dies is started again after a growing pause; each has
+Plain logic without Django. Invariants: a child that dies is started again after a growing pause, and told whom it
+replaces, so that it can take over at once what nobody else would before a lease has run out; each has
 its own process group; stopping asks politely, waits, then kills; if this process is killed outright, the
 kernel kills the children (see ``children``). Their output is passed on line by line.
 """
@@ -20,6 +21,7 @@ from controlplane.children import die_with_parent, signal_group
 
 Say = Callable[[str, str], None]  # (name of the child, or "up" for ourselves; one line)
 
+PREDECESSOR = "SLIPSNISSE_PREDECESSOR"  # tells a child which process it replaces: that one is certainly dead
 _CHUNK = 65_536
 _LONGEST_LINE = 1_000_000
 
@@ -38,11 +40,14 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class Pauses:
-    """Seconds. A child that lived ``steady`` starts again after ``first``; each quick death doubles the pause."""
+    """Seconds. A child that lived ``steady`` starts again after ``first``; each quick death doubles the pause.
 
-    first: float = 1
+    One that cannot start dies within seconds. One that is killed at its work, be it each minute, must be back at once.
+    """
+
+    first: float = 0.2
     longest: float = 30
-    steady: float = 60
+    steady: float = 10
 
 
 @dataclass(slots=True)
@@ -53,6 +58,7 @@ class _Slot:
     pause: float = 0
     due: float = 0
     tail: bytes = b""
+    died: int = 0  # process id of the one before
 
 
 class Supervisor:
@@ -71,6 +77,7 @@ class Supervisor:
             self._spawn(slot)
 
     def pids(self) -> dict[str, int]:
+        """The process ids of the children that run now, by name."""
         return {name: slot.process.pid for name, slot in self._slots.items() if slot.process}
 
     def tend(self, wait: float = 0.2) -> None:
@@ -94,13 +101,13 @@ class Supervisor:
         child = slot.child
         slot.process = subprocess.Popen(  # noqa: S603 (our own command lines)
             child.argv,
-            env=os.environ | dict(child.env),
+            env=os.environ | dict(child.env) | ({PREDECESSOR: str(slot.died)} if slot.died else {}),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             pass_fds=child.pass_fds,
             start_new_session=True,
-            preexec_fn=die_with_parent(),  # noqa: PLW1509 (no other thread runs here)
+            preexec_fn=die_with_parent(),  # noqa: PLW1509 (calls prctl and getppid, takes no lock)
         )
         slot.started = time.monotonic()
         assert slot.process.stdout is not None
@@ -113,7 +120,7 @@ class Supervisor:
         lived = now - slot.started
         quick = lived < self._pauses.steady and slot.pause
         slot.pause = min(slot.pause * 2, self._pauses.longest) if quick else self._pauses.first
-        slot.process, slot.due = None, now + slot.pause
+        slot.process, slot.died, slot.due = None, process.pid, now + slot.pause
         self._say(
             "up", f"{slot.child.name} ended ({describe(process.returncode)}); starting it again in {slot.pause:g} s"
         )
@@ -173,4 +180,5 @@ class Supervisor:
 
 
 def describe(code: int) -> str:
+    """An exit code in words: the signal that killed the process, or the code itself."""
     return f"signal {Signals(-code).name}" if code < 0 else f"exit code {code}"

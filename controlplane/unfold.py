@@ -12,7 +12,7 @@ from django.urls import reverse_lazy
 
 
 def environment(request: HttpRequest) -> list[str]:
-    """The chip in the corner: what kind of site this is."""
+    """Unfold's ``ENVIRONMENT``: label and colour of the chip in the corner."""
     if settings.DEBUG:
         return ["Debug", "danger"]
     embedded = settings.DATABASES["default"]["ENGINE"].endswith("sqlite3")
@@ -20,16 +20,16 @@ def environment(request: HttpRequest) -> list[str]:
 
 
 def waiting(request: HttpRequest) -> str:
-    """How many definitions wait for a decision; nothing when none does."""
-    from mcpregistry.queries import waiting_count
+    """The badge beside "Tools": how many definitions wait for a decision; nothing when none does."""
+    from mcpregistry.queries.definitions import waiting_count
 
     count = waiting_count() if request.user.has_perm("mcpregistry.view_tool") else 0
     return str(count) if count else ""
 
 
 def waiting_calls(request: HttpRequest) -> str:
-    """How many held calls wait for people; nothing when none does."""
-    from mcpregistry.queries_approvals import waiting_total
+    """The badge beside "Approvals": how many held calls wait for people; nothing when none does."""
+    from mcpregistry.queries.approvals import waiting_total
 
     count = waiting_total() if request.user.has_perm("mcpregistry.view_approvalrequest") else 0
     return str(count) if count else ""

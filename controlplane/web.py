@@ -10,16 +10,18 @@ import argparse
 import os
 import socket
 
-GRACE = 5  # seconds for open requests after SIGTERM; listen streams end at once
+AFTER_GRACE = 5  # seconds for answers to leave once the last calls were cut; listen streams end at once
 
 
 def main() -> None:
+    """Entry point of ``python -m controlplane.web``: wait for the gate, then serve until SIGTERM."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fd", type=int, required=True, help="descriptor of the listening socket")
     parser.add_argument("--gate", type=int, help="descriptor to wait on: it closes when the database is migrated")
     options = parser.parse_args()
 
     import uvicorn
+    from django.conf import settings
 
     from controlplane.asgi import application
 
@@ -33,7 +35,7 @@ def main() -> None:
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=GRACE,
+        timeout_graceful_shutdown=round(settings.GRACE_SECONDS) + AFTER_GRACE,
     )
     uvicorn.Server(config).run(sockets=[socket.socket(fileno=options.fd)])
 

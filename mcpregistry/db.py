@@ -8,11 +8,15 @@ closes stale connections around each call, so write services synchronously and w
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from typing import ParamSpec, TypeVar
 
 from django.db import DEFAULT_DB_ALIAS, close_old_connections, connections
+
+from mcpregistry.failpoints import database_point
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,6 +32,7 @@ async def db_call(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -
 def _fresh(function: Callable[..., R], args: tuple[object, ...], kwargs: dict[str, object]) -> R:
     close_old_connections()
     try:
+        database_point(function)
         return function(*args, **kwargs)
     finally:
         _keep()
@@ -42,3 +47,51 @@ def _keep() -> None:
     connection = connections[DEFAULT_DB_ALIAS]
     if connection.vendor == "sqlite":
         connection.close_at = None  # until it breaks
+
+
+def distrust_pool() -> None:
+    """Connections to the database were lost: replace those that lie idle in this process's pool, if it has one.
+
+    Each is tried when it is taken, but finding several dead ones one by one takes longer than a caller waits.
+    """
+    pool = getattr(connections.create_connection(DEFAULT_DB_ALIAS), "pool", None)
+    if pool is not None and not pool.closed:
+        pool.drain()
+
+
+# The one clock by which leases are compared
+
+_CLOCK_HOLDS = 10.0  # seconds for which a reading is reckoned on by this machine's steady clock
+_reading: tuple[datetime, float] | None = None  # what the database's clock said, and the steady clock then
+
+
+def database_now() -> datetime:
+    """The time by the database's clock: the one that all machines share, so write and compare leases by it.
+
+    Two machines whose own clocks differ by half a minute would otherwise take each other's live work for dead.
+    It costs a query every ten seconds at most (none while the change feed runs, which reads the clock anyway).
+    SQLite serves one machine, so there it is simply that machine's time. Call it where the ORM may be used.
+    """
+    connection = connections[DEFAULT_DB_ALIAS]
+    if connection.vendor == "sqlite":
+        return datetime.now(UTC)
+    if _reading is None or time.monotonic() - _reading[1] > _CLOCK_HOLDS:
+        before = time.monotonic()
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT clock_timestamp()")  # not now(), which stands still during a transaction
+            note_clock(cursor.fetchone()[0], before)
+    return reckoned_now()
+
+
+def reckoned_now() -> datetime:
+    """The same without asking, for the event loop: from the last reading, which the change feed renews each second."""
+    if _reading is None:
+        return datetime.now(UTC)
+    said, at = _reading
+    return said + timedelta(seconds=time.monotonic() - at)
+
+
+def note_clock(said: datetime, before: float) -> None:
+    """Somebody has read the database's clock with a query that began at ``before`` (of the steady clock)."""
+    global _reading  # noqa: PLW0603  one database, one clock; a tuple is swapped whole, so threads need no lock
+    _reading = said, (before + time.monotonic()) / 2

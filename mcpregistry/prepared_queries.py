@@ -8,7 +8,7 @@ once, with ``Given("name")`` in place of each value that is known only later:
     _TURNS.rows(run="…")
 
 Tables, columns and conversions stay the ORM's own. What is given is not looked at, though: rows are named by
-their keys, not by instances, and a filter compares with no None. (``calls.recorder`` goes below Django's cursor
+their keys, not by instances, and a filter compares with no None. (``calls.recording`` goes below Django's cursor
 instead, to write many calls with one commit.)
 """
 
@@ -33,6 +33,7 @@ class Given(Expression):
         self.name, self.like = name, like or name
 
     def as_sql(self, compiler: Any, connection: Any) -> Any:
+        """A placeholder whose parameter is this expression itself, exchanged for the value at each execution."""
         return "%s", [self]
 
 
@@ -74,13 +75,14 @@ def _sql_of(query: Any, connection: BaseDatabaseWrapper) -> _Sql:
 
 
 class Select(_Composed):
-    """``queryset``: one of ``values_list(…, named=True)``."""
+    """A prepared SELECT; ``queryset`` is one of ``values_list(…, named=True)``."""
 
     def __init__(self, queryset: QuerySet[Any, Any]) -> None:
         super().__init__(queryset.query)
         self._make = namedtuple("Row", queryset._fields)._make  # type: ignore[attr-defined]
 
     def rows(self, **given: Any) -> list[Any]:
+        """Every row as a named tuple."""
         sql, connection = self._ready()
         values = sql.values(given, connection)
         with connection.cursor() as cursor:
@@ -100,7 +102,11 @@ class Select(_Composed):
 
 
 class Update(_Composed):
-    """Sets the fields ``names`` to what is given by their names, others to expressions. Says how many rows it changed."""
+    """A prepared UPDATE of the rows of ``queryset``.
+
+    It sets the fields ``names`` to what is given by their names, others to ``expressions``. Calling it returns how many
+    rows it changed, which is what a compare-and-set asks.
+    """
 
     def __init__(self, queryset: QuerySet[Any, Any], *names: str, **expressions: Any) -> None:
         query: Any = queryset.query.chain(UpdateQuery)
@@ -108,6 +114,7 @@ class Update(_Composed):
         super().__init__(query)
 
     def __call__(self, **given: Any) -> int:
+        """Execute it; returns how many rows were changed."""
         sql, connection = self._ready()
         values = sql.values(given, connection)
         with transaction.mark_for_rollback_on_error(using=connection.alias), connection.cursor() as cursor:
@@ -116,7 +123,7 @@ class Update(_Composed):
 
 
 class Insert(_Composed):
-    """Rows of a model whose key the database makes. A field that a row does not name gets its default."""
+    """A prepared INSERT for a model whose key the database makes. A field that a row does not name gets its default."""
 
     def __init__(self, model: type[Model]) -> None:
         self._fields = [field for field in model._meta.local_concrete_fields if not field.primary_key]
@@ -125,6 +132,7 @@ class Insert(_Composed):
         super().__init__(query)
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Insert the rows, each a mapping of field names to values."""
         sql, connection = self._ready()
         whole = ({f.name: f.get_default() for f in self._fields if f.name not in row} | dict(row) for row in rows)
         values = [sql.values(row, connection) for row in whole]

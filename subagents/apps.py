@@ -1,3 +1,5 @@
+"""The app configuration of expert tools, and where they hook into the registry."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -6,45 +8,55 @@ from django.apps import AppConfig
 from django.db.models.signals import post_migrate
 
 if TYPE_CHECKING:
-    from mcpregistry.services.exchange_sections import Section
+    from mcpregistry.services.exchange.sections import Section
 
 
 class SubagentsConfig(AppConfig):
+    """Django's configuration of the app."""
+
     name = "subagents"
     verbose_name = "Expert tools"
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
+        """Register with the registry, which knows nothing of expert tools: source, snapshot section, file section,
+        signals.
+        """
         from mcpregistry.calls.engine import add_source
+        from mcpregistry.models.feed import Told, tell
         from mcpregistry.models.guards import watch
-        from mcpregistry.services import definitions, tasks
-        from mcpregistry.services.exchange_sections import add_section as add_to_files
-        from mcpregistry.services.snapshots import add_section
-        from subagents.models import ExpertTool
-        from subagents.runs.served import SECTION, expert_source
+        from mcpregistry.services.configuration.snapshot import add_section
+        from mcpregistry.services.definitions import observe
+        from mcpregistry.services.exchange.sections import add_section as add_to_files
+        from mcpregistry.services.tasks import host_tasks
+        from subagents.models import RUN_TOPIC, ExpertTool, Run, ToolCall, Turn
+        from subagents.runs.tool_source import SECTION, expert_source
         from subagents.services.experts import grant_awaited
-        from subagents.services.offering import offered
+        from subagents.services.offers import offered
         from subagents.services.runs import task_withdrawn
 
-        tasks.withdrawn.connect(task_withdrawn)
-        definitions.offered.connect(grant_awaited)
+        host_tasks.withdrawn.connect(task_withdrawn)
+        observe.offered.connect(grant_awaited)
         post_migrate.connect(_after_migrate, sender=self)
         watch(ExpertTool, frozenset({"created_at"}))
         watch(ExpertTool.users.through)
         watch(ExpertTool.endpoints.through)
+        tell(Run, Told(RUN_TOPIC, "id", ("state", "cancel_requested", "finished_at")))
+        tell(Turn, Told(RUN_TOPIC, "run_id", inserted=True))
+        tell(ToolCall, Told(RUN_TOPIC, "run_id", ("state", "finished_at"), inserted=True))
         add_section(SECTION, offered)
         add_source(expert_source)
         add_to_files(_files)
 
 
 def _files() -> Section:
-    from subagents.services.exchange import ExpertFiles  # brings YAML along, which runmcp can do without
+    from subagents.services.exchange.experts import ExpertFiles  # brings YAML along, which runmcp can do without
 
     return ExpertFiles()
 
 
 def _after_migrate(**_: Any) -> None:
     """Our permissions are made after the registry's, so its roles have not got them yet."""
-    from mcpregistry.services.roles import install_roles
+    from mcpregistry.services.access.roles import install_roles
 
     install_roles()

@@ -12,11 +12,12 @@ from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast, Substr
 from django.utils import timezone
 
-from mcpregistry.domain.wording import Segment, words
+from mcpregistry.domain.definitions.diff import Segment, words
+from mcpregistry.domain.figures import percentile
 from mcpregistry.models import ApprovalRequest, Invocation
 from subagents.domain.lifecycle import RunState
 from subagents.models import Attempt, ExpertTool, Run, ToolCall, Turn
-from subagents.services.offering import SERVER
+from subagents.services.offers import SERVER
 
 _MOST_COMPARED = 6
 _START = 400  # characters of a text on the timeline
@@ -54,16 +55,16 @@ def _recent(days: int) -> Any:
 
 
 def run_totals(*, days: int = 30) -> dict[str, Any]:
-    """Of all expert tools together, and ``experts``: the same for each, the most used first."""
+    """Figures of all expert tools together over the last days, and ``experts``: the same for each, the most used first."""
     experts = _recent(days).values("expert_name").annotate(**_sums()).order_by("-runs", "expert_name")
     return _recent(days).aggregate(**_sums()) | {"days": days, "experts": list(experts[:20])}
 
 
 def expert_figures(expert: ExpertTool, *, days: int = 30) -> dict[str, Any]:
-    """Of the last days: runs, how they ended, what they cost and saved; ``versions``: the same for each.
+    """Figures of one tool over the last days: runs, how they ended, what they cost and saved.
 
-    ``saved_middle`` (p50) and ``saved_most`` (p95) are tokens of context over answered runs. ``gone_itself`` of
-    ``given`` answers were not enough, see ``_followed``.
+    ``versions``: the same for each version. ``saved_middle`` (p50) and ``saved_most`` (p95) are tokens of context over
+    answered runs. ``gone_itself`` of ``given`` answers were not enough, see ``_followed``.
     """
     runs = _recent(days).filter(version__expert=expert)
     by_version = list(runs.values(number=F("version__number")).annotate(**_sums()).order_by("-number")[:10])
@@ -103,9 +104,7 @@ def _followed(answered: Any) -> dict[str, int]:
 
 def _percentiles(saved: Iterable[int]) -> dict[str, int | None]:
     found = sorted(saved)
-    if not found:
-        return {"saved_middle": None, "saved_most": None}
-    return {"saved_middle": found[len(found) // 2], "saved_most": found[min(len(found) - 1, len(found) * 95 // 100)]}
+    return {"saved_middle": percentile(found, 50), "saved_most": percentile(found, 95)}
 
 
 # The page of one run
@@ -193,7 +192,7 @@ class Column:
 
 
 def compared(run: Run) -> list[Column]:
-    """This run, the one that it replays, and other replays of that; alone: nothing. The run itself stands first."""
+    """This run, the one that it replays, and other replays of that; empty when there are no others."""
     family = Q(pk=run.replay_of_id or run.pk) | Q(replay_of=run.replay_of_id or run.pk)
     others = Run.objects.filter(family).exclude(pk=run.pk).select_related("version").order_by("-created_at")
     found = list(others[: _MOST_COMPARED - 1])

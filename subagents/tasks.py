@@ -1,4 +1,4 @@
-"""What a worker does for runs when it is woken. The rows decide; a message only says "look at this run"."""
+"""Celery's tasks for runs. The rows decide; a message only says "look at this run"."""
 
 from __future__ import annotations
 
@@ -6,43 +6,42 @@ import threading
 
 import structlog
 from celery import shared_task
-from celery.signals import worker_process_shutdown, worker_ready, worker_shutdown
+from celery.signals import worker_init, worker_ready
+from django.conf import settings
 from django.db import connection
 from django.utils import timezone
 
-from mcpregistry.services.connections import process_name
-from mcpregistry.tasks import background
+from mcpregistry.db import database_now
+from mcpregistry.services.servers.connections import process_name
+from mcpregistry.worker_runtime import runtime
 from subagents.llm.tokens import REFERENCE, counter
 from subagents.models import ExpertTool
-from subagents.runs import probing
+from subagents.runs import lease, probing
 from subagents.runs.engine import RunEngine
 from subagents.services import retention, runs
 
 log = structlog.get_logger(__name__)
 
-_lock = threading.Lock()
-_engine: RunEngine | None = None
-
 
 @shared_task
 def advance_run(run_id: str) -> None:
-    """Work on the run as far as it goes. Returns at once; the loop thread does it."""
-    engine = _runs()
-    background().soon(engine.wake, run_id)
+    """Work on the run as far as it goes. Returns at once; the thread with the event loop does the work."""
+    runtime.calls.get().soon(_runs.get().engine.wake, run_id)
 
 
 @shared_task
 def test_provider(provider_id: int, model_id: int) -> None:
     """Ask one model of the provider for a word; the answer is noted with the provider. Returns at once."""
-    background().soon(probing.begin, provider_id, model_id)
+    runtime.calls.get().soon(probing.begin, provider_id, model_id)
 
 
 @shared_task
 def advance_due() -> None:
     """Every two seconds: runs whose wake-up was lost, whose worker died, or whose time has come."""
+    _warm_if_used()
     for run_id in runs.left_alone():
         runs.cancel(run_id=run_id, actor="clock", reason="its caller is gone")
-    for run_id in [*runs.due(timezone.now()), *runs.decided()]:
+    for run_id in [*runs.due(database_now()), *runs.decided()]:
         advance_run(run_id)
 
 
@@ -52,35 +51,56 @@ def prune_runs() -> None:
     log.info("runs_pruned", **retention.prune(timezone.now()))
 
 
-def _runs() -> RunEngine:
-    global _engine  # noqa: PLW0603 - one per worker process is the point
-    with _lock:
-        if _engine is None:
-            here = background()
-            _engine = RunEngine(here.engine, process_name("worker"))
-            here.stops_first(_engine.stop)
-        return _engine
+class _RunsHere:
+    """The engine of runs on the loop of this worker's calls, which its runs make."""
+
+    def __init__(self) -> None:
+        self._calls = runtime.calls.get()
+        self.engine = RunEngine(self._calls.engine, process_name("worker"))
+        self._calls.soon(self.engine.start)
+
+    def close(self) -> None:
+        self._calls.finish(self.engine.stop())
 
 
-@worker_shutdown.connect
-@worker_process_shutdown.connect
-def _forget(**_: object) -> None:
-    global _engine  # noqa: PLW0603 - as above
-    with _lock:
-        _engine = None
+_runs = runtime.before_calls(_RunsHere)
+
+
+@worker_init.connect
+def _free_predecessors(**_: object) -> None:
+    """Runs of the worker that we replace are anybody's now, see ``mcpregistry.tasks``."""
+    if settings.PREDECESSOR:
+        log.info("freed", runs=lease.free(process_name("worker", settings.PREDECESSOR)))
 
 
 @worker_ready.connect
-def _warm(**_: object) -> None:
-    """Where expert tools are in use, load the model library before the first run has to wait for it."""
-    threading.Thread(target=_load_if_used, name="warm-up", daemon=True).start()
+def _begin(**_: object) -> None:
+    """Look what is left to do, and be ready where expert tools are in use."""
+    threading.Thread(target=_look, name="first-look", daemon=True).start()
 
 
-def _load_if_used() -> None:
+def _look() -> None:
     try:
-        if ExpertTool.objects.filter(enabled=True).exists():
-            counter(REFERENCE)("warm")
-            _runs()
+        advance_due()
+    except Exception:  # the database may be away; the clock looks again
+        log.warning("first_look_failed", exc_info=True)
+    finally:
+        connection.close()
+
+
+_warming = threading.Lock()  # held from the first warm-up on
+
+
+def _warm_if_used() -> None:
+    """Once there is an expert tool, load in a thread what its first run would have to wait for (5 s of work)."""
+    if not _warming.locked() and ExpertTool.objects.filter(enabled=True).exists() and _warming.acquire(blocking=False):
+        threading.Thread(target=_load, name="warm-up", daemon=True).start()
+
+
+def _load() -> None:
+    try:
+        counter(REFERENCE)("warm")
+        _runs.get()
     except Exception:  # a run would meet the same, and say it
         log.warning("warm_up_failed", exc_info=True)
     finally:

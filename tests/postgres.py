@@ -29,17 +29,20 @@ _FAST = (
 
 
 @contextmanager
-def running() -> Iterator[str]:
-    """Yields the address of an empty server, as DATABASE_URL wants it."""
+def running(data: Path | None = None) -> Iterator[tuple[str, Path]]:
+    """Yields a server's address, as DATABASE_URL wants it, and its data folder: a copy of ``data``, else empty."""
     folder = Path(tempfile.mkdtemp(prefix="slipsnisse-pg-", dir="/tmp"))
     try:
         binaries = _binaries(folder)
+        if data:
+            shutil.copytree(data, folder / "data")
         as_user = _as_nobody(folder) if os.geteuid() == 0 else lambda: None
-        _initialise(binaries, folder, as_user)
+        if not data:
+            _initialise(binaries, folder, as_user)
         server = _start(binaries, folder, as_user)
         try:
             _wait(server, folder)
-            yield f"postgres://slipsnisse@{str(folder).replace('/', '%2F')}:5432/postgres"
+            yield f"postgres://slipsnisse@{str(folder).replace('/', '%2F')}:5432/postgres", folder / "data"
         finally:
             stop(server, 10, SIGQUIT)
     finally:

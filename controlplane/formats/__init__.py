@@ -1,0 +1,1 @@
+"""Formats of dates for Django's ``FORMAT_MODULE_PATH``."""

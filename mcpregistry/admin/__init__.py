@@ -1,5 +1,27 @@
 """The pages of the site: one file per aggregate, on top of ``base``."""
 
-from mcpregistry.admin import access, audit, call, configuration, notifications, people, policy, seen, server, tool
+from mcpregistry.admin import (
+    access,
+    audit,
+    call,
+    configuration,
+    notifications,
+    operations,
+    people,
+    rules,
+    server,
+    tool,
+)
 
-__all__ = ["access", "audit", "call", "configuration", "notifications", "people", "policy", "seen", "server", "tool"]
+__all__ = [
+    "access",
+    "audit",
+    "call",
+    "configuration",
+    "notifications",
+    "operations",
+    "people",
+    "rules",
+    "server",
+    "tool",
+]

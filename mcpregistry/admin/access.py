@@ -15,25 +15,28 @@ from unfold.admin import TabularInline
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextareaWidget
 
-from mcpregistry import queries
 from mcpregistry.admin.base import ReadOnlyAdmin, RecordAdmin, Verb, actor
 from mcpregistry.admin.fields import WordsField
+from mcpregistry.admin.forms import RecordForm
 from mcpregistry.admin.issue_token import IssueTokenPage
-from mcpregistry.domain.reveal import reveal
+from mcpregistry.calls import catalog
+from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Agent, Endpoint, Grant, Token, Workspace
-from mcpregistry.services import access, configuration
+from mcpregistry.queries import definitions
+from mcpregistry.services.access import agents, grants, tokens
 
 TOKEN_COLOURS = {"live": "success", "expired": "warning", "revoked": "danger"}
 
 
 def token_state(token: Token) -> str:
+    """ "live", "expired" or "revoked"; the keys of ``TOKEN_COLOURS``."""
     if token.revoked_at:
         return "revoked"
     return "expired" if token.expires_at and token.expires_at <= timezone.now() else "live"
 
 
 def _revoke(request: HttpRequest, token: Token) -> str:
-    access.revoke_token(token=token, actor=actor(request))
+    tokens.revoke_token(token=token, actor=actor(request))
     return f"The token {token.prefix}… no longer works, in every process within a second."
 
 
@@ -63,12 +66,14 @@ class TokenInline(TabularInline):
         return token_state(token)
 
 
-class AgentForm(forms.ModelForm):
+class AgentForm(RecordForm[Agent]):
+    """An agent's fields; capabilities are entered one per line."""
+
     capabilities = WordsField(
         rows=3,
         placeholder="mcp_integration",
         help_text="What it could ever use, however much is granted; one per line: mcp_integration for every server, "
-        "mcp_github for one server, mcp_github_create_issue for one tool.",
+        "mcp_github::* for one server, mcp_github::create_issue for one tool.",
     )
 
     class Meta:
@@ -84,6 +89,8 @@ class AgentForm(forms.ModelForm):
 
 @admin.register(Agent)
 class AgentAdmin(RecordAdmin):
+    """Agents: issuing tokens, and on the agent's page what it sees on an endpoint."""
+
     form = AgentForm
     list_display = ("slug", "name", "enabled", "token_count", "grant_count", "calls_per_minute", "owner")
     list_filter = ("enabled",)
@@ -93,7 +100,7 @@ class AgentAdmin(RecordAdmin):
     inlines = (TokenInline,)
     fieldsets = (
         (None, {"fields": (("slug", "name"), "description", "enabled")}),
-        ("What it may use", {"fields": ("capabilities", ("calls_per_minute", "owner"))}),
+        ("What it may use", {"fields": ("capabilities", ("calls_per_minute", "owner"), "hold_seconds")}),
     )
     change_form_outer_before_template = "admin/mcpregistry/agent.html"
     verbs = (
@@ -112,11 +119,11 @@ class AgentAdmin(RecordAdmin):
         counts = {"live_tokens": Count("tokens", live, distinct=True), "all_grants": Count("grants", distinct=True)}
         return super().get_queryset(request).annotate(**counts)
 
-    def save(self, request: HttpRequest, row: Agent, form: forms.ModelForm) -> None:
-        access.save_agent(agent=row, actor=actor(request))
+    def save(self, request: HttpRequest, row: Agent, form: forms.ModelForm[Agent]) -> None:
+        agents.save_agent(agent=row, actor=actor(request))
 
     def remove(self, request: HttpRequest, row: Agent) -> None:
-        configuration.delete_agent(agent=row, actor=actor(request))
+        agents.delete_agent(agent=row, actor=actor(request))
 
     @display(description="live tokens", ordering="live_tokens")
     def token_count(self, agent: Agent) -> int:
@@ -130,7 +137,7 @@ class AgentAdmin(RecordAdmin):
         endpoints = list(Endpoint.objects.filter(enabled=True))
         wanted = request.GET.get("endpoint")
         chosen = next((endpoint for endpoint in endpoints if endpoint.slug == wanted), next(iter(endpoints), None))
-        seen = queries.catalogue(row, chosen, now=timezone.now()) if chosen else None
+        seen = catalog.catalogue_now(row, chosen, now=timezone.now()) if chosen else None
         return {
             "agent": row,
             "endpoints": endpoints,
@@ -176,7 +183,9 @@ class TokenAdmin(ReadOnlyAdmin):
         return request.user.has_perm("mcpregistry.change_token")
 
 
-class EndpointForm(forms.ModelForm):
+class EndpointForm(RecordForm[Endpoint]):
+    """An endpoint's fields with their explanations."""
+
     class Meta:
         model = Endpoint
         fields = "__all__"
@@ -192,6 +201,8 @@ class EndpointForm(forms.ModelForm):
 
 @admin.register(Endpoint)
 class EndpointAdmin(RecordAdmin):
+    """Endpoints; saving one warns of names that some hosts would shorten."""
+
     form = EndpointForm
     list_display = ("slug", "name", "enabled", "scope", "naming_style", "hide_unavailable")
     list_filter = ("enabled", "scope", "naming_style")
@@ -199,22 +210,25 @@ class EndpointAdmin(RecordAdmin):
     fieldsets = (
         (None, {"fields": (("slug", "name"), "instructions", "enabled")}),
         ("What it shows", {"fields": ("scope", ("naming_style", "description_style"), "hide_unavailable")}),
+        ("Held calls", {"fields": ("hold_seconds",)}),
     )
 
-    def save(self, request: HttpRequest, row: Endpoint, form: forms.ModelForm) -> None:
-        access.save_endpoint(endpoint=row, actor=actor(request))
-        if too_long := queries.shortened_names(row):
+    def save(self, request: HttpRequest, row: Endpoint, form: forms.ModelForm[Endpoint]) -> None:
+        agents.save_endpoint(endpoint=row, actor=actor(request))
+        if too_long := definitions.shortened_names(row):
             messages.warning(
                 request,
                 f"Some hosts would shorten {len(too_long)} of the names on this endpoint, for example "
-                f"{reveal(too_long[0], 80)}. Use a shorter naming style or shorter server slugs.",
+                f"{printable(too_long[0], 80)}. Use a shorter naming style or shorter server slugs.",
             )
 
     def remove(self, request: HttpRequest, row: Endpoint) -> None:
-        configuration.delete_endpoint(endpoint=row, actor=actor(request))
+        agents.delete_endpoint(endpoint=row, actor=actor(request))
 
 
-class GrantForm(forms.ModelForm):
+class GrantForm(RecordForm[Grant]):
+    """A grant's fields; the database refuses two holders or two objects."""
+
     class Meta:
         model = Grant
         fields = "__all__"
@@ -229,6 +243,8 @@ class GrantForm(forms.ModelForm):
 
 
 class ExpiryFilter(admin.SimpleListFilter):
+    """Grants that still hold, or those that have expired."""
+
     title = "validity"
     parameter_name = "validity"
 
@@ -244,6 +260,8 @@ class ExpiryFilter(admin.SimpleListFilter):
 
 @admin.register(Grant)
 class GrantAdmin(RecordAdmin):
+    """Grants: who may use what, with which arguments, until when."""
+
     form = GrantForm
     list_display = ("holder", "object", "pinned_arguments", "expires_at", "note", "created_by", "created_at")
     list_filter = (ExpiryFilter, "agent", "endpoint", "server")
@@ -256,11 +274,11 @@ class GrantAdmin(RecordAdmin):
         ("Until when", {"fields": ("expires_at", "note")}),
     )
 
-    def save(self, request: HttpRequest, row: Grant, form: forms.ModelForm) -> None:
-        access.save_grant(grant=row, actor=actor(request), user=request.user)  # type: ignore[arg-type]
+    def save(self, request: HttpRequest, row: Grant, form: forms.ModelForm[Grant]) -> None:
+        grants.save_grant(grant=row, actor=actor(request), user=request.user)  # type: ignore[arg-type]
 
     def remove(self, request: HttpRequest, row: Grant) -> None:
-        access.withdraw_grant(grant=row, actor=actor(request))
+        grants.withdraw_grant(grant=row, actor=actor(request))
 
     @display(description="who")
     def holder(self, grant: Grant) -> str:
@@ -268,17 +286,20 @@ class GrantAdmin(RecordAdmin):
 
     @display(description="may use")
     def object(self, grant: Grant) -> str:
-        return reveal(str(grant.tool), 100) if grant.tool else f"{grant.server}: all tools"
+        return printable(str(grant.tool), 100) if grant.tool else f"{grant.server}: all tools"
 
     @display(description="with")
     def pinned_arguments(self, grant: Grant) -> str:
         return (
-            reveal(", ".join(f"{name}={value}" for name, value in grant.argument_pins.items()), 100) or "any arguments"
+            printable(", ".join(f"{name}={value}" for name, value in grant.argument_pins.items()), 100)
+            or "any arguments"
         )
 
 
 @admin.register(Workspace)
 class WorkspaceAdmin(RecordAdmin):
+    """Workspaces: which endpoint and agent ``runmcp --cwd`` uses below a directory."""
+
     list_display = ("directory", "endpoint", "agent")
     list_filter = ("endpoint", "agent")
     list_select_related = ("endpoint", "agent")
@@ -286,8 +307,8 @@ class WorkspaceAdmin(RecordAdmin):
     autocomplete_fields = ("endpoint", "agent")
     fields = ("directory", "endpoint", "agent")
 
-    def save(self, request: HttpRequest, row: Workspace, form: forms.ModelForm) -> None:
-        configuration.save_workspace(workspace=row, actor=actor(request))
+    def save(self, request: HttpRequest, row: Workspace, form: forms.ModelForm[Workspace]) -> None:
+        agents.save_workspace(workspace=row, actor=actor(request))
 
     def remove(self, request: HttpRequest, row: Workspace) -> None:
-        configuration.delete_workspace(workspace=row, actor=actor(request))
+        agents.delete_workspace(workspace=row, actor=actor(request))

@@ -11,14 +11,16 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from unfold.decorators import display
 
-from mcpregistry import queries
 from mcpregistry.admin.base import ReadOnlyAdmin
-from mcpregistry.domain.reveal import reveal
+from mcpregistry.domain.text.display import printable
 from mcpregistry.models import AuditEntry
+from mcpregistry.queries import audit
 
 
 @admin.register(AuditEntry)
 class AuditEntryAdmin(ReadOnlyAdmin):
+    """The audit log. Each row shown is checked against its hash; a button verifies all chains."""
+
     list_display = ("at", "kind", "shown_actor", "shown_subject", "verified", "writer", "seq")
     search_fields = ("kind", "actor", "subject")
     search_help_text = "Kind, actor or subject, e.g. call:ID or server:NAME"
@@ -32,7 +34,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
         return [path("verify/", view, name="mcpregistry_auditentry_verify"), *super().get_urls()]
 
     def verify_view(self, request: HttpRequest) -> HttpResponse:
-        """Reading the whole log is work, so it takes a POST although it changes nothing."""
+        """Verify the whole log. Takes a POST although it changes nothing, because it is much work."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         if not self.has_view_permission(request):
@@ -40,24 +42,24 @@ class AuditEntryAdmin(ReadOnlyAdmin):
         context = self.admin_site.each_context(request) | {
             "title": "Audit log verified",
             "opts": self.opts,
-            "chains": queries.verify_audit(),
+            "chains": audit.verify_audit(),
         }
         return TemplateResponse(request, "admin/mcpregistry/audit_report.html", context)
 
     @display(description="actor")
     def shown_actor(self, entry: AuditEntry) -> str:
-        return reveal(entry.actor)
+        return printable(entry.actor)
 
     @display(description="subject")
     def shown_subject(self, entry: AuditEntry) -> str:
-        return reveal(entry.subject)
+        return printable(entry.subject)
 
     @display(description="holds", boolean=True)
     def verified(self, entry: AuditEntry) -> bool:
         return not entry.problem  # type: ignore[attr-defined]
 
     def prepare(self, row: AuditEntry) -> None:
-        row.problem = queries.entry_problem(row)  # type: ignore[attr-defined]
+        row.problem = audit.entry_problem(row)  # type: ignore[attr-defined]
 
     def overview(self, request: HttpRequest, row: AuditEntry) -> dict[str, Any]:
-        return {"entry": row, "problem": queries.entry_problem(row)}
+        return {"entry": row, "problem": audit.entry_problem(row)}

@@ -27,8 +27,9 @@ from unfold.widgets import UnfoldAdminTextareaWidget
 
 from mcpregistry.admin.fields import MASK, JsonField, masked
 from mcpregistry.domain.errors import ConfigInvalid, SlipsnisseError
-from mcpregistry.domain.reveal import LIMIT, reveal
+from mcpregistry.domain.text.display import LIMIT, printable
 from mcpregistry.models.sealing import sealed
+from mcpregistry.models.visibility import VisibleQuerySet
 
 _VERSIONS_SHOWN = 100
 
@@ -56,11 +57,12 @@ class Verb:
     style: str = "plain"
 
     def allowed(self, request: HttpRequest) -> bool:
+        """Whether the person has the verb's permission (of the app ``mcpregistry`` unless it names another)."""
         whole = self.permission if "." in self.permission else f"mcpregistry.{self.permission}"
         return bool(request.user.has_perm(whole))
 
 
-class CappedPaginator(Paginator):
+class CappedPaginator(Paginator):  # type: ignore[type-arg]  # not to be subscripted at run time
     """Counts at most 10,000 rows: nobody pages further, and counting millions is slow."""
 
     most = 10_000
@@ -87,7 +89,12 @@ class RecordAdmin(ModelAdmin):
         for name in sealed(model).values():  # Django asks us before the record: so nobody reads what is sealed
             setattr(self, name, _told(name))
 
-    def save(self, request: HttpRequest, row: Any, form: ModelForm) -> None:
+    def get_queryset(self, request: HttpRequest) -> models.QuerySet[Any]:
+        """Who may see which records is said in one place for all faces: ``models.visibility``."""
+        rows = super().get_queryset(request)
+        return rows.visible_to(request.user) if isinstance(rows, VisibleQuerySet) else rows
+
+    def save(self, request: HttpRequest, row: Any, form: ModelForm[Any]) -> None:
         """Call the service that saves this kind of record."""
         raise NotImplementedError
 
@@ -165,7 +172,7 @@ class RecordAdmin(ModelAdmin):
         return {}
 
     def _refused(self, request: HttpRequest, error: SlipsnisseError, where: str) -> HttpResponseRedirect:
-        self.message_user(request, reveal(str(error), 1_000), messages.ERROR)
+        self.message_user(request, printable(str(error), 1_000), messages.ERROR)
         return HttpResponseRedirect(where)
 
     # Verbs
@@ -190,6 +197,7 @@ class RecordAdmin(ModelAdmin):
         return [path("<path:object_id>/do/<slug:name>/", view, name=self._name("verb")), *super().get_urls()]
 
     def verb_view(self, request: HttpRequest, object_id: str, name: str) -> HttpResponse:
+        """Run one verb: POST only, with the verb's own permission; a refusal is shown as a message."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         verb = next((verb for verb in self.verbs if verb.name == name and verb.run), None)
@@ -218,7 +226,7 @@ class RecordAdmin(ModelAdmin):
         if not self.has_view_or_change_permission(request, row):
             raise PermissionDenied
         context = self.admin_site.each_context(request) | {
-            "title": f"History of {reveal(str(row), 200)}",
+            "title": f"History of {printable(str(row), 200)}",
             "opts": self.opts,
             "object": row,
             "versions": versions(row),
@@ -249,7 +257,7 @@ def _refused_form(form: type[ModelForm[Any]], refusal: SlipsnisseError) -> type[
     class Refused(form):  # type: ignore[misc, valid-type]
         def clean(self) -> None:
             super().clean()
-            raise ValidationError(reveal(str(refusal), 1_000))
+            raise ValidationError(printable(str(refusal), 1_000))
 
     return Refused
 
@@ -275,7 +283,7 @@ def show_unseen(row: models.Model, limit: int = LIMIT) -> None:
     for field in row._meta.concrete_fields:
         text = row.__dict__.get(field.attname)
         if isinstance(text, str) and not field.primary_key:
-            setattr(row, field.attname, reveal(text, limit))
+            setattr(row, field.attname, printable(text, limit))
 
 
 def versions(row: Any) -> list[dict[str, Any]]:

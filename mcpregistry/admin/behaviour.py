@@ -1,8 +1,11 @@
-"""What a tool does, as a person vouches for it, and auto-approval: buttons and a page for tools and servers."""
+"""What a tool does, as a person vouches for it, and auto-approval: buttons and a page for tools and servers.
+
+What a server claims counts for nothing until somebody confirms it here (``services.policy.rules``).
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django import forms
 from django.contrib import messages
@@ -12,15 +15,13 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 from unfold.widgets import UnfoldAdminSelectWidget
 
-from mcpregistry.admin.base import Verb, actor
+from mcpregistry.admin.base import RecordAdmin, Verb, actor
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.domain.reveal import reveal
-from mcpregistry.domain.risk import risk_of
+from mcpregistry.domain.policy.risk import risk_of
+from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Server, Tool
-from mcpregistry.services import policy
-
-if TYPE_CHECKING:
-    from mcpregistry.admin.tool import ToolAdmin
+from mcpregistry.services.definitions import behaviour
+from mcpregistry.services.policy import rules
 
 RISK_COLOURS = {"low": "success", "medium": "warning", "high": "danger"}
 WORDS = {
@@ -31,9 +32,9 @@ WORDS = {
 _CHOICES = [("", "Not known: the worst is assumed"), ("true", "Yes"), ("false", "No")]
 
 
-def behaviour(tool: Tool) -> list[dict[str, Any]]:
-    """Claim beside confirmation, for the tool's page."""
-    claimed, risk = policy.claims(tool), risk_of(tool)
+def rows_of(tool: Tool) -> list[dict[str, Any]]:
+    """A row per annotation for the tool's page: what the server claims, what was confirmed, what counts for risk."""
+    claimed, risk = behaviour.claims(tool), risk_of(tool)
     return [
         {"label": label, "help": about, "claimed": claimed.get(name), "confirmed": getattr(tool, name),
          "counts": getattr(risk, name)}
@@ -42,30 +43,30 @@ def behaviour(tool: Tool) -> list[dict[str, Any]]:
 
 
 def _confirm(request: HttpRequest, tool: Tool) -> str:
-    policy.confirm_claims(tool=tool, actor=actor(request))
+    behaviour.confirm_claims(tool=tool, actor=actor(request))
     return "What the server claims about the tool now counts, because you vouch for it."
 
 
 def unconfirmed(tool: Tool) -> bool:
-    return any(getattr(tool, name) != value for name, value in policy.claims(tool).items())
+    """Whether the server claims something that nobody has confirmed as it is claimed."""
+    return any(getattr(tool, name) != value for name, value in behaviour.claims(tool).items())
 
 
 def _auto(request: HttpRequest, row: Tool | Server) -> str:
     what: dict[str, Any] = {"tool": row} if isinstance(row, Tool) else {"server": row}
-    policy.auto_approve(actor=actor(request), **what)
-    return (
-        f"Granted calls of {reveal(str(row), 150)} run at once now, unless a rule that a person wrote says otherwise."
-    )
+    rules.auto_approve(actor=actor(request), **what)
+    return f"Granted calls of {printable(str(row), 150)} run at once now, unless a rule that a person wrote says otherwise."
 
 
 def _ask_again(request: HttpRequest, row: Tool | Server) -> str:
     what: dict[str, Any] = {"tool": row} if isinstance(row, Tool) else {"server": row}
-    policy.withdraw_auto_approval(actor=actor(request), **what)
-    return f"{reveal(str(row), 150)} is no longer approved ahead."
+    rules.withdraw_auto_approval(actor=actor(request), **what)
+    return f"{printable(str(row), 150)} is no longer approved ahead."
 
 
 def is_auto(row: Tool | Server) -> bool:
-    return bool(policy.auto_rules(tool=row) if isinstance(row, Tool) else policy.auto_rules(server=row))
+    """Whether a one-click auto-approval of this tool or server is in force."""
+    return bool(rules.auto_rules(tool=row) if isinstance(row, Tool) else rules.auto_rules(server=row))
 
 
 AUTO_VERBS = (
@@ -92,18 +93,21 @@ def _choice(name: str) -> forms.TypedChoiceField:
 
 
 class BehaviourForm(forms.Form):
+    """Three annotations, each yes, no, or not known."""
+
     read_only = _choice("read_only")
     destructive = _choice("destructive")
     open_world = _choice("open_world")
 
 
 class BehaviourPage:
-    """The view; ``admin`` gives it records and permissions."""
+    """The page behind "Say what it does"; ``admin`` gives it records and permissions."""
 
-    def __init__(self, admin: ToolAdmin) -> None:
+    def __init__(self, admin: RecordAdmin) -> None:
         self.admin = admin
 
     def __call__(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Show the form, or on a valid POST save it and go back to the tool."""
         tool = self.admin.get_object(request, object_id)
         if tool is None:
             return self.admin._get_obj_does_not_exist_redirect(request, self.admin.opts, object_id)
@@ -114,22 +118,22 @@ class BehaviourPage:
         if form.is_valid() and (done := self._save(request, tool, form)):
             return done
         context = self.admin.admin_site.each_context(request) | {
-            "title": f"What does {reveal(tool.name, 100)} do?",
+            "title": f"What does {printable(tool.name, 100)} do?",
             "opts": self.admin.opts,
             "original": tool,
             "tool": tool,
-            "behaviour": behaviour(tool),
+            "behaviour": rows_of(tool),
             "form": form,
         }
         return TemplateResponse(request, "admin/mcpregistry/behaviour.html", context)
 
     def _save(self, request: HttpRequest, tool: Tool, form: BehaviourForm) -> HttpResponse | None:
         try:
-            policy.confirm_annotations(tool=tool, actor=actor(request), **form.cleaned_data)
+            behaviour.confirm_annotations(tool=tool, actor=actor(request), **form.cleaned_data)
         except SlipsnisseError as error:
             form.add_error(None, str(error))
             return None
-        self.admin.message_user(request, f"{reveal(tool.name, 100)}: what you said counts.", messages.SUCCESS)
+        self.admin.message_user(request, f"{printable(tool.name, 100)}: what you said counts.", messages.SUCCESS)
         return HttpResponseRedirect(reverse("admin:mcpregistry_tool_change", args=[tool.pk]))
 
 

@@ -11,11 +11,11 @@ from django.http import HttpRequest
 from django.utils import timezone
 from unfold.decorators import display
 
-from mcpregistry import queries
 from mcpregistry.admin.base import ReadOnlyAdmin
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.domain.reveal import reveal
+from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Agent, Invocation, Server
+from mcpregistry.queries import audit
 from mcpregistry.templatetags.slipsnisse import milliseconds, pretty
 
 CALL_COLOURS = {
@@ -39,6 +39,8 @@ _SHORT = 4_000
 
 
 class PeriodFilter(admin.SimpleListFilter):
+    """Calls received in the last hour, day, week or month."""
+
     title = "time"
     parameter_name = "period"
 
@@ -64,6 +66,8 @@ class CallServerFilter(admin.SimpleListFilter):
 
 
 class CallAgentFilter(admin.SimpleListFilter):
+    """Calls of one agent; the choices are the agents there are, as in ``CallServerFilter``."""
+
     title = "agent"
     parameter_name = "agent"
 
@@ -76,6 +80,8 @@ class CallAgentFilter(admin.SimpleListFilter):
 
 @admin.register(Invocation)
 class InvocationAdmin(ReadOnlyAdmin):
+    """Calls, read only. Long arguments and results are cut unless the whole is asked for."""
+
     list_display = ("shown_name", "shown_state", "shown_agent", "shown_server", "duration", "error_code", "received_at")
     list_filter = ("state", PeriodFilter, CallServerFilter, CallAgentFilter, "origin")
     search_fields = ("=id", "exposed_name", "tool_name", "error_code", "=request_id")
@@ -89,7 +95,7 @@ class InvocationAdmin(ReadOnlyAdmin):
 
     @display(description="called")
     def shown_name(self, call: Invocation) -> str:
-        return reveal(call.exposed_name, 80)
+        return printable(call.exposed_name, 80)
 
     @display(description="state", label=CALL_COLOURS)
     def shown_state(self, call: Invocation) -> str:
@@ -97,19 +103,19 @@ class InvocationAdmin(ReadOnlyAdmin):
 
     @display(description="agent")
     def shown_agent(self, call: Invocation) -> str:
-        return reveal(call.agent_slug)
+        return printable(call.agent_slug)
 
     @display(description="server")
     def shown_server(self, call: Invocation) -> str:
-        return reveal(call.server_slug)
+        return printable(call.server_slug)
 
     @display(description="host")
     def shown_host(self, call: Invocation) -> str:
-        return reveal(call.host_name)
+        return printable(call.host_name)
 
     @display(description="request id")
     def shown_request(self, call: Invocation) -> str:
-        return reveal(call.request_id)
+        return printable(call.request_id)
 
     @display(description="took")
     def duration(self, call: Invocation) -> str:
@@ -123,5 +129,5 @@ class InvocationAdmin(ReadOnlyAdmin):
             "limit": max(len(row.arguments), len(row.result)) * 8 + 1 if whole else _SHORT,
             "whole": whole,
             "cut": not whole and max(len(pretty(row.arguments)), len(pretty(row.result))) > _SHORT,
-            "entries": queries.audit_of_call(row)[:100],
+            "entries": audit.audit_of_call(row)[:100],
         }

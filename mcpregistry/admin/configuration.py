@@ -12,11 +12,15 @@ from unfold.decorators import display
 
 from mcpregistry.admin.base import RecordAdmin, actor
 from mcpregistry.admin.fields import SecretField
+from mcpregistry.admin.forms import RecordForm
 from mcpregistry.models import Configuration, Credential
-from mcpregistry.services import configuration
+from mcpregistry.services.access import credentials
+from mcpregistry.services.configuration import site
 
 
-class CredentialForm(forms.ModelForm):
+class CredentialForm(RecordForm[Credential]):
+    """A credential's fields; a new one needs its value, an old one keeps it when the field is left empty."""
+
     value = SecretField(
         max_length=20_000,
         help_text="Written once and never shown again. Left empty, the stored value stays.",
@@ -39,6 +43,8 @@ class CredentialForm(forms.ModelForm):
 
 @admin.register(Credential)
 class CredentialAdmin(RecordAdmin):
+    """Named secrets. Their values go in and never come out."""
+
     form = CredentialForm
     list_display = ("name", "description", "shown_state", "updated_at")
     search_fields = ("name", "description")
@@ -52,11 +58,11 @@ class CredentialAdmin(RecordAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return ("shown_state",)
 
-    def save(self, request: HttpRequest, row: Credential, form: forms.ModelForm) -> None:
-        configuration.save_credential(credential=row, actor=actor(request), value=form.cleaned_data.get("value"))
+    def save(self, request: HttpRequest, row: Credential, form: forms.ModelForm[Credential]) -> None:
+        credentials.save_credential(credential=row, actor=actor(request), value=form.cleaned_data.get("value"))
 
     def remove(self, request: HttpRequest, row: Credential) -> None:
-        configuration.delete_credential(credential=row, actor=actor(request))
+        credentials.delete_credential(credential=row, actor=actor(request))
 
     @display(description="value", label={"stored": "success", "missing": "danger"})
     def shown_state(self, credential: Credential) -> str:
@@ -65,7 +71,7 @@ class CredentialAdmin(RecordAdmin):
 
 @admin.register(Configuration)
 class ConfigurationAdmin(RecordAdmin):
-    """One row: its list is its page."""
+    """The site's own settings: one row, so its list leads to its page."""
 
     fields = ("keep_payloads_days", "keep_calls_days", "revision")
     readonly_fields = ("revision",)
@@ -80,5 +86,5 @@ class ConfigurationAdmin(RecordAdmin):
         row = Configuration.load()
         return HttpResponseRedirect(reverse("admin:mcpregistry_configuration_change", args=[row.pk]))
 
-    def save(self, request: HttpRequest, row: Configuration, form: forms.ModelForm) -> None:
-        configuration.save_configuration(configuration=row, actor=actor(request))
+    def save(self, request: HttpRequest, row: Configuration, form: forms.ModelForm[Configuration]) -> None:
+        site.save_configuration(configuration=row, actor=actor(request))

@@ -15,6 +15,7 @@ _HEADER_NAME = re.compile(r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")  # RFC 9110 token; h
 
 
 def lines_widget(rows: int, placeholder: str) -> UnfoldAdminTextareaWidget:
+    """A text area for code-like text, without spell checking or completion."""
     attrs = {"rows": rows, "placeholder": placeholder, "class": "sn-code", "spellcheck": "false", "autocomplete": "off"}
     return UnfoldAdminTextareaWidget(attrs=attrs)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 from django import forms
 from django.core.exceptions import PermissionDenied
@@ -13,15 +12,14 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminTextInputWidget
 
-from mcpregistry.admin.base import actor
+from mcpregistry.admin.base import RecordAdmin, actor
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.services import access
-
-if TYPE_CHECKING:
-    from mcpregistry.admin.access import AgentAdmin
+from mcpregistry.services.access import tokens
 
 
 class IssueForm(forms.Form):
+    """What the token is for, and for how many days."""
+
     name = forms.CharField(
         max_length=200,
         help_text="What it is for, e.g. the program and machine that will hold it.",
@@ -30,7 +28,7 @@ class IssueForm(forms.Form):
     days = forms.IntegerField(
         min_value=1,
         max_value=3650,
-        initial=access.DEFAULT_LIFE.days,
+        initial=tokens.DEFAULT_LIFE.days,
         label="Valid for",
         help_text="Days until it stops working by itself.",
         widget=UnfoldAdminIntegerFieldWidget,
@@ -38,12 +36,13 @@ class IssueForm(forms.Form):
 
 
 class IssueTokenPage:
-    """The view; ``admin`` gives it records and permissions."""
+    """The page behind "Issue token"; ``admin`` gives it records and permissions."""
 
-    def __init__(self, admin: AgentAdmin) -> None:
+    def __init__(self, admin: RecordAdmin) -> None:
         self.admin = admin
 
     def __call__(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Show the form, or on a valid POST the new token, once and uncached."""
         agent = self.admin.get_object(request, object_id)
         if agent is None:
             return self.admin._get_obj_does_not_exist_redirect(request, self.admin.opts, object_id)
@@ -59,7 +58,7 @@ class IssueTokenPage:
         }
         if form.is_valid():
             try:
-                context["token"], context["issued"] = access.issue_token(
+                context["token"], context["issued"] = tokens.issue_token(
                     name=form.cleaned_data["name"],
                     actor=actor(request),
                     agent=agent,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
@@ -16,24 +16,22 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
 
-from mcpregistry.admin.base import actor
+from mcpregistry.admin.base import RecordAdmin, actor
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.domain.reveal import reveal
+from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Server
 from mcpregistry.models.server import Transport
-from mcpregistry.services import servers
-
-if TYPE_CHECKING:
-    from mcpregistry.admin.server import ServerAdmin
+from mcpregistry.services.servers import lifecycle
 
 
 class LaunchPage:
-    """The view; ``admin`` gives it records and permissions."""
+    """The page behind "Confirm launch"; ``admin`` gives it records and permissions."""
 
-    def __init__(self, admin: ServerAdmin) -> None:
+    def __init__(self, admin: RecordAdmin) -> None:
         self.admin = admin
 
     def __call__(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Show what would run or be reached; a POST confirms exactly what was shown."""
         server = self.admin.get_object(request, object_id)
         if server is None:
             return self.admin._get_obj_does_not_exist_redirect(request, self.admin.opts, object_id)
@@ -44,7 +42,7 @@ class LaunchPage:
     def _confirm(self, request: HttpRequest, server: Server) -> HttpResponse:
         who = actor(request)
         try:
-            servers.confirm_launch(
+            lifecycle.confirm_launch(
                 server=server, actor=who, launch_hash=request.POST.get("launch", ""), user=request.user
             )
         except SlipsnisseError as error:
@@ -55,7 +53,7 @@ class LaunchPage:
 
     def _show(self, request: HttpRequest, server: Server, refusal: str = "") -> HttpResponse:
         context = self.admin.admin_site.each_context(request) | {
-            "title": f"Confirm the launch of {reveal(server.slug)}",
+            "title": f"Confirm the launch of {printable(server.slug)}",
             "opts": self.admin.opts,
             "server": server,
             "original": server,

@@ -16,27 +16,30 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 
 from mcpregistry.admin.base import ReadOnlyAdmin, RecordAdmin, Verb, actor
 from mcpregistry.admin.fields import SecretField, WordsField
+from mcpregistry.admin.forms import RecordForm
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.notices import TITLES, Event
-from mcpregistry.domain.reveal import reveal
+from mcpregistry.domain.notifications.events import TITLES, Event
+from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Channel, Delivery, SlackIdentity
-from mcpregistry.services import notifications
+from mcpregistry.services.notifications import outbox
 
 STATE_COLOURS = {"sent": "success", "waiting": "info", "failed": "warning", "given up": "danger"}
 _EVENTS = [(event.value, TITLES[event]) for event in Event if event is not Event.TEST]
 
 
 def _test(request: HttpRequest, channel: Channel) -> str:
-    notifications.send_test(channel=channel, actor=actor(request))
+    outbox.send_test(channel=channel, actor=actor(request))
     return "A test message is on its way. Under Deliveries you see in a moment how it went."
 
 
 def _redeliver(request: HttpRequest, delivery: Delivery) -> str:
-    notifications.redeliver(delivery=delivery, actor=actor(request))
+    outbox.redeliver(delivery=delivery, actor=actor(request))
     return "It is sent once more, with the same id."
 
 
-class ChannelForm(forms.ModelForm):
+class ChannelForm(RecordForm[Channel]):
+    """A channel's fields; its secrets are written and never shown."""
+
     url = forms.CharField(
         label="URL", required=False, max_length=2_000, widget=UnfoldAdminTextInputWidget(attrs={"class": "sn-code"}),
         help_text="Of the webhook; for Slack the Web API, empty means https://slack.com/api. Stored sealed.",
@@ -65,6 +68,7 @@ class ChannelForm(forms.ModelForm):
             self.fields["url"].initial = _stored_url(self.instance)
 
     def access(self) -> dict[str, str]:
+        """What the form says of the sealed ``access``; an empty secret keeps the stored one."""
         return {name: self.cleaned_data.get(name) or "" for name in ("url", "signing", "token")}
 
 
@@ -77,6 +81,8 @@ def _stored_url(channel: Channel) -> str:
 
 @admin.register(Channel)
 class ChannelAdmin(RecordAdmin):
+    """Channels; the page hides the fields of other kinds (``channel_form.js``)."""
+
     form = ChannelForm
     list_display = ("name", "kind", "enabled", "goes_to", "shown_filters", "open_count", "last_sent")
     list_filter = ("kind", "enabled")
@@ -122,19 +128,19 @@ class ChannelAdmin(RecordAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return ("goes_to", "shown_filters", "interactions")
 
-    def save(self, request: HttpRequest, row: Channel, form: forms.ModelForm) -> None:
-        notifications.save_channel(
+    def save(self, request: HttpRequest, row: Channel, form: forms.ModelForm[Channel]) -> None:
+        outbox.save_channel(
             channel=row, actor=actor(request), access=form.access(), servers=form.cleaned_data["servers"],  # type: ignore[attr-defined]
             rules=form.cleaned_data["rules"],
         )  # fmt: skip
 
     def remove(self, request: HttpRequest, row: Channel) -> None:
-        notifications.delete_channel(channel=row, actor=actor(request))
+        outbox.delete_channel(channel=row, actor=actor(request))
 
     @display(description="goes to")
     def goes_to(self, channel: Channel) -> str:
         try:
-            return reveal(channel.origin, 200)
+            return printable(channel.origin, 200)
         except ConfigInvalid:
             return "its address cannot be opened: enter it anew"
 
@@ -151,7 +157,7 @@ class ChannelAdmin(RecordAdmin):
         parts += [f"{channel.get_minimum_risk_display()} risk and above"] if channel.minimum_risk > 1 else []
         parts += [f"servers {', '.join(server.slug for server in channel.servers.all())}"] * bool(channel.servers.all())
         parts += [f"rules {', '.join(rule.name for rule in channel.rules.all())}"] * bool(channel.rules.all())
-        return reveal("; ".join(parts), 300)
+        return printable("; ".join(parts), 300)
 
     @display(description="not yet arrived", ordering="owed")
     def open_count(self, channel: Any) -> int:
@@ -164,6 +170,8 @@ class ChannelAdmin(RecordAdmin):
 
 @admin.register(Delivery)
 class DeliveryAdmin(ReadOnlyAdmin):
+    """The outbox: what each channel was or will be told, and how often it was tried."""
+
     list_display = ("created_at", "channel", "event", "shown_state", "attempts", "response_code", "error", "next_at")
     list_filter = ("state", "event", "channel")
     list_select_related = ("channel",)
@@ -185,17 +193,17 @@ class DeliveryAdmin(ReadOnlyAdmin):
 
     @display(description="error")
     def error(self, delivery: Delivery) -> str:
-        return reveal(delivery.last_error, 300)
+        return printable(delivery.last_error, 300)
 
     @display(description="what is told")
     def shown_body(self, delivery: Delivery) -> str:
-        return reveal(json.dumps(delivery.facts, indent=1, ensure_ascii=False))
+        return printable(json.dumps(delivery.facts, indent=1, ensure_ascii=False))
 
     @admin.action(description="Send the selected messages again", permissions=["redeliver"])
     def redeliver_selected(self, request: HttpRequest, queryset: QuerySet[Delivery]) -> None:
         ended = list(queryset.filter(next_at=None))
         for delivery in ended:
-            notifications.redeliver(delivery=delivery, actor=actor(request))
+            outbox.redeliver(delivery=delivery, actor=actor(request))
         self.message_user(request, f"{len(ended)} message{'' if len(ended) == 1 else 's'} sent again.")
 
     def has_redeliver_permission(self, request: HttpRequest) -> bool:
@@ -204,14 +212,16 @@ class DeliveryAdmin(ReadOnlyAdmin):
 
 @admin.register(SlackIdentity)
 class SlackIdentityAdmin(RecordAdmin):
+    """Which Slack account belongs to which person here."""
+
     list_display = ("user", "member", "team")
     list_select_related = ("user",)
     search_fields = ("user__username", "member", "team")
     autocomplete_fields = ("user",)
     fields = ("user", ("team", "member"))
 
-    def save(self, request: HttpRequest, row: SlackIdentity, form: forms.ModelForm) -> None:
-        notifications.save_slack_identity(identity=row, actor=actor(request))
+    def save(self, request: HttpRequest, row: SlackIdentity, form: forms.ModelForm[SlackIdentity]) -> None:
+        outbox.save_slack_identity(identity=row, actor=actor(request))
 
     def remove(self, request: HttpRequest, row: SlackIdentity) -> None:
-        notifications.delete_slack_identity(identity=row, actor=actor(request))
+        outbox.delete_slack_identity(identity=row, actor=actor(request))

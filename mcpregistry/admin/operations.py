@@ -10,7 +10,7 @@ from unfold.decorators import display
 
 from mcpregistry.admin.base import ReadOnlyAdmin
 from mcpregistry.admin.tool import ServerFilter
-from mcpregistry.domain.reveal import reveal
+from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Connection, ServerEvent, ServerTest
 from mcpregistry.templatetags.slipsnisse import milliseconds
 
@@ -20,6 +20,8 @@ VERDICT_COLOURS = {"passed": "success", "failed": "danger", "running": "info", "
 
 @admin.register(Connection)
 class ConnectionAdmin(ReadOnlyAdmin):
+    """Live connections, one row per process and server, as that process last reported it."""
+
     list_display = ("server", "process", "shown_state", "since", "seen_at", "protocol_era", "pid")
     list_filter = ("state", ServerFilter)
     list_select_related = ("server",)
@@ -32,15 +34,17 @@ class ConnectionAdmin(ReadOnlyAdmin):
 
     @display(description="last error")
     def error(self, connection: Connection) -> str:
-        return reveal(connection.last_error)
+        return printable(connection.last_error)
 
     @display(description="stderr")
     def stderr(self, connection: Connection) -> str:
-        return reveal(connection.stderr_tail, 64 * 1024)
+        return printable(connection.stderr_tail, 64 * 1024)
 
 
 @admin.register(ServerTest)
 class ServerTestAdmin(ReadOnlyAdmin):
+    """Tests of servers with their verdict, times and stderr."""
+
     list_display = ("server", "shown_verdict", "requested_at", "took", "tool_count", "error_code", "requested_by")
     list_filter = ("verdict", ServerFilter)
     list_select_related = ("server", "requested_by")
@@ -62,23 +66,25 @@ class ServerTestAdmin(ReadOnlyAdmin):
 
     @display(description="steps")
     def steps(self, test: ServerTest) -> str:
-        return ", ".join(f"{reveal(step, 40)} {milliseconds(took)}" for step, took in test.timings.items())
+        return ", ".join(f"{printable(step, 40)} {milliseconds(took)}" for step, took in test.timings.items())
 
     @display(description="called")
     def called(self, test: ServerTest) -> str:
-        return reveal(test.call_tool)
+        return printable(test.call_tool)
 
     @display(description="error")
     def shown_error(self, test: ServerTest) -> str:
-        return reveal(test.error)
+        return printable(test.error)
 
     @display(description="stderr")
     def stderr(self, test: ServerTest) -> str:
-        return reveal(test.stderr_tail, 64 * 1024)
+        return printable(test.stderr_tail, 64 * 1024)
 
 
 @admin.register(ServerEvent)
 class ServerEventAdmin(ReadOnlyAdmin):
+    """What happened to servers, newest first."""
+
     list_display = ("at", "server", "kind", "shown_message", "process")
     list_filter = (ServerFilter,)
     list_select_related = ("server",)
@@ -87,11 +93,11 @@ class ServerEventAdmin(ReadOnlyAdmin):
 
     @display(description="message")
     def shown_message(self, event: ServerEvent) -> str:
-        return reveal(event.message, 120)
+        return printable(event.message, 120)
 
     @display(description="message")
     def whole_message(self, event: ServerEvent) -> str:
-        return reveal(event.message)
+        return printable(event.message)
 
     def get_list_display_links(self, request: HttpRequest, list_display: Any) -> Any:
         return ("at",)

@@ -14,20 +14,23 @@ from unfold.decorators import display
 
 from mcpregistry.admin.base import ReadOnlyAdmin, RecordAdmin, Verb, actor
 from mcpregistry.admin.fields import lines_widget
+from mcpregistry.admin.forms import RecordForm
 from mcpregistry.admin.try_rule import TryRulePage
 from mcpregistry.admin.why import WhyPage
-from mcpregistry.domain.canonical import canonical
-from mcpregistry.domain.conditions import ConditionInvalid
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.domain.reveal import reveal
+from mcpregistry.domain.policy.conditions import ConditionInvalid
+from mcpregistry.domain.text.canonical import canonical
+from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Permit, PolicyRule
-from mcpregistry.services import permits, policy
+from mcpregistry.services.policy import permits, rules
 
 OUTCOME_COLOURS = {"allow": "success", "ask": "warning", "deny": "danger"}
 FAILURES_SHOWN = 10
 
 
-class PolicyRuleForm(forms.ModelForm):
+class PolicyRuleForm(RecordForm[PolicyRule]):
+    """A rule's fields; ``clean`` asks the service, so that a refusal stands at its field."""
+
     class Meta:
         model = PolicyRule
         fields = "__all__"
@@ -45,7 +48,7 @@ class PolicyRuleForm(forms.ModelForm):
         cleaned = super().clean() or {}
         if not self.errors:
             try:
-                policy.check_rule(_with(PolicyRule(pk=self.instance.pk), cleaned))
+                rules.check_rule(_with(PolicyRule(pk=self.instance.pk), cleaned))
             except SlipsnisseError as error:
                 broken = isinstance(error, ConditionInvalid)
                 self.add_error("condition" if broken else None, str(error))
@@ -59,12 +62,14 @@ def _with(rule: PolicyRule, values: dict[str, Any]) -> PolicyRule:
 
 
 def _switch(request: HttpRequest, rule: PolicyRule, enabled: bool) -> str:
-    policy.switch_rule(rule=rule, enabled=enabled, actor=actor(request))
-    return f"The rule '{reveal(rule.name, 200)}' {'counts' if enabled else 'no longer counts'}, in every process within a second."
+    rules.switch_rule(rule=rule, enabled=enabled, actor=actor(request))
+    return f"The rule '{printable(rule.name, 200)}' {'counts' if enabled else 'no longer counts'}, in every process within a second."
 
 
 @admin.register(PolicyRule)
 class PolicyRuleAdmin(RecordAdmin):
+    """Policy rules, with pages to try one on past calls and to ask why a call would be decided so."""
+
     form = PolicyRuleForm
     list_display = ("name", "shown_outcome", "priority", "about", "shown_condition", "enabled")
     list_filter = ("outcome", "enabled", "server", "agent")
@@ -79,7 +84,7 @@ class PolicyRuleAdmin(RecordAdmin):
         ("Which calls", {"fields": (("server", "tool"), ("agent", "endpoint"), "expert", "condition")}),
         (
             "When it asks",
-            {"fields": (("approvers", "quorum"), ("decide_seconds", "execute_seconds"),
+            {"fields": (("approvers", "quorum"), ("decide_seconds", "execute_seconds"), "refusal_seconds",
                         "requester_may_confirm", "run_if_caller_left")},
         ),
         ("Note", {"fields": ("note",)}),
@@ -109,7 +114,7 @@ class PolicyRuleAdmin(RecordAdmin):
         if request.method != "POST" or not self.has_add_permission(request):
             return back
         try:
-            added = policy.add_starter_rules(actor=actor(request))
+            added = rules.add_starter_rules(actor=actor(request))
         except SlipsnisseError as error:
             return self._refused(request, error, back.url)
         self.message_user(
@@ -123,14 +128,14 @@ class PolicyRuleAdmin(RecordAdmin):
             field.widget.attrs |= {"rows": 4, "spellcheck": "false", "autocomplete": "off"}
         return field
 
-    def save(self, request: HttpRequest, row: PolicyRule, form: forms.ModelForm) -> None:
-        policy.save_rule(rule=row, actor=actor(request))
+    def save(self, request: HttpRequest, row: PolicyRule, form: forms.ModelForm[PolicyRule]) -> None:
+        rules.save_rule(rule=row, actor=actor(request))
 
     def remove(self, request: HttpRequest, row: PolicyRule) -> None:
-        policy.delete_rule(rule=row, actor=actor(request))
+        rules.delete_rule(rule=row, actor=actor(request))
 
     def overview(self, request: HttpRequest, row: PolicyRule) -> dict[str, Any]:
-        return {"rule": row, "failures": policy.failures(row)[:FAILURES_SHOWN]}
+        return {"rule": row, "failures": rules.failures(row)[:FAILURES_SHOWN]}
 
     @display(description="outcome", ordering="outcome", label=OUTCOME_COLOURS)
     def shown_outcome(self, rule: PolicyRule) -> str:
@@ -139,11 +144,11 @@ class PolicyRuleAdmin(RecordAdmin):
     @display(description="about")
     def about(self, rule: PolicyRule) -> str:
         scope = [str(each) for each in (rule.tool or rule.server, rule.agent, rule.endpoint, rule.expert) if each]
-        return reveal(", ".join(scope), 120) or "every call"
+        return printable(", ".join(scope), 120) or "every call"
 
     @display(description="condition")
     def shown_condition(self, rule: PolicyRule) -> str:
-        return reveal(" ".join(rule.condition.split()), 90) or "always"
+        return printable(" ".join(rule.condition.split()), 90) or "always"
 
     @admin.action(description="Switch the selected rules on", permissions=["change"])
     def enable_selected(self, request: HttpRequest, queryset: QuerySet[PolicyRule]) -> None:
@@ -158,10 +163,12 @@ class PolicyRuleAdmin(RecordAdmin):
             try:
                 self.message_user(request, _switch(request, rule, enabled), messages.SUCCESS)
             except SlipsnisseError as error:
-                self.message_user(request, f"{reveal(rule.name, 200)}: {error}", messages.ERROR)
+                self.message_user(request, f"{printable(rule.name, 200)}: {error}", messages.ERROR)
 
 
 class UsableFilter(admin.SimpleListFilter):
+    """Permits that may still be used, or the others."""
+
     title = "may still be used"
     parameter_name = "usable"
 
@@ -211,12 +218,12 @@ class PermitAdmin(ReadOnlyAdmin):
 
     @display(description="tool", ordering="tool__name")
     def shown_tool(self, permit: Permit) -> str:
-        return reveal(str(permit.tool), 120)
+        return printable(str(permit.tool), 120)
 
     @display(description="only with")
     def shown_pins(self, permit: Permit) -> str:
         pins = ", ".join(f"{name} = {canonical(value)}" for name, value in permit.argument_pins.items())
-        return reveal(pins, 200) or "any arguments"
+        return printable(pins, 200) or "any arguments"
 
     @display(description="state", label={"usable": "success", "ended": ""})
     def shown_state(self, permit: Permit) -> str:

@@ -13,17 +13,18 @@ from django.urls import URLPattern, path
 from django.utils import timezone
 from unfold.decorators import display
 
-from mcpregistry import queries
 from mcpregistry.admin.base import RecordAdmin, Verb, actor
 from mcpregistry.admin.behaviour import AUTO_VERBS
 from mcpregistry.admin.launch import LaunchPage
 from mcpregistry.admin.server_form import ServerForm
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.domain.reveal import reveal
+from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Server
 from mcpregistry.models.server import Lifecycle
-from mcpregistry.services import definitions, health, servers
-from mcpregistry.services.wakeups import NO_BROKER
+from mcpregistry.queries import calls, servers
+from mcpregistry.services.configuration.dispatch import NO_BROKER
+from mcpregistry.services.definitions import decisions
+from mcpregistry.services.servers import checks, lifecycle
 from mcpregistry.templatetags.slipsnisse import percent
 
 STATE_COLOURS = {
@@ -37,45 +38,49 @@ STATE_COLOURS = {
 
 
 def is_active(server: Server) -> bool:
+    """For verbs that need a confirmed, enabled server."""
     return server.lifecycle == Lifecycle.ACTIVE
 
 
 def is_draft(server: Server) -> bool:
+    """For the verb that confirms a launch."""
     return server.lifecycle == Lifecycle.DRAFT
 
 
 def _test(request: HttpRequest, server: Server) -> str:
-    test = health.request_test(server=server, actor=actor(request), user=request.user)  # type: ignore[arg-type]
+    test = checks.request_test(server=server, actor=actor(request), user=request.user)  # type: ignore[arg-type]
     return f"The test waits. {test.error}" if test.error else "The test starts. Its verdict appears below in a moment."
 
 
 def _refresh(request: HttpRequest, server: Server) -> str:
-    sent = health.request_refresh(server=server, actor=actor(request))
+    sent = checks.request_refresh(server=server, actor=actor(request))
     return "The tools are being read anew." if sent else f"The tools are read later. {NO_BROKER}"
 
 
 def _reconnect(request: HttpRequest, server: Server) -> str:
-    health.request_reconnect(server=server, actor=actor(request))
+    checks.request_reconnect(server=server, actor=actor(request))
     return "Every process drops its connection; the next call opens a new one."
 
 
 def _enable(request: HttpRequest, server: Server) -> str:
-    if is_active(servers.enable_server(server=server, actor=actor(request))):
+    if is_active(lifecycle.enable_server(server=server, actor=actor(request))):
         return "The server is active again."
     return "The server is a draft again, because its launch has changed since it was confirmed. Confirm it next."
 
 
 def _disable(request: HttpRequest, server: Server) -> str:
-    servers.disable_server(server=server, actor=actor(request))
+    lifecycle.disable_server(server=server, actor=actor(request))
     return "The server is disabled; its tools leave every list within a second."
 
 
 def _approve_all(request: HttpRequest, server: Server) -> str:
-    count = definitions.approve_waiting(server=server, actor=actor(request), user=request.user)
+    count = decisions.approve_waiting(server=server, actor=actor(request), user=request.user)
     return f"{count} definition{'' if count == 1 else 's'} approved."
 
 
 class StateFilter(admin.SimpleListFilter):
+    """Active servers by what checks have seen; the same words as ``queries.calls.server_state``."""
+
     title = "state"
     parameter_name = "state"
 
@@ -97,6 +102,8 @@ class StateFilter(admin.SimpleListFilter):
 
 @admin.register(Server)
 class ServerAdmin(RecordAdmin):
+    """Servers: their settings, state, tests, events, and the buttons that people press on them."""
+
     form = ServerForm
     list_display = (
         "title_and_slug", "shown_state", "transport", "tool_count", "last_ok_at", "calls_24h", "error_rate",
@@ -119,7 +126,7 @@ class ServerAdmin(RecordAdmin):
             {
                 "fields": (
                     ("connect_timeout", "request_timeout", "idle_timeout"),
-                    ("max_message_bytes", "max_concurrency"),
+                    ("max_message_bytes", "max_concurrency", "max_tools"),
                 ),
                 "classes": ("collapse",),
             },
@@ -145,12 +152,12 @@ class ServerAdmin(RecordAdmin):
     class Media:
         js = ("mcpregistry/server_form.js",)
 
-    def save(self, request: HttpRequest, row: Server, form: ModelForm) -> None:
+    def save(self, request: HttpRequest, row: Server, form: ModelForm[Server]) -> None:
         row.source = row.source or "admin"
-        servers.save_server(server=row, actor=actor(request))
+        lifecycle.save_server(server=row, actor=actor(request))
 
     def remove(self, request: HttpRequest, row: Server) -> None:
-        servers.delete_server(server=row, actor=actor(request))
+        lifecycle.delete_server(server=row, actor=actor(request))
 
     def get_urls(self) -> list[URLPattern]:
         page = self.admin_site.admin_view(LaunchPage(self))
@@ -165,18 +172,18 @@ class ServerAdmin(RecordAdmin):
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         """The calls of the servers on this page, in one query for all of them."""
         page = super().get_changelist_instance(request)
-        counts = queries.call_counts([server.slug for server in page.result_list], now=timezone.now())
+        counts = calls.call_counts([server.slug for server in page.result_list], now=timezone.now())
         for server in page.result_list:
-            server.recent = counts.get(server.slug, queries.CallFigures())
+            server.recent = counts.get(server.slug, calls.CallFigures())
         return page
 
     @display(description="server", ordering="slug", header=True)
     def title_and_slug(self, server: Server) -> list[str]:
-        return [reveal(server.title, 80), server.slug if server.name else ""]
+        return [printable(server.title, 80), server.slug if server.name else ""]
 
     @display(description="state", label=STATE_COLOURS)
     def shown_state(self, server: Server) -> str:
-        return queries.server_state(server)
+        return servers.server_state(server)
 
     @display(description="tools", ordering="tool_count")
     def tool_count(self, server: Server) -> int:
@@ -231,15 +238,15 @@ class ServerAdmin(RecordAdmin):
     def overview(self, request: HttpRequest, row: Server) -> dict[str, Any]:
         return {
             "server": row,
-            "state": queries.server_state(row),
-            "state_colour": STATE_COLOURS[queries.server_state(row)],
-            "figures": queries.call_figures(now=timezone.now(), server=row),
+            "state": servers.server_state(row),
+            "state_colour": STATE_COLOURS[servers.server_state(row)],
+            "figures": calls.call_figures(now=timezone.now(), server=row),
             "tools": row.tools.select_related("pinned", "latest")[:200],
             "connections": row.connections.all()[:20],
             "stderr": _stderr(row),
             "tests": row.tests.select_related("requested_by")[:5],
             "events": row.events.all()[:10],
-            "calls": queries.latest_calls(server=row),
+            "calls": calls.latest_calls(server=row),
             "problem": _problem(row),
         }
 

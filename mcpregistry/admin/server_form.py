@@ -5,22 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from django import forms
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from mcpregistry.admin.fields import MASK, SecretsField, WordsField
+from mcpregistry.admin.forms import RecordForm
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.launch import check_command, check_env, check_networks, check_pairs, check_url
+from mcpregistry.domain.servers.launch import check_command, check_env, check_networks, check_pairs, check_url
 from mcpregistry.models import Server
 from mcpregistry.models.server import Transport
-from mcpregistry.services.servers import SCHEMES
+from mcpregistry.services.servers.lifecycle import SCHEMES
 
 # What belongs to one kind of transport only; the page hides the rest, and saving empties it.
 LOCAL: dict[str, Callable[[], Any]] = {"command": list, "cwd": str, "env": dict}
 REMOTE: dict[str, Callable[[], Any]] = {"url": str, "headers": dict, "allowed_networks": list}
 
 
-class ServerForm(forms.ModelForm):
+class ServerForm(RecordForm[Server]):
+    """A server's fields. Those of the other kind of transport are emptied; sealed values are never shown."""
+
     command = WordsField(
         placeholder="uvx\nmcp-server-time",
         help_text='Program and arguments, one word per line, or a JSON list such as ["uvx", "mcp-server-time"]. '
@@ -73,6 +75,7 @@ class ServerForm(forms.ModelForm):
             return {}
 
     def clean(self) -> dict[str, Any]:
+        """Empty the fields of the other kind of transport."""
         data = super().clean() or {}
         others = REMOTE if data.get("transport") == Transport.STDIO else LOCAL
         for name, empty in others.items():

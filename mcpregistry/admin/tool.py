@@ -12,15 +12,15 @@ from django.http import HttpRequest
 from django.urls import URLPattern, path
 from unfold.decorators import display
 
-from mcpregistry import queries
 from mcpregistry.admin.base import ReadOnlyAdmin, RecordAdmin, Verb, actor
-from mcpregistry.admin.behaviour import RISK_COLOURS, TOOL_VERBS, BehaviourPage, behaviour
+from mcpregistry.admin.behaviour import RISK_COLOURS, TOOL_VERBS, BehaviourPage, rows_of
+from mcpregistry.domain.definitions.diff import rewordings
 from mcpregistry.domain.errors import Conflict, SlipsnisseError
-from mcpregistry.domain.reveal import reveal
-from mcpregistry.domain.risk import risk_of
-from mcpregistry.domain.wording import rewordings
+from mcpregistry.domain.policy.risk import risk_of
+from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Definition, Server, Tool
-from mcpregistry.services import definitions
+from mcpregistry.queries import definitions
+from mcpregistry.services.definitions import decisions
 
 STATUS_COLOURS = {
     "approved": "success",
@@ -34,6 +34,7 @@ _VERSIONS_SHOWN = 20
 
 
 def status(tool: Tool) -> str:
+    """The tool's status, or "disabled" for an approved tool that is switched off."""
     return "disabled" if not tool.enabled and tool.status == "approved" else tool.status
 
 
@@ -46,25 +47,25 @@ def _newest(request: HttpRequest, tool: Tool) -> Definition:
 
 
 def _approve(request: HttpRequest, tool: Tool) -> str:
-    definitions.approve(definition=_newest(request, tool), actor=actor(request), user=request.user)
-    return f"{reveal(tool.name, 100)} is approved: exactly this definition is served."
+    decisions.approve(definition=_newest(request, tool), actor=actor(request), user=request.user)
+    return f"{printable(tool.name, 100)} is approved: exactly this definition is served."
 
 
 def _reject(request: HttpRequest, tool: Tool) -> str:
-    definitions.reject(definition=_newest(request, tool), actor=actor(request), user=request.user)
-    return f"{reveal(tool.name, 100)} is rejected: this definition is never served."
+    decisions.reject(definition=_newest(request, tool), actor=actor(request), user=request.user)
+    return f"{printable(tool.name, 100)} is rejected: this definition is never served."
 
 
 def _revert(request: HttpRequest, tool: Tool) -> str:
-    definitions.revert(definition=_newest(request, tool), actor=actor(request), user=request.user)
-    return f"{reveal(tool.name, 100)} keeps its earlier text and serves again as soon as the server offers that."
+    decisions.revert(definition=_newest(request, tool), actor=actor(request), user=request.user)
+    return f"{printable(tool.name, 100)} keeps its earlier text and serves again as soon as the server offers that."
 
 
 def _switch(enabled: bool) -> Callable[[HttpRequest, Tool], str]:
     def run(request: HttpRequest, tool: Tool) -> str:
         tool.enabled = enabled
-        definitions.save_tool(tool=tool, actor=actor(request))
-        return f"{reveal(tool.name, 100)} is {'enabled' if enabled else 'disabled: no agent sees it'}."
+        decisions.save_tool(tool=tool, actor=actor(request))
+        return f"{printable(tool.name, 100)} is {'enabled' if enabled else 'disabled: no agent sees it'}."
 
     return run
 
@@ -73,6 +74,8 @@ _enable, _disable = _switch(True), _switch(False)
 
 
 class StatusFilter(admin.SimpleListFilter):
+    """Tools by status."""
+
     title = "status"
     parameter_name = "status"
 
@@ -88,10 +91,12 @@ class StatusFilter(admin.SimpleListFilter):
         ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Tool]) -> QuerySet[Tool]:
-        return queries.with_status(queryset, self.value() or "")
+        return definitions.with_status(queryset, self.value() or "")
 
 
 class ServerFilter(admin.SimpleListFilter):
+    """Rows of one server; the choices are the servers there are."""
+
     title = "server"
     parameter_name = "server"
 
@@ -104,6 +109,8 @@ class ServerFilter(admin.SimpleListFilter):
 
 @admin.register(Tool)
 class ToolAdmin(RecordAdmin):
+    """Tools: what changed in their definition, and the decision on it."""
+
     list_display = ("shown_name", "server", "shown_status", "summary", "enabled", "last_seen_at")
     list_filter = (StatusFilter, ServerFilter, "enabled", "idempotent")
     list_select_related = ("server", "pinned", "latest")
@@ -138,12 +145,12 @@ class ToolAdmin(RecordAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
-    def save(self, request: HttpRequest, row: Tool, form: ModelForm) -> None:
-        definitions.save_tool(tool=row, actor=actor(request))
+    def save(self, request: HttpRequest, row: Tool, form: ModelForm[Tool]) -> None:
+        decisions.save_tool(tool=row, actor=actor(request))
 
     @display(description="tool", ordering="name")
     def shown_name(self, tool: Tool) -> str:
-        return reveal(tool.name, 80)
+        return printable(tool.name, 80)
 
     @display(description="status", label=STATUS_COLOURS)
     def shown_status(self, tool: Tool) -> str:
@@ -152,7 +159,7 @@ class ToolAdmin(RecordAdmin):
     @display(description="what it says it does")
     def summary(self, tool: Tool) -> str:
         definition = tool.latest or tool.pinned
-        return reveal(" ".join(definition.description[:400].split()), 110) if definition else ""
+        return printable(" ".join(definition.description[:400].split()), 110) if definition else ""
 
     @admin.action(description="Approve the newest definitions", permissions=["approve"])
     def approve_selected(self, request: HttpRequest, queryset: QuerySet[Tool]) -> None:
@@ -177,7 +184,7 @@ class ToolAdmin(RecordAdmin):
                 run(request, tool)
                 done += 1
             except SlipsnisseError as error:
-                self.message_user(request, f"{reveal(str(tool), 200)}: {error}", messages.ERROR)
+                self.message_user(request, f"{printable(str(tool), 200)}: {error}", messages.ERROR)
         self.message_user(request, f"{done} tool{'' if done == 1 else 's'} done.", messages.SUCCESS)
 
     def has_approve_permission(self, request: HttpRequest) -> bool:
@@ -188,7 +195,7 @@ class ToolAdmin(RecordAdmin):
         new = row.latest.data if row.latest else {}
         return {
             "tool": row,
-            "behaviour": behaviour(row),
+            "behaviour": rows_of(row),
             "risk": risk_of(row).level.value,
             "risk_colour": RISK_COLOURS[risk_of(row).level],
             "status": status(row),
@@ -196,7 +203,7 @@ class ToolAdmin(RecordAdmin):
             "newest": row.latest,
             "newest_data": new,
             "changes": rewordings(old, new) if row.pinned_id and row.pinned_id != row.latest_id else [],
-            "versions": queries.decided_definitions(row)[:_VERSIONS_SHOWN],
+            "versions": definitions.decided_definitions(row)[:_VERSIONS_SHOWN],
         }
 
 
@@ -214,7 +221,7 @@ class DefinitionAdmin(ReadOnlyAdmin):
 
     @display(description="tool")
     def shown_tool(self, definition: Definition) -> str:
-        return reveal(str(definition.tool), 100)
+        return printable(str(definition.tool), 100)
 
     @display(description="hash")
     def short_hash(self, definition: Definition) -> str:

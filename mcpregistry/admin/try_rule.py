@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django import forms
 from django.core.exceptions import PermissionDenied
@@ -16,16 +16,14 @@ from unfold.widgets import (
     UnfoldAdminTextInputWidget,
 )
 
-from mcpregistry.domain.conditions import LONGEST, ConditionInvalid
+from mcpregistry.admin.base import RecordAdmin
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.domain.policy import Outcome
+from mcpregistry.domain.policy.conditions import LONGEST, ConditionInvalid
+from mcpregistry.domain.policy.decision import Outcome
 from mcpregistry.models import Agent, Endpoint, PolicyRule, Server
-from mcpregistry.services import policy
-from mcpregistry.services.drafts import fill
-from mcpregistry.services.replay import Report, replay
-
-if TYPE_CHECKING:
-    from mcpregistry.admin.policy import PolicyRuleAdmin
+from mcpregistry.services.policy import rules
+from mcpregistry.services.policy.drafts import fill
+from mcpregistry.services.policy.replay import Report, replay
 
 MOST = 20_000  # calls that one page looks at
 _TOOLS_SHOWN = 50
@@ -54,22 +52,23 @@ class TryForm(forms.Form):
     )  # fmt: skip
 
     def draft(self, rule: PolicyRule) -> PolicyRule:
-        """The rule changed as the form says. Raises SlipsnisseError."""
+        """The rule changed as the form says, unsaved. Raises ``SlipsnisseError`` for a rule that cannot be used."""
         said = self.cleaned_data
         scope = {name: str(said[name]) if said[name] else None for name in ("server", "agent", "endpoint")}
         plain = {name: said[name] for name in ("outcome", "priority", "tool", "condition")}
         draft = fill(rule, plain | scope)
-        policy.check_rule(draft)
+        rules.check_rule(draft)
         return draft
 
 
 class TryRulePage:
-    """The view; ``admin`` gives it records and permissions."""
+    """The page behind "Try it on past calls"; ``admin`` gives it records and permissions."""
 
-    def __init__(self, admin: PolicyRuleAdmin) -> None:
+    def __init__(self, admin: RecordAdmin) -> None:
         self.admin = admin
 
     def __call__(self, request: HttpRequest, object_id: int | None = None) -> HttpResponse:
+        """Show the form, and on a valid POST what the draft would have decided."""
         rule = self.admin.get_object(request, str(object_id)) if object_id else PolicyRule(name="draft")
         if rule is None:
             return self.admin._get_obj_does_not_exist_redirect(request, self.admin.opts, str(object_id))

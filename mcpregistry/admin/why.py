@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django import forms
 from django.core.exceptions import PermissionDenied
@@ -11,16 +11,16 @@ from django.template.response import TemplateResponse
 from django.utils import timezone
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
+from mcpregistry.admin.base import RecordAdmin
 from mcpregistry.admin.fields import JsonField
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.models import Agent, Endpoint
-from mcpregistry.services.why import find_tool, why
-
-if TYPE_CHECKING:
-    from mcpregistry.admin.policy import PolicyRuleAdmin
+from mcpregistry.services.policy.explain import find_tool, why
 
 
 class WhyForm(forms.Form):
+    """Agent, endpoint, tool and, if wanted, the arguments of the call in question."""
+
     agent = forms.ModelChoiceField(Agent.objects.all(), to_field_name="slug", widget=UnfoldAdminSelectWidget)
     endpoint = forms.ModelChoiceField(Endpoint.objects.all(), to_field_name="slug", widget=UnfoldAdminSelectWidget)
     tool = forms.CharField(
@@ -33,6 +33,7 @@ class WhyForm(forms.Form):
     )
 
     def clean_arguments(self) -> dict[str, Any] | None:
+        """Refuse arguments that are no object."""
         value = self.cleaned_data["arguments"]
         if value is not None and not isinstance(value, dict):
             raise forms.ValidationError('Write an object, e.g. {"amount": 250}.')
@@ -40,12 +41,13 @@ class WhyForm(forms.Form):
 
 
 class WhyPage:
-    """The view; it only reads, so its form is a GET that can be linked to."""
+    """The page "Why?"; it only reads, so its form is a GET that can be linked to."""
 
-    def __init__(self, admin: PolicyRuleAdmin) -> None:
+    def __init__(self, admin: RecordAdmin) -> None:
         self.admin = admin
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
+        """Show the form, and once it is filled in every stage of the decision."""
         if not self.admin.has_view_permission(request):
             raise PermissionDenied
         asked = bool(request.GET.get("tool"))

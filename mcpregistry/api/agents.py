@@ -10,6 +10,7 @@ from ninja import Query, Status
 
 from mcpregistry.api import lookup
 from mcpregistry.api.auth import actor
+from mcpregistry.api.once import once
 from mcpregistry.api.paging import Cursor, Limit, page
 from mcpregistry.api.routes import Routes
 from mcpregistry.api.schemas.access import (
@@ -24,10 +25,19 @@ from mcpregistry.api.schemas.access import (
     token_out,
 )
 from mcpregistry.api.schemas.basics import Page, Slug, Text
+from mcpregistry.domain.errors import Conflict
 from mcpregistry.models import Agent, Token
-from mcpregistry.services import access, configuration
+from mcpregistry.services.access import agents, tokens
 
 router = Routes(tags=["agents"])
+
+
+def _issued_before(answer: Status[TokenIssued]) -> Conflict:
+    token = answer.value
+    return Conflict(
+        f"The first request with this Idempotency-Key has made token {token.id}, {token.prefix}…; its text is not kept.",
+        remedy="If you never got it, revoke that token and issue another, with a new key.",
+    )
 
 
 @router.get("/agents", response=Page[AgentOut])
@@ -39,6 +49,7 @@ def list_agents(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[AgentOut]:
+    """Agents by slug."""
     rows = Agent.objects.all()
     if q:
         rows = rows.filter(Q(slug__icontains=q) | Q(name__icontains=q) | Q(description__icontains=q))
@@ -48,41 +59,49 @@ def list_agents(
 
 
 @router.post("/agents", response={201: AgentOut})
+@once()
 def create_agent(request: HttpRequest, payload: AgentNew) -> Status[AgentOut]:
-    """It may do nothing yet: give it grants."""
-    return Status(201, agent_out(access.save_agent(agent=Agent(**payload.given()), actor=actor(request))))
+    """Make an agent. It may do nothing yet: give it grants."""
+    return Status(201, agent_out(agents.save_agent(agent=Agent(**payload.given()), actor=actor(request))))
 
 
 @router.get("/agents/{slug}", response=AgentOut)
 def get_agent(request: HttpRequest, slug: Slug) -> AgentOut:
+    """One agent."""
     return agent_out(lookup.agent(slug))
 
 
 @router.patch("/agents/{slug}", response=AgentOut)
 def change_agent(request: HttpRequest, slug: Slug, payload: AgentChange) -> AgentOut:
+    """Change the keys that are sent; the others stay."""
     row = lookup.agent(slug)
     for name, value in payload.given().items():
         setattr(row, name, value)
-    return agent_out(access.save_agent(agent=row, actor=actor(request)))
+    return agent_out(agents.save_agent(agent=row, actor=actor(request)))
 
 
 @router.delete("/agents/{slug}", response={204: None})
 def delete_agent(request: HttpRequest, slug: Slug) -> Status[None]:
-    """Its tokens and grants go with it; the records of its calls stay."""
-    configuration.delete_agent(agent=lookup.agent(slug), actor=actor(request))
+    """Delete an agent with its tokens and grants; the records of its calls stay."""
+    agents.delete_agent(agent=lookup.agent(slug), actor=actor(request))
     return Status(204, None)
 
 
 @router.get("/agents/{slug}/tokens", response=Page[TokenOut])
 def list_tokens(request: HttpRequest, slug: Slug, limit: Limit = 50, cursor: Cursor = None) -> Page[TokenOut]:
+    """The agent's tokens, revoked ones too; never their text."""
     rows = Token.objects.filter(agent=lookup.agent(slug))
     return page(rows, order=("-id",), limit=limit, cursor=cursor, show=token_out)
 
 
 @router.post("/agents/{slug}/tokens", response={201: TokenIssued})
+@once(again=_issued_before)
 def issue_token(request: HttpRequest, slug: Slug, payload: TokenNew) -> Status[TokenIssued]:
-    """Lives 90 days unless told otherwise."""
-    token, raw = access.issue_token(
+    """Make a token; its text is answered this once. It lives 90 days unless told otherwise.
+
+    Repeated with its Idempotency-Key: 409, naming the token that was made, since its text is not kept.
+    """
+    token, raw = tokens.issue_token(
         agent=lookup.agent(slug), name=payload.name, expires_at=payload.expires_at, actor=actor(request)
     )
     return Status(201, token_issued(token, raw))
@@ -90,7 +109,7 @@ def issue_token(request: HttpRequest, slug: Slug, payload: TokenNew) -> Status[T
 
 @router.delete("/agents/{slug}/tokens/{token_id}", response={204: None})
 def revoke_token(request: HttpRequest, slug: Slug, token_id: lookup.Id) -> Status[None]:
-    """It stops working everywhere within a second; the row stays."""
+    """Revoke a token. It stops working everywhere within a second; the row stays."""
     token = lookup.one(Token.objects.filter(agent=lookup.agent(slug)).select_related("agent"), "token", pk=token_id)
-    access.revoke_token(token=token, actor=actor(request))
+    tokens.revoke_token(token=token, actor=actor(request))
     return Status(204, None)

@@ -32,11 +32,11 @@ from mcpregistry.api.schemas.approvals import (
 from mcpregistry.api.schemas.basics import Page, Problem, Slug, Text, When
 from mcpregistry.calls.engine import current_engine
 from mcpregistry.db import db_call
-from mcpregistry.domain.ladder import SHORT
+from mcpregistry.domain.calls.wait_strategy import SHORT
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import ApprovalRequest, ApprovalVote
-from mcpregistry.services import approvals, holding
-from mcpregistry.services.permits import PermitWish
+from mcpregistry.services.approvals import held_calls, votes
+from mcpregistry.services.policy.permits import PermitWish
 
 router = Routes(tags=["approvals"])
 
@@ -77,12 +77,16 @@ def list_approvals(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[ApprovalOut]:
-    """Newest first."""
+    """Held calls, newest first; an agent sees its own alone."""
     exact = {
         "call__agent_slug": agent, "call__server_slug": server, "call__tool_name": tool, "rule_name": rule,
         "risk": risk, "asked_at__gte": since, "asked_at__lt": until,
     }  # fmt: skip
-    rows = _ROWS.defer(*_PAYLOADS).filter(**{k: v for k, v in exact.items() if v is not None})
+    rows = (
+        _ROWS.visible_to(principal(request).who)
+        .defer(*_PAYLOADS)
+        .filter(**{k: v for k, v in exact.items() if v is not None})
+    )
     if state == "decided":
         rows = rows.exclude(call__state=State.PENDING)
     elif state is not None:
@@ -92,6 +96,7 @@ def list_approvals(
 
 @router.get("/approvals/{approval_id}", response=ApprovalDetail)
 def get_approval(request: HttpRequest, approval_id: Id) -> ApprovalDetail:
+    """One held call with its arguments, votes and end."""
     return _shown(principal(request), approval_id)
 
 
@@ -99,7 +104,10 @@ def get_approval(request: HttpRequest, approval_id: Id) -> ApprovalDetail:
 async def get_approval_result(
     request: HttpRequest, approval_id: Id, *, prefer: Prefer = None
 ) -> Status[ResultOut] | Status[Ticket]:
-    """202 while there is none. It never runs the call: the same call, made again, does that once it is approved."""
+    """What the tool answered; 202 while there is no answer.
+
+    It never runs the call: the same call, made again, does that once it is approved.
+    """
     row = await db_call(_own, principal(request), approval_id)
     held = current_engine().approvals
     ticket = await held.find(row.pk, row.call.agent_slug)
@@ -123,7 +131,7 @@ def approve_call(request: HttpRequest, approval_id: Id, payload: ApproveOrder) -
     wish = payload.permit and PermitWish(payload.permit.until, payload.permit.pins, payload.permit.uses)
     user = person(request)
     assert user is not None, "the permission table lets no agent in"
-    approvals.vote(
+    votes.vote(
         request_id=approval_id, user=user, approve=True, reason=payload.reason, arguments=payload.arguments,
         seen=payload.seen, permit=wish or None, via="rest",
     )  # fmt: skip
@@ -135,7 +143,7 @@ def reject_call(request: HttpRequest, approval_id: Id, payload: RejectOrder) -> 
     """One no is enough. The call is never made."""
     user = person(request)
     assert user is not None, "the permission table lets no agent in"
-    approvals.vote(request_id=approval_id, user=user, approve=False, reason=payload.reason, via="rest")
+    votes.vote(request_id=approval_id, user=user, approve=False, reason=payload.reason, via="rest")
     return _shown(principal(request), approval_id)
 
 
@@ -143,9 +151,10 @@ def reject_call(request: HttpRequest, approval_id: Id, payload: RejectOrder) -> 
 def withdraw_call(request: HttpRequest, approval_id: Id, payload: WithdrawOrder) -> ApprovalDetail:
     """The caller does not want it any more. What has run already stays as it is."""
     who = principal(request)
-    row = _own(who, approval_id)
-    holding.cancel(request_id=row.pk, reason=payload.reason or "withdrawn by its caller", actor=who.actor)
-    return _shown(who, approval_id)
+    rows = _ROWS.visible_to(who.agent) if who.agent else _ROWS.all()  # who may call tools may take a call back
+    row = lookup.one(rows, "request", pk=approval_id)
+    held_calls.cancel(request_id=row.pk, reason=payload.reason or "withdrawn by its caller", actor=who.actor)
+    return approval_detail(rows.get(pk=row.pk))
 
 
 def _shown(who: Principal, approval_id: str) -> ApprovalDetail:
@@ -154,5 +163,4 @@ def _shown(who: Principal, approval_id: str) -> ApprovalDetail:
 
 def _own(who: Principal, approval_id: str) -> ApprovalRequest:
     """The request, if this principal may know of it. An agent knows of its own."""
-    rows = _ROWS.filter(call__agent_slug=who.agent.slug) if who.agent else _ROWS.all()
-    return lookup.one(rows, "request", pk=approval_id)
+    return lookup.one(_ROWS.visible_to(who.who), "request", pk=approval_id)

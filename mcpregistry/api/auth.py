@@ -1,4 +1,4 @@
-"""Who is asking, and may they? People come with a session, programs with a bearer token.
+"""Authentication over REST: people come with a session, programs with a bearer token.
 
 * A request with a bearer token is judged by that token alone, so no browser's cookie rides along.
 * A session is good only with the CSRF token that belongs to it.
@@ -28,7 +28,7 @@ from mcpregistry.api.throttle import Guesses, place
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import Denied
 from mcpregistry.models import Agent, Token
-from mcpregistry.services.access import find_token, token_hash
+from mcpregistry.services.access.tokens import find_token, token_hash
 
 log = structlog.get_logger(__name__)
 
@@ -38,10 +38,17 @@ guesses = Guesses()
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Exactly one of the two is set."""
+    """Who asks: a person or an agent; exactly one of the two is set."""
 
     user: User | None = None
     agent: Agent | None = None
+
+    @property
+    def who(self) -> User | Agent:
+        """Whom records are shown to (``visible_to``)."""
+        who = self.agent or self.user
+        assert who is not None
+        return who
 
     @property
     def actor(self) -> str:
@@ -50,14 +57,17 @@ class Principal:
 
 
 def principal(request: HttpRequest) -> Principal:
+    """Who asked, as the gate of the operation has found; for operations only."""
     return cast(Principal, request.auth)  # type: ignore[attr-defined]
 
 
 def actor(request: HttpRequest) -> str:
+    """Who asked, as the audit log names it; for operations only."""
     return principal(request).actor
 
 
 def person(request: HttpRequest) -> User | None:
+    """The person who asked; None for an agent."""
     return principal(request).user
 
 
@@ -84,10 +94,13 @@ class _Gate(AuthBase):
 
 
 class Bearer(_Gate):
+    """The way in with a bearer token; refuses a wrong one instead of trying the next way."""
+
     openapi_type = "http"
     openapi_scheme = "bearer"
 
     def admit(self, request: HttpRequest) -> Principal | None:
+        """The token's principal, None without a token."""
         if "Authorization" not in request.headers:
             return None
         found = bearer(request)
@@ -96,11 +109,14 @@ class Bearer(_Gate):
 
 
 class Session(_Gate):
+    """The way in with a browser's session and its CSRF token."""
+
     openapi_type = "apiKey"
     openapi_in = "cookie"
     openapi_name = settings.SESSION_COOKIE_NAME
 
     def admit(self, request: HttpRequest) -> Principal | None:
+        """The signed-in person, None for nobody."""
         if not request.user.is_authenticated:
             return None
         if check_csrf(request) is not None:
@@ -112,14 +128,14 @@ class Session(_Gate):
 
 
 class Nobody(AuthBase):
-    """The default for operations that bypassed the table: no credential is good enough."""
+    """The default of operations that are not in the permission table: no credential is good enough."""
 
     openapi_type = "http"
     openapi_scheme = "bearer"
     csrf = True  # tells the documentation page to send the CSRF token
 
     def __call__(self, request: HttpRequest) -> None:
-        return None
+        """Refuse."""
 
 
 def bearer(request: HttpRequest) -> Principal:
@@ -148,6 +164,7 @@ def _touch(token: Token) -> None:
 
 
 def allowed(who: Principal, rule: Rule) -> Principal:
+    """The same principal, if the rule lets it; raises ``Denied``."""
     if who.agent is not None:
         if not rule.agent:
             raise Denied("The token of an agent may only call tools and list its own.", remedy="Use a person's token.")

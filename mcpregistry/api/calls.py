@@ -7,40 +7,39 @@ caller did wrong is a 4xx. ``?strict=1`` turns the former into 502 and 504.
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated
 
+import structlog
+from django.db import DatabaseError
 from django.http import HttpRequest
-from ninja import Header, Query, Status
+from ninja import Query, Status
 
 from mcpregistry.api.answers import content_type, failure, plain_result
 from mcpregistry.api.approvals import Prefer, seconds_to_wait
 from mcpregistry.api.auth import Principal, principal
+from mcpregistry.api.once import IdempotencyKey
 from mcpregistry.api.routes import Routes
 from mcpregistry.api.schemas.approvals import Ticket, ticket_out
-from mcpregistry.api.schemas.basics import Problem, Text
+from mcpregistry.api.schemas.basics import Problem
 from mcpregistry.api.schemas.calls import CallAnswer, CallMeta, CallOrder, CallResultMeta
 from mcpregistry.api.tools import ToolName
 from mcpregistry.calls.call import CallOutcome, CallRequest, Host
 from mcpregistry.calls.catalog import Entry
 from mcpregistry.calls.engine import current_engine
+from mcpregistry.calls.recorded import outcome_of_record
 from mcpregistry.db import db_call
-from mcpregistry.domain.canonical import digest, stored
-from mcpregistry.domain.edits import untold
-from mcpregistry.domain.errors import ArgumentsInvalid, Denied, SlipsnisseError
+from mcpregistry.domain.calls.edits import untold
+from mcpregistry.domain.calls.ends import RECORD_LATE
+from mcpregistry.domain.errors import ArgumentsInvalid, Denied, NotFound, SlipsnisseError
 from mcpregistry.domain.lifecycle import TERMINAL, State
-from mcpregistry.services import idempotency
+from mcpregistry.domain.text.canonical import digest, stored
+from mcpregistry.ids import ordered_id
+from mcpregistry.services.records import idempotency
 
+log = structlog.get_logger(__name__)
 router = Routes(tags=["calls"])
-
-IdempotencyKey = Annotated[
-    Text | None,
-    Header(
-        alias="Idempotency-Key",
-        min_length=1,
-        max_length=200,
-        description="Repeat a request with the same key, and it is answered from the first one for 24 hours.",
-    ),
-]
 
 # The pipeline's refusals, as the caller's fault or a reason to come again.
 _REFUSED = {
@@ -70,33 +69,48 @@ async def call_tool(
     idempotency_key: IdempotencyKey = None,
     prefer: Prefer = None,
 ) -> Status[CallAnswer] | Status[Problem]:
-    """By exposed name at the endpoint, or server::tool.
+    """Call a tool, by its exposed name at the endpoint or by server::tool.
 
-    202: a person is asked, and the call has not been made. The identical request joins: once it is
-    approved, it runs the call, once, and answers with its result.
+    202: a person is asked, and the call has not been made. The identical request joins: once it is approved, it runs
+    the call, once, and answers with its result.
     """
     who, wait = principal(request), seconds_to_wait(prefer)
     if idempotency_key is None:
         return await _call(who, name, payload, strict=strict, wait=wait)
     use = {"caller": who.actor, "key": idempotency_key}
     asked = digest(name, stored(payload.model_dump()))
-    kept = await db_call(idempotency.claim, **use, fingerprint=asked)
-    if kept is not None and kept.status is not None:
-        return Status(kept.status, CallAnswer(**json.loads(kept.body)))
+    claim = await db_call(idempotency.claim, **use, fingerprint=asked, call_id=ordered_id())
+    if claim.kept is not None and claim.kept.status is not None:
+        return Status(claim.kept.status, CallAnswer(**json.loads(claim.kept.body)))
+    if claim.ended is not None:
+        outcome = await db_call(outcome_of_record, claim.ended)
+        return _told(outcome, _entry(who, name, payload), name, payload, strict=strict)
     try:
-        answer = await _call(who, name, payload, strict=strict, wait=wait)
+        answer = await _call(who, name, payload, strict=strict, wait=wait, call_id=claim.call_id)
     except SlipsnisseError:
-        await db_call(idempotency.release, **use)
+        await _noted(partial(db_call, idempotency.release, **use))
         raise
     if isinstance(answer.value, Problem) or answer.status_code == 202:
-        await db_call(idempotency.release, **use)
+        await _noted(partial(db_call, idempotency.release, **use))
     else:
-        await db_call(idempotency.keep, **use, status=answer.status_code, body=json.dumps(answer.value.model_dump()))
+        body = json.dumps(answer.value.model_dump())
+        await _noted(partial(db_call, idempotency.keep, **use, status=answer.status_code, body=body))
     return answer
 
 
+async def _noted(note: Callable[[], Awaitable[None]]) -> None:
+    """As well as it can: what became of the call is told, whatever fails after it.
+
+    A repetition with the key then gets the end from the call's own record, which the key names.
+    """
+    try:
+        await note()
+    except DatabaseError:
+        log.exception("calls.key_not_noted")
+
+
 async def _call(
-    who: Principal, name: str, payload: CallOrder, *, strict: bool, wait: float
+    who: Principal, name: str, payload: CallOrder, *, strict: bool, wait: float, call_id: str = ""
 ) -> Status[CallAnswer] | Status[Problem]:
     engine = current_engine()
     catalogue = engine.catalogue(payload.endpoint, _agent(who, payload.agent))
@@ -107,9 +121,23 @@ async def _call(
     outcome = await engine.call(
         CallRequest(
             catalogue, name, payload.params, "rest",
-            host_name=name_of_host, request_id=payload.mcp.request_id, host=host,
+            host_name=name_of_host, request_id=payload.mcp.request_id, host=host, call_id=call_id,
         )
     )  # fmt: skip
+    return _told(outcome, entry, name, payload, strict=strict)
+
+
+def _entry(who: Principal, name: str, payload: CallOrder) -> Entry | None:
+    """The tool as it is offered today, if it still is."""
+    try:
+        return current_engine().catalogue(payload.endpoint, _agent(who, payload.agent)).find(name)
+    except NotFound:
+        return None
+
+
+def _told(
+    outcome: CallOutcome, entry: Entry | None, name: str, payload: CallOrder, *, strict: bool
+) -> Status[CallAnswer] | Status[Problem]:
     refused = _NOT_MADE.get(outcome.state) or _REFUSED.get(outcome.error_code)
     if refused and outcome.result is None and outcome.state is not State.UNKNOWN:
         code = outcome.error_code or outcome.state.upper()
@@ -168,6 +196,7 @@ def _answer(outcome: CallOutcome, entry: Entry | None, meta: CallMeta, name: str
         error_code=outcome.error_code,
         remedy=outcome.remedy,
         approval=_ticket(outcome),
+        record=RECORD_LATE if outcome.late else "",
     )
     return CallAnswer(
         tool_name=entry.name if entry else name,

@@ -14,6 +14,7 @@ from ninja import Query
 from pydantic import AfterValidator, Field
 
 from mcpregistry.api.auth import actor, person
+from mcpregistry.api.once import once
 from mcpregistry.api.routes import Routes
 from mcpregistry.api.schemas.basics import Text, capped
 from mcpregistry.api.schemas.config import ChangeOut, ExportOut, ImportOut, NoteOut
@@ -21,7 +22,8 @@ from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.formats import FORMATS, slipsnisse
 from mcpregistry.domain.formats.notes import Note
 from mcpregistry.domain.formats.verdicts import schema
-from mcpregistry.services.exchange import export_config, import_file
+from mcpregistry.services.exchange.exporting import export_config
+from mcpregistry.services.exchange.importing import import_file
 
 router = Routes(tags=["configuration files"])
 
@@ -44,6 +46,7 @@ _FILE: dict[str, Any] = {
 
 @router.get("/config/export", response=ExportOut)
 def export_configuration(request: HttpRequest, format: FormatName, only_enabled: bool = False) -> ExportOut:
+    """The servers as a configuration file of the given format, without secret values."""
     written = export_config(format_name=format, actor=actor(request), only_enabled=only_enabled)
     _refuse(written.refused, "Nothing was exported")
     return ExportOut(format=format, data=written.data, notes=_notes(written.notes))
@@ -60,6 +63,7 @@ def configuration_schema(
 
 
 @router.post("/config/import", response=ImportOut, openapi_extra=_FILE)
+@once()
 def import_configuration(
     request: HttpRequest,
     *,
@@ -70,7 +74,10 @@ def import_configuration(
     on_conflict: Literal["error", "skip", "replace", "rename"] = "error",
     dry_run: bool = False,
 ) -> ImportOut:
-    """The body is the file. If anything in it is refused, nothing is written; a dry run says all of it."""
+    """Import a configuration file; the body is the file.
+
+    If anything in it is refused, nothing is written; a dry run says all of it.
+    """
     outcome = import_file(
         raw=request.body,
         path=file or "import",

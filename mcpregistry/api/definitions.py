@@ -23,7 +23,7 @@ from mcpregistry.api.schemas.tools import (
     drift_out,
 )
 from mcpregistry.models import Definition, Tool
-from mcpregistry.services import definitions
+from mcpregistry.services.definitions import decisions
 
 router = Routes(tags=["definitions"])
 
@@ -40,7 +40,7 @@ def list_definitions(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[DefinitionOut]:
-    """Waiting: the newest of its tool, and nobody has decided on it yet."""
+    """Definitions by state. Waiting: the newest of its tool, and nobody has decided on it yet."""
     rows = _ROWS.all()
     if state == "waiting":
         rows = rows.filter(decided_at__isnull=True, tool__present=True, tool__latest=F("pk"))
@@ -68,26 +68,26 @@ def list_drift(
 
 @router.get("/definitions/{definition_id}", response=DefinitionDetail)
 def get_definition(request: HttpRequest, definition_id: lookup.Id) -> DefinitionDetail:
-    """With what the scanner found and, word by word, what differs from the approved one."""
+    """One definition, with what the scanner found and, word by word, what differs from the approved one."""
     return _shown(definition_id)
 
 
 @router.post("/definitions/{definition_id}/approve", response=DefinitionDetail)
 def approve_definition(request: HttpRequest, definition_id: lookup.Id) -> DefinitionDetail:
-    """From now on the tool is listed and called while its server says exactly this."""
-    return _decided(request, definition_id, definitions.approve)
+    """Approve it: from now on the tool is listed and called while its server says exactly this."""
+    return _decided(request, definition_id, decisions.approve)
 
 
 @router.post("/definitions/{definition_id}/reject", response=DefinitionDetail)
 def reject_definition(request: HttpRequest, definition_id: lookup.Id) -> DefinitionDetail:
     """Never serve it; if it is being served, the tool is withdrawn."""
-    return _decided(request, definition_id, definitions.reject)
+    return _decided(request, definition_id, decisions.reject)
 
 
 @router.post("/definitions/{definition_id}/revert", response={200: DefinitionDetail, 409: Problem})
 def revert_definition(request: HttpRequest, definition_id: lookup.Id) -> DefinitionDetail:
-    """Not this one: keep the text approved before. The tool serves again as soon as its server offers that."""
-    return _decided(request, definition_id, definitions.revert)
+    """Reject it and keep the text approved before; the tool serves again as soon as its server offers that."""
+    return _decided(request, definition_id, decisions.revert)
 
 
 def _decided(request: HttpRequest, definition_id: int, verb: Callable[..., Tool]) -> DefinitionDetail:

@@ -10,6 +10,7 @@ from ninja import Query, Status
 
 from mcpregistry.api import lookup
 from mcpregistry.api.auth import actor, principal
+from mcpregistry.api.once import once
 from mcpregistry.api.paging import Cursor, Limit, page
 from mcpregistry.api.routes import Routes
 from mcpregistry.api.schemas.access import (
@@ -25,7 +26,7 @@ from mcpregistry.calls.catalog import Catalogue
 from mcpregistry.calls.engine import current_engine
 from mcpregistry.domain.errors import ArgumentsInvalid, NotFound
 from mcpregistry.models import Endpoint
-from mcpregistry.services import access, configuration
+from mcpregistry.services.access import agents
 
 router = Routes(tags=["endpoints"])
 
@@ -38,32 +39,38 @@ def list_endpoints(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[EndpointOut]:
+    """Endpoints by slug."""
     rows = Endpoint.objects.filter(Q(slug__icontains=q) | Q(name__icontains=q)) if q else Endpoint.objects.all()
     return page(rows, order=("slug",), limit=limit, cursor=cursor, show=endpoint_out)
 
 
 @router.post("/endpoints", response={201: EndpointOut})
+@once()
 def create_endpoint(request: HttpRequest, payload: EndpointNew) -> Status[EndpointOut]:
-    row = access.save_endpoint(endpoint=Endpoint(**payload.given()), actor=actor(request))
+    """Make an endpoint."""
+    row = agents.save_endpoint(endpoint=Endpoint(**payload.given()), actor=actor(request))
     return Status(201, endpoint_out(row))
 
 
 @router.get("/endpoints/{slug}", response=EndpointOut)
 def get_endpoint(request: HttpRequest, slug: Slug) -> EndpointOut:
+    """One endpoint."""
     return endpoint_out(lookup.endpoint(slug))
 
 
 @router.patch("/endpoints/{slug}", response=EndpointOut)
 def change_endpoint(request: HttpRequest, slug: Slug, payload: EndpointChange) -> EndpointOut:
+    """Change the keys that are sent; the others stay."""
     row = lookup.endpoint(slug)
     for name, value in payload.given().items():
         setattr(row, name, value)
-    return endpoint_out(access.save_endpoint(endpoint=row, actor=actor(request)))
+    return endpoint_out(agents.save_endpoint(endpoint=row, actor=actor(request)))
 
 
 @router.delete("/endpoints/{slug}", response={204: None})
 def delete_endpoint(request: HttpRequest, slug: Slug) -> Status[None]:
-    configuration.delete_endpoint(endpoint=lookup.endpoint(slug), actor=actor(request))
+    """Delete an endpoint with its grants; hosts that use it are told that it does not exist."""
+    agents.delete_endpoint(endpoint=lookup.endpoint(slug), actor=actor(request))
     return Status(204, None)
 
 

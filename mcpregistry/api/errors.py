@@ -20,15 +20,19 @@ log = structlog.get_logger(__name__)
 
 
 class BadRequest(errors.SlipsnisseError):
+    """400: the request is malformed, before any rule of ours was asked."""
+
     code = "BAD_REQUEST"
 
 
 class Unauthorized(errors.SlipsnisseError):
+    """401: no credential, or one that is not good."""
+
     code = "UNAUTHORIZED"
 
 
 class MethodNotAllowed(errors.SlipsnisseError):
-    """``allow``: the methods that the address takes, as HTTP's Allow header has them."""
+    """405. ``allow``: the methods that the address takes, as HTTP's Allow header has them."""
 
     code = "METHOD_NOT_ALLOWED"
 
@@ -38,7 +42,7 @@ class MethodNotAllowed(errors.SlipsnisseError):
 
 
 class TooManyRequests(errors.SlipsnisseError):
-    """``wait``: seconds until another attempt is looked at."""
+    """429. ``wait``: seconds until another attempt is looked at."""
 
     code = "TOO_MANY_REQUESTS"
 
@@ -48,6 +52,8 @@ class TooManyRequests(errors.SlipsnisseError):
 
 
 class Unavailable(errors.SlipsnisseError):
+    """503: something that we need does not answer now."""
+
     code = "UNAVAILABLE"
 
 
@@ -58,6 +64,7 @@ STATUS: dict[type[BaseException], int] = {
     errors.Denied: 403,
     errors.NotFound: 404,
     errors.Conflict: 409,
+    errors.AlreadyExists: 409,
     errors.ConfigInvalid: 422,
     errors.ArgumentsInvalid: 422,
     MethodNotAllowed: 405,
@@ -71,10 +78,12 @@ STATUS: dict[type[BaseException], int] = {
 
 
 def status_of(error: errors.SlipsnisseError) -> int:
+    """The HTTP status for an error, by its class and those above it."""
     return next(STATUS[family] for family in type(error).__mro__ if family in STATUS)
 
 
 def refusal(error: errors.SlipsnisseError) -> HttpResponse:
+    """The answer for an error: ``{code, message, remedy}`` with its status and headers."""
     status = status_of(error)
     body = {"code": error.code, "message": error.message, "remedy": error.remedy}
     headers = {}
@@ -88,7 +97,9 @@ def refusal(error: errors.SlipsnisseError) -> HttpResponse:
 
 
 def add_handlers(api: NinjaAPI) -> None:
+    """Register the answers for our errors, for validation errors and for anything unexpected."""
     api.add_exception_handler(errors.SlipsnisseError, lambda _, error: refusal(error))  # type: ignore[arg-type]
+    api.add_exception_handler(errors.AlreadyExists, _already_exists)
     api.add_exception_handler(AuthenticationError, lambda *_: refusal(unauthorized()))
     api.add_exception_handler(ValidationError, lambda _, error: refusal(_invalid(error)))  # type: ignore[arg-type]
     api.add_exception_handler(HttpError, lambda *_: refusal(_unreadable()))
@@ -98,7 +109,17 @@ def add_handlers(api: NinjaAPI) -> None:
     api.add_exception_handler(Exception, _unexpected)
 
 
+def _already_exists(request: HttpRequest, error: errors.AlreadyExists | type[errors.AlreadyExists]) -> HttpResponse:
+    """Says where the other one is: next to the one that was to be changed, or below the list that was posted to."""
+    assert isinstance(error, errors.AlreadyExists)
+    siblings = request.path if request.method == "POST" else request.path.rpartition("/")[0]
+    return refusal(
+        errors.AlreadyExists(error.message, remedy=f"It is {siblings}/{error.key}. {error.remedy}", key=error.key)
+    )
+
+
 def unauthorized() -> Unauthorized:
+    """The refusal for a missing or wrong credential; it does not say which of the two."""
     return Unauthorized(
         "This needs somebody who is known here.",
         remedy="Log in, or send a valid token as 'Authorization: Bearer …'.",
@@ -106,6 +127,7 @@ def unauthorized() -> Unauthorized:
 
 
 def database_away() -> Unavailable:
+    """The refusal while the database does not answer."""
     return Unavailable("The database does not answer.", remedy="Try again in a moment; the log has the details.")
 
 

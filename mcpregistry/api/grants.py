@@ -7,12 +7,13 @@ from ninja import Status
 
 from mcpregistry.api import lookup
 from mcpregistry.api.auth import actor, person
+from mcpregistry.api.once import once
 from mcpregistry.api.paging import Cursor, Limit, page
 from mcpregistry.api.routes import Routes
 from mcpregistry.api.schemas.access import GrantNew, GrantOut, grant_out
 from mcpregistry.api.schemas.basics import Page, Problem, Slug
 from mcpregistry.models import Grant
-from mcpregistry.services import access
+from mcpregistry.services.access import grants
 
 router = Routes(tags=["grants"])
 
@@ -29,7 +30,7 @@ def list_grants(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[GrantOut]:
-    """Filtered by server: grants of the whole server, not those of single tools."""
+    """Grants. Filtered by server: those of the whole server, not those of single tools."""
     rows = _ROWS.all()
     if agent:
         rows = rows.filter(agent__slug=agent)
@@ -41,7 +42,9 @@ def list_grants(
 
 
 @router.post("/grants", response={201: GrantOut, 404: Problem})
+@once()
 def create_grant(request: HttpRequest, payload: GrantNew) -> Status[GrantOut]:
+    """Let an agent use, or an endpoint list, a server or one tool."""
     grant = Grant(
         agent=lookup.agent(payload.agent) if payload.agent else None,
         endpoint=lookup.endpoint(payload.endpoint) if payload.endpoint else None,
@@ -51,15 +54,17 @@ def create_grant(request: HttpRequest, payload: GrantNew) -> Status[GrantOut]:
         expires_at=payload.expires_at,
         note=payload.note,
     )
-    return Status(201, grant_out(access.save_grant(grant=grant, actor=actor(request), user=person(request))))
+    return Status(201, grant_out(grants.save_grant(grant=grant, actor=actor(request), user=person(request))))
 
 
 @router.get("/grants/{grant_id}", response=GrantOut)
 def get_grant(request: HttpRequest, grant_id: lookup.Id) -> GrantOut:
+    """One grant."""
     return grant_out(lookup.one(_ROWS.all(), "grant", pk=grant_id))
 
 
 @router.delete("/grants/{grant_id}", response={204: None})
 def withdraw_grant(request: HttpRequest, grant_id: lookup.Id) -> Status[None]:
-    access.withdraw_grant(grant=lookup.one(_ROWS.all(), "grant", pk=grant_id), actor=actor(request))
+    """Withdraw a grant; it ends in every process within a second."""
+    grants.withdraw_grant(grant=lookup.one(_ROWS.all(), "grant", pk=grant_id), actor=actor(request))
     return Status(204, None)

@@ -9,6 +9,7 @@ from django.http import HttpRequest
 from ninja import Path, Query
 
 from mcpregistry.api import lookup
+from mcpregistry.api.auth import principal
 from mcpregistry.api.paging import Cursor, Limit, page
 from mcpregistry.api.routes import Routes
 from mcpregistry.api.schemas.basics import Page, Slug, Text, When
@@ -37,11 +38,16 @@ def list_invocations(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[InvocationOut]:
+    """Calls, newest first, without arguments and results."""
     exact = {
         "state": state, "agent_slug": agent, "endpoint_slug": endpoint, "server_slug": server, "origin": origin,
         "request_id": request_id, "received_at__gte": since, "received_at__lt": until,
     }  # fmt: skip
-    rows = Invocation.objects.defer(*_PAYLOADS).filter(**{k: v for k, v in exact.items() if v is not None})
+    rows = (
+        Invocation.objects.visible_to(principal(request).who)
+        .defer(*_PAYLOADS)
+        .filter(**{k: v for k, v in exact.items() if v is not None})
+    )
     if tool is not None:
         rows = rows.filter(Q(tool_name=tool) | Q(exposed_name=tool))
     return page(rows, order=("-received_at", "-id"), limit=limit, cursor=cursor, show=invocation_out)
@@ -51,4 +57,7 @@ def list_invocations(
 def get_invocation(
     request: HttpRequest, invocation_id: Annotated[Text, Path(min_length=1, max_length=32)]
 ) -> InvocationDetail:
-    return invocation_detail(lookup.one(Invocation.objects.all(), "call", pk=invocation_id))
+    """One call with arguments and result, as far as retention has left them."""
+    return invocation_detail(
+        lookup.one(Invocation.objects.visible_to(principal(request).who), "call", pk=invocation_id)
+    )

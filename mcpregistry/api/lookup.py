@@ -10,8 +10,8 @@ from typing import Annotated, Any, TypeVar
 from django.db.models import Model, QuerySet
 from ninja import Path
 
+from mcpregistry.domain.definitions.naming import exposed_names
 from mcpregistry.domain.errors import NotFound
-from mcpregistry.domain.naming import exposed_names
 from mcpregistry.models import Agent, Endpoint, Server, Tool
 
 M = TypeVar("M", bound=Model)
@@ -30,23 +30,24 @@ def one(rows: QuerySet[M], what: str, **exact: Any) -> M:
 
 
 def server(slug: str) -> Server:
+    """The server of that slug, or ``NotFound``."""
     return one(Server.objects.all(), "server", slug=slug)
 
 
 def agent(slug: str) -> Agent:
+    """The agent of that slug, or ``NotFound``."""
     return one(Agent.objects.all(), "agent", slug=slug)
 
 
 def endpoint(slug: str) -> Endpoint:
+    """The endpoint of that slug, or ``NotFound``."""
     return one(Endpoint.objects.all(), "endpoint", slug=slug)
 
 
 def tool(name: str) -> Tool:
-    """By ``server::tool`` (a server's slug holds no colon), else by exposed name through the exact map."""
-    slug, separator, own = name.partition("::")
-    if not separator:
-        slug, own = next((pair for pair, exposed in tool_names().items() if exposed == name), ("", ""))
-    return one(_TOOLS.all(), "tool", server__slug=slug, name=own)
+    """The tool by any of its spellings (see ``ToolQuerySet.named``); else ``NotFound``."""
+    found = Tool.objects.named(name)
+    return one(_TOOLS.all(), "tool", pk=found.pk if found else None)
 
 
 def tool_names() -> dict[tuple[str, str], str]:

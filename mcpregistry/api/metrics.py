@@ -36,7 +36,8 @@ from mcpregistry.models import (
     ServerTest,
     Tool,
 )
-from mcpregistry.services.policy import CONDITION_FAILED
+from mcpregistry.services.policy.rules import CONDITION_FAILED
+from mcpregistry.services.records import figures
 
 WINDOW = timedelta(minutes=5)
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)  # seconds
@@ -75,10 +76,14 @@ def _exposition() -> bytes:
 
 
 class DatabaseCollector(Collector):
+    """A collector for ``prometheus_client`` that counts rows at each scrape."""
+
     def describe(self) -> Iterable[Metric]:
+        """Names alone, so that registering it does not query the database."""
         return ()  # so that registering does not query
 
     def collect(self) -> Iterator[Metric]:
+        """Every metric, read now."""
         since = timezone.now() - WINDOW
         yield _calls(since)
         yield _durations(since)
@@ -86,6 +91,7 @@ class DatabaseCollector(Collector):
         yield from _queues()
         yield _conditions(since)
         yield _deliveries(since)
+        yield from figures.all_told()
 
 
 def _calls(since: datetime) -> Metric:

@@ -9,6 +9,7 @@ from ninja import Query, Status
 
 from mcpregistry.api import lookup
 from mcpregistry.api.auth import actor
+from mcpregistry.api.once import once
 from mcpregistry.api.paging import Cursor, Limit, page
 from mcpregistry.api.routes import Routes
 from mcpregistry.api.schemas.basics import Page, Problem, Text, When
@@ -26,7 +27,7 @@ from mcpregistry.api.schemas.notifications import (
     delivery_out,
 )
 from mcpregistry.models import Channel, Delivery, PolicyRule
-from mcpregistry.services import notifications
+from mcpregistry.services.notifications import outbox
 
 router = Routes(tags=["notifications"])
 
@@ -39,35 +40,42 @@ _ACCESS = ("url", "signing", "token")
 def list_channels(
     request: HttpRequest, *, enabled: bool | None = None, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[ChannelOut]:
+    """Channels by name; of their addresses the origin alone."""
     rows = _CHANNELS.all() if enabled is None else _CHANNELS.filter(enabled=enabled)
     return page(rows, order=("name",), limit=limit, cursor=cursor, show=channel_out)
 
 
 @router.post("/channels", response={201: ChannelOut, 404: Problem})
+@once()
 def create_channel(request: HttpRequest, payload: ChannelNew) -> Status[ChannelOut]:
+    """Make a channel."""
     return Status(201, _saved(Channel(), payload, actor(request)))
 
 
 @router.get("/channels/{channel_id}", response=ChannelOut)
 def get_channel(request: HttpRequest, channel_id: lookup.Id) -> ChannelOut:
+    """One channel."""
     return channel_out(_channel(channel_id))
 
 
 @router.patch("/channels/{channel_id}", response=ChannelOut)
 def change_channel(request: HttpRequest, channel_id: lookup.Id, payload: ChannelChange) -> ChannelOut:
+    """Change the keys that are sent; secrets that are left out stay."""
     return _saved(_channel(channel_id), payload, actor(request))
 
 
 @router.delete("/channels/{channel_id}", response={204: None})
 def delete_channel(request: HttpRequest, channel_id: lookup.Id) -> Status[None]:
-    notifications.delete_channel(channel=_channel(channel_id), actor=actor(request))
+    """Delete a channel with its deliveries."""
+    outbox.delete_channel(channel=_channel(channel_id), actor=actor(request))
     return Status(204, None)
 
 
 @router.post("/channels/{channel_id}/test", response={201: DeliveryOut, 409: Problem})
+@once()
 def send_test_message(request: HttpRequest, channel_id: lookup.Id) -> Status[DeliveryOut]:
-    """It is sent within seconds; the delivery says how that went."""
-    row = notifications.send_test(channel=_channel(channel_id), actor=actor(request))
+    """Send one message to see whether it arrives; the answered delivery says within seconds how that went."""
+    row = outbox.send_test(channel=_channel(channel_id), actor=actor(request))
     return Status(201, delivery_out(row))
 
 
@@ -83,6 +91,7 @@ def list_deliveries(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[DeliveryOut]:
+    """Deliveries, newest first."""
     exact = {
         "channel__name": channel, "event": event, "state": state, "request": approval, "created_at__gte": since,
     }  # fmt: skip
@@ -92,13 +101,15 @@ def list_deliveries(
 
 @router.get("/deliveries/{delivery_id}", response=DeliveryDetail)
 def get_delivery(request: HttpRequest, delivery_id: lookup.Id) -> DeliveryDetail:
+    """One delivery with what is told."""
     return delivery_detail(_delivery(delivery_id))
 
 
 @router.post("/deliveries/{delivery_id}/redeliver", response={200: DeliveryOut, 409: Problem})
+@once()
 def redeliver(request: HttpRequest, delivery_id: lookup.Id) -> DeliveryOut:
-    """Send it once more, with the same id."""
-    return delivery_out(notifications.redeliver(delivery=_delivery(delivery_id), actor=actor(request)))
+    """Send an ended delivery once more, with the same id."""
+    return delivery_out(outbox.redeliver(delivery=_delivery(delivery_id), actor=actor(request)))
 
 
 def _channel(channel_id: int) -> Channel:
@@ -117,7 +128,7 @@ def _saved(row: Channel, payload: ChannelChange, by: str) -> ChannelOut:
         row.minimum_risk = RANKS[risk]
     for name, value in given.items():
         setattr(row, name, value)
-    saved = notifications.save_channel(
+    saved = outbox.save_channel(
         channel=row,
         actor=by,
         access=access,

@@ -1,6 +1,6 @@
 """The one table of who may do what over REST. An operation that is not in it cannot be served.
 
-A person needs a Django permission; the four roles (``services/roles.py``) are made of these. The
+A person needs a Django permission; the four roles (``services/access/roles.py``) are made of these. The
 token of an agent may call tools, read its own list, and look after its own held calls, nothing else.
 """
 
@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """``person``: the permission a person needs (of the app ``mcpregistry`` unless it names another).
-    ``agent``: may an agent's token?
+    """Who may use one operation.
+
+    ``person``: the permission a person needs (of the app ``mcpregistry`` unless it names another). ``agent``: whether
+    an agent's token is good enough.
     """
 
     person: str

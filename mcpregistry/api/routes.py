@@ -31,6 +31,7 @@ class OurPathView(PathView):
     """Answers a method that an address does not take in the shape of every other refusal."""
 
     def clone(self) -> OurPathView:
+        """As in the base class, which would come back as its own class."""
         ours = OurPathView()
         ours.__dict__.update(super().clone().__dict__)
         return ours
@@ -41,12 +42,15 @@ class OurPathView(PathView):
 
 
 class Routes(Router):
+    """A ninja router that refuses an operation without a row in the permission table, at start-up."""
+
     def add_api_operation(self, path: str, methods: list[str], view_func: Callable[..., Any], **options: Any) -> None:
+        """Add the gates of the operation's row, then register it as usual."""
         self.path_operations.setdefault(path, OurPathView())
         is_async = inspect.iscoroutinefunction(view_func)
         own = options["response"] if isinstance(options["response"], dict) else {200: options["response"]}
         options["auth"] = gates(_rule(path, methods), is_async=is_async)
-        options["response"] = dict.fromkeys((*_ALWAYS, *_missing(path)), Problem) | own
+        options["response"] = dict.fromkeys((*_ALWAYS, *_missing(path), *_conflict(methods)), Problem) | own
         options["operation_id"] = view_func.__name__
         super().add_api_operation(path, methods, view_func, **options)
 
@@ -62,10 +66,15 @@ def _missing(path: str) -> tuple[int, ...]:
     return (404,) if "{" in path else ()
 
 
+def _conflict(methods: list[str]) -> tuple[int, ...]:
+    return (409,) if {"POST", "PUT", "PATCH"} & {*methods} else ()
+
+
 class StrictParser(Parser):
     """JSON as RFC 8259 has it: NaN and infinities are no numbers, and have no place in a database."""
 
     def parse_body(self, request: HttpRequest) -> Any:
+        """The body as JSON; raises ``BadRequest``."""
         return json.loads(request.body, parse_constant=_no_number)
 
 
@@ -74,4 +83,6 @@ def _no_number(name: str) -> None:
 
 
 class StrictRenderer(JSONRenderer):
+    """JSON answers in which what JSON does not have is an error, not NaN."""
+
     json_dumps_params = {"allow_nan": False}

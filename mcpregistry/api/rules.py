@@ -11,6 +11,7 @@ from ninja import Query, Status
 
 from mcpregistry.api import lookup
 from mcpregistry.api.auth import actor
+from mcpregistry.api.once import once
 from mcpregistry.api.paging import Cursor, Limit, page
 from mcpregistry.api.routes import Routes
 from mcpregistry.api.schemas.basics import Page, Problem, Slug, Text
@@ -31,9 +32,10 @@ from mcpregistry.api.schemas.policy import (
 )
 from mcpregistry.api.tools import ToolName
 from mcpregistry.models import Permit, PolicyRule
-from mcpregistry.services import permits, policy
-from mcpregistry.services.drafts import fill
-from mcpregistry.services.replay import replay
+from mcpregistry.services.definitions import behaviour
+from mcpregistry.services.policy import permits, rules
+from mcpregistry.services.policy.drafts import fill
+from mcpregistry.services.policy.replay import replay
 
 router = Routes(tags=["policy"])
 
@@ -54,7 +56,7 @@ def list_rules(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[RuleOut]:
-    """By server: rules about it or one of its tools."""
+    """Rules by priority. Filtered by server: rules about it or one of its tools."""
     rows = _ROWS.all()
     if q:
         rows = rows.filter(Q(name__icontains=q) | Q(condition__icontains=q) | Q(note__icontains=q))
@@ -70,42 +72,51 @@ def list_rules(
 
 
 @router.post("/rules", response={201: RuleOut})
+@once()
 def create_rule(request: HttpRequest, payload: RuleNew) -> Status[RuleOut]:
-    """Refused: a broken condition, with its column; a rule that would ask for ever, with the reason."""
-    rule = policy.save_rule(rule=fill(PolicyRule(), payload.given()), actor=actor(request))
+    """Make a rule.
+
+    Refused: a broken condition, with its column; a rule that would ask for ever, with the reason.
+    """
+    rule = rules.save_rule(rule=fill(PolicyRule(), payload.given()), actor=actor(request))
     return Status(201, rule_out(rule))
 
 
 @router.post("/rules/starter", response=list[RuleOut])
 def add_starter_rules(request: HttpRequest) -> list[RuleOut]:
-    """Read-only and closed-world runs, destructive or open-world asks; those that are there already stay."""
-    return [rule_out(rule) for rule in policy.add_starter_rules(actor=actor(request))]
+    """Add the starter rules: read-only and closed-world runs, destructive or open-world asks.
+
+    Those that are there already stay.
+    """
+    return [rule_out(rule) for rule in rules.add_starter_rules(actor=actor(request))]
 
 
 @router.post("/rules/test", response={200: RuleTestOut, 404: Problem})
 def test_rule(request: HttpRequest, payload: RuleTest) -> RuleTestOut:
-    """What a draft would have held, denied and let through of the newest real calls. Nothing is saved."""
+    """Try a draft on the newest real calls: what it would have held, denied and let through. Nothing is saved."""
     rule = lookup.one(_ROWS.all(), "rule", pk=payload.id) if payload.id else PolicyRule(name="draft")
     draft = fill(rule, payload.rule.given())
-    policy.check_rule(draft)
+    rules.check_rule(draft)
     return test_out(replay(drafts=[draft], days=payload.days, now=timezone.now(), most=_MOST))
 
 
 @router.get("/rules/{rule_id}", response=RuleOut)
 def get_rule(request: HttpRequest, rule_id: lookup.Id) -> RuleOut:
+    """One rule."""
     return rule_out(_rule(rule_id))
 
 
 @router.patch("/rules/{rule_id}", response=RuleOut)
 def change_rule(request: HttpRequest, rule_id: lookup.Id, payload: RuleChange) -> RuleOut:
-    """What the old rule holds for people becomes void when it would run."""
+    """Change the keys that are sent. Calls that the old rule holds become void when they would run."""
     rule = fill(_rule(rule_id), payload.given())
-    return rule_out(policy.save_rule(rule=rule, actor=actor(request)))
+    return rule_out(rules.save_rule(rule=rule, actor=actor(request)))
 
 
 @router.delete("/rules/{rule_id}", response={204: None})
 def delete_rule(request: HttpRequest, rule_id: lookup.Id) -> Status[None]:
-    policy.delete_rule(rule=_rule(rule_id), actor=actor(request))
+    """Delete a rule; calls that it holds become void when they would run."""
+    rules.delete_rule(rule=_rule(rule_id), actor=actor(request))
     return Status(204, None)
 
 
@@ -118,24 +129,27 @@ def _rule(rule_id: int) -> PolicyRule:
 
 @router.post("/tools/{name}/auto-approval", response=RuleOut)
 def auto_approve_tool(request: HttpRequest, name: ToolName) -> RuleOut:
-    """Every granted call of the tool runs at once, unless a rule that a person wrote says otherwise."""
-    return rule_out(policy.auto_approve(tool=lookup.tool(name), actor=actor(request)))
+    """Let every granted call of the tool run at once, unless a rule that a person wrote says otherwise."""
+    return rule_out(rules.auto_approve(tool=lookup.tool(name), actor=actor(request)))
 
 
 @router.delete("/tools/{name}/auto-approval", response={204: None})
 def withdraw_auto_approval_of_tool(request: HttpRequest, name: ToolName) -> Status[None]:
-    policy.withdraw_auto_approval(tool=lookup.tool(name), actor=actor(request))
+    """Take the one-click auto-approval of a tool back."""
+    rules.withdraw_auto_approval(tool=lookup.tool(name), actor=actor(request))
     return Status(204, None)
 
 
 @router.post("/servers/{slug}/auto-approval", response=RuleOut)
 def auto_approve_server(request: HttpRequest, slug: Slug) -> RuleOut:
-    return rule_out(policy.auto_approve(server=lookup.server(slug), actor=actor(request)))
+    """As for a tool, for all tools of the server."""
+    return rule_out(rules.auto_approve(server=lookup.server(slug), actor=actor(request)))
 
 
 @router.delete("/servers/{slug}/auto-approval", response={204: None})
 def withdraw_auto_approval_of_server(request: HttpRequest, slug: Slug) -> Status[None]:
-    policy.withdraw_auto_approval(server=lookup.server(slug), actor=actor(request))
+    """Take the one-click auto-approval of a server back."""
+    rules.withdraw_auto_approval(server=lookup.server(slug), actor=actor(request))
     return Status(204, None)
 
 
@@ -144,14 +158,15 @@ def withdraw_auto_approval_of_server(request: HttpRequest, slug: Slug) -> Status
 
 @router.get("/tools/{name}/annotations", response=AnnotationsOut)
 def get_annotations(request: HttpRequest, name: ToolName) -> AnnotationsOut:
+    """What the server claims about the tool, and what a person has confirmed."""
     return annotations_out(lookup.tool(name))
 
 
 @router.put("/tools/{name}/annotations", response=AnnotationsOut)
 def confirm_annotations(request: HttpRequest, name: ToolName, payload: AnnotationsIn) -> AnnotationsOut:
     """Vouch for what the tool does; rules look at nothing else."""
-    facts: dict[str, Any] = {key: getattr(payload, key) for key in policy.HINTS}
-    return annotations_out(policy.confirm_annotations(tool=lookup.tool(name), actor=actor(request), **facts))
+    facts: dict[str, Any] = {key: getattr(payload, key) for key in behaviour.HINTS}
+    return annotations_out(behaviour.confirm_annotations(tool=lookup.tool(name), actor=actor(request), **facts))
 
 
 # Permits
@@ -166,6 +181,7 @@ def list_permits(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[PermitOut]:
+    """Approvals given ahead, newest first."""
     rows = _PERMITS.filter(agent__slug=agent) if agent else _PERMITS.all()
     if live is not None:
         usable = Q(revoked_at=None, expires_at__gt=timezone.now()) & ~Q(uses_left=0)
@@ -175,5 +191,6 @@ def list_permits(
 
 @router.delete("/permits/{permit_id}", response={204: None})
 def revoke_permit(request: HttpRequest, permit_id: lookup.Id) -> Status[None]:
+    """Revoke a permit: the next such call is asked about again."""
     permits.revoke(permit=lookup.one(_PERMITS.all(), "permit", pk=permit_id), actor=actor(request))
     return Status(204, None)

@@ -14,6 +14,7 @@ from ninja import Query, Status
 
 from mcpregistry.api import lookup
 from mcpregistry.api.auth import actor, person
+from mcpregistry.api.once import once
 from mcpregistry.api.paging import Cursor, Limit, page
 from mcpregistry.api.routes import Routes
 from mcpregistry.api.schemas.basics import Accepted, Page, Problem, Slug, Text
@@ -34,8 +35,8 @@ from mcpregistry.api.schemas.servers import (
     test_out,
 )
 from mcpregistry.models import Server, ServerEvent, ServerTest
-from mcpregistry.services import health, servers
-from mcpregistry.services.wakeups import NO_BROKER
+from mcpregistry.services.configuration.dispatch import NO_BROKER
+from mcpregistry.services.servers import checks, lifecycle
 
 router = Routes(tags=["servers"])
 
@@ -50,6 +51,7 @@ def list_servers(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[ServerOut]:
+    """Servers by slug."""
     rows = Server.objects.all()
     if q:
         rows = rows.filter(Q(slug__icontains=q) | Q(name__icontains=q) | Q(description__icontains=q))
@@ -61,30 +63,32 @@ def list_servers(
 
 
 @router.post("/servers", response={201: ServerOut})
+@once()
 def create_server(request: HttpRequest, payload: ServerNew) -> Status[ServerOut]:
-    """A draft: it cannot run before somebody with that right has confirmed its launch."""
-    server = servers.save_server(server=Server(**payload.given(), source="api"), actor=actor(request))
+    """Make a draft: it cannot run before somebody with that right has confirmed its launch."""
+    server = lifecycle.save_server(server=Server(**payload.given(), source="api"), actor=actor(request))
     return Status(201, server_out(server))
 
 
 @router.get("/servers/{slug}", response=ServerOut)
 def get_server(request: HttpRequest, slug: Slug) -> ServerOut:
+    """One server."""
     return server_out(lookup.server(slug))
 
 
 @router.patch("/servers/{slug}", response=ServerOut)
 def change_server(request: HttpRequest, slug: Slug, payload: ServerChange) -> ServerOut:
-    """Keys that are left out or null stay as they are. A changed launch makes it a draft again."""
+    """Change the keys that are sent; those left out or null stay. A changed launch makes it a draft again."""
     server = lookup.server(slug)
     for name, value in payload.given().items():
         setattr(server, name, value)
-    return server_out(servers.save_server(server=server, actor=actor(request)))
+    return server_out(lifecycle.save_server(server=server, actor=actor(request)))
 
 
 @router.delete("/servers/{slug}", response={204: None})
 def delete_server(request: HttpRequest, slug: Slug) -> Status[None]:
-    """Its tools and grants go with it; the records of its calls stay."""
-    servers.delete_server(server=lookup.server(slug), actor=actor(request))
+    """Delete a server with its tools and grants; the records of its calls stay."""
+    lifecycle.delete_server(server=lookup.server(slug), actor=actor(request))
     return Status(204, None)
 
 
@@ -96,7 +100,8 @@ def show_launch(request: HttpRequest, slug: Slug) -> LaunchOut:
 
 @router.post("/servers/{slug}/confirm", response={200: ServerOut, 409: Problem})
 def confirm_server(request: HttpRequest, slug: Slug, payload: Confirmation) -> ServerOut:
-    server = servers.confirm_launch(
+    """Confirm exactly the launch that was shown; the server becomes active and is checked next."""
+    server = lifecycle.confirm_launch(
         server=lookup.server(slug), actor=actor(request), launch_hash=payload.launch_hash, user=person(request)
     )
     return server_out(server)
@@ -104,38 +109,42 @@ def confirm_server(request: HttpRequest, slug: Slug, payload: Confirmation) -> S
 
 @router.post("/servers/{slug}/enable", response=ServerOut)
 def enable_server(request: HttpRequest, slug: Slug) -> ServerOut:
-    """Active if its launch is still the confirmed one, else a draft."""
-    return server_out(servers.enable_server(server=lookup.server(slug), actor=actor(request)))
+    """Enable a server: active if its launch is still the confirmed one, else a draft."""
+    return server_out(lifecycle.enable_server(server=lookup.server(slug), actor=actor(request)))
 
 
 @router.post("/servers/{slug}/disable", response=ServerOut)
 def disable_server(request: HttpRequest, slug: Slug) -> ServerOut:
-    return server_out(servers.disable_server(server=lookup.server(slug), actor=actor(request)))
+    """Stop serving it everywhere within a second."""
+    return server_out(lifecycle.disable_server(server=lookup.server(slug), actor=actor(request)))
 
 
 @router.post("/servers/{slug}/refresh", response={202: Accepted, 409: Problem})
 def refresh_server(request: HttpRequest, slug: Slug) -> Status[Accepted]:
-    """Read its tools anew. What changed waits for approval."""
-    soon = health.request_refresh(server=lookup.server(slug), actor=actor(request))
+    """Ask the workers to read its tools anew. What changed waits for approval."""
+    soon = checks.request_refresh(server=lookup.server(slug), actor=actor(request))
     return Status(202, Accepted(message="A worker reads its tools now." if soon else NO_BROKER))
 
 
 @router.post("/servers/{slug}/reconnect", response={202: Accepted, 409: Problem})
 def reconnect_server(request: HttpRequest, slug: Slug) -> Status[Accepted]:
-    health.request_reconnect(server=lookup.server(slug), actor=actor(request))
+    """Ask every process to drop its connection and open a new one."""
+    checks.request_reconnect(server=lookup.server(slug), actor=actor(request))
     return Status(202, Accepted(message="Every process drops its connection; the next call opens a new one."))
 
 
 @router.get("/servers/{slug}/tests", response=Page[ServerTestOut])
 def list_tests(request: HttpRequest, slug: Slug, limit: Limit = 50, cursor: Cursor = None) -> Page[ServerTestOut]:
+    """Tests of the server, newest first."""
     rows = ServerTest.objects.filter(server=lookup.server(slug)).select_related("server")
     return page(rows, order=("-id",), limit=limit, cursor=cursor, show=test_out)
 
 
 @router.post("/servers/{slug}/tests", response={202: ServerTestOut, 409: Problem})
+@once()
 def test_server(request: HttpRequest, slug: Slug, payload: TestOrder) -> Status[ServerTestOut]:
-    """Connect, list, and call one read-only tool if named. Ask for the answered id until it has a verdict."""
-    test = health.request_test(
+    """Ask the workers to connect, list, and call one read-only tool if named. Poll the answered id for the verdict."""
+    test = checks.request_test(
         server=lookup.server(slug),
         actor=actor(request),
         user=person(request),
@@ -147,11 +156,13 @@ def test_server(request: HttpRequest, slug: Slug, payload: TestOrder) -> Status[
 
 @router.get("/servers/{slug}/tests/{test_id}", response=ServerTestOut)
 def get_test(request: HttpRequest, slug: Slug, test_id: lookup.Id) -> ServerTestOut:
+    """One test."""
     rows = ServerTest.objects.filter(server__slug=slug).select_related("server")
     return test_out(lookup.one(rows, "test", pk=test_id))
 
 
 @router.get("/servers/{slug}/events", response=Page[EventOut])
 def list_events(request: HttpRequest, slug: Slug, limit: Limit = 50, cursor: Cursor = None) -> Page[EventOut]:
+    """What happened to the server, newest first."""
     rows = ServerEvent.objects.filter(server=lookup.server(slug))
     return page(rows, order=("-id",), limit=limit, cursor=cursor, show=event_out)

@@ -22,20 +22,25 @@ from mcpregistry.api.schemas.servers import (
     connection_out,
 )
 from mcpregistry.api.schemas.status import SiteStatus
+from mcpregistry.calls.engine import current_engine
+from mcpregistry.domain.errors import Busy
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import Configuration, Connection, Invocation, Server, ServerTest, Tool
 from mcpregistry.models.invocation import UNASKED
+from mcpregistry.services.servers.notes import ERRORS
 
 router = Routes(tags=["status"])
 
 _FAILED = (State.TOOL_ERROR, State.NOT_SENT, State.UNKNOWN)
 _REFUSED = (State.DENIED, State.REJECTED, State.EXPIRED, State.CANCELLED, State.VOID)
 _MOST_TOOLS = 1_000
+_MOST_ERRORS = 20
 _OPEN = (State.PENDING, State.READY, State.DISPATCHED)
 
 
 @router.get("/status", response=SiteStatus)
 def get_status(request: HttpRequest) -> SiteStatus:
+    """The site as a whole."""
     by_lifecycle = dict(Server.objects.order_by().values_list("lifecycle").annotate(Count("id")))
     return SiteStatus(
         configuration_revision=Configuration.load().revision,
@@ -47,22 +52,37 @@ def get_status(request: HttpRequest) -> SiteStatus:
         definitions_waiting=Tool.objects.waiting().count(),
         calls_open=Invocation.objects.filter(state__in=_OPEN).count(),
         tests_queued=ServerTest.objects.filter(verdict=ServerTest.Verdict.QUEUED).count(),
+        changes=_changes(),
         processes=sorted(Connection.objects.order_by().values_list("process", flat=True).distinct()),
     )
 
 
+def _changes() -> str:
+    """How the process that answers learns of changes; "unknown" where it makes no calls."""
+    try:
+        return current_engine().feed.state.value
+    except Busy:
+        return "unknown"
+
+
 @router.get("/status/servers", response=Page[StatusOut])
 def list_server_status(request: HttpRequest, limit: Limit = 50, cursor: Cursor = None) -> Page[StatusOut]:
-    """Every server, also disabled ones and drafts."""
+    """How every server is doing, also disabled ones and drafts."""
     found = page(Server.objects.all(), order=("slug",), limit=limit, cursor=cursor, show=lambda server: server)
     return Page[StatusOut](items=_statuses(found.items), next=found.next)
 
 
 @router.get("/servers/{slug}/status", response=StatusDetail)
 def get_server_status(request: HttpRequest, slug: Slug) -> StatusDetail:
-    """With figures per tool, those called most first; also of tools that are gone."""
+    """How one server is doing, with figures per tool, those called most first; also of tools that are gone."""
     server = lookup.server(slug)
-    return StatusDetail(**_statuses([server])[0].model_dump(), tools=_tools(server))
+    return StatusDetail(**_statuses([server])[0].model_dump(), tools=_tools(server), errors=_errors(server))
+
+
+def _errors(server: Server) -> list[str]:
+    """What went wrong lately, newest first."""
+    said = server.events.filter(kind__in=ERRORS).exclude(message="").order_by("-id")
+    return [capped(message) for message in said.values_list("message", flat=True)[:_MOST_ERRORS]]
 
 
 def _tools(server: Server) -> list[ToolFigures]:
@@ -118,5 +138,8 @@ def _status(server: Server, connections: list[Connection], tools: int, good: int
         last_error_code=server.last_error_code,
         last_error_time=server.last_error_at,
         last_ok_time=server.last_ok_at,
+        last_connect_time=server.last_connected_at,
+        reconnect_attempts=max((connection.attempts for connection in connections), default=0),
+        tools_left_out=server.left_out.splitlines(),
         processes=[connection_out(connection) for connection in connections],
     )

@@ -38,6 +38,7 @@ class Guesses:
         return sorted(live)[-LIMIT] + PERIOD - now if len(live) >= LIMIT else 0.0
 
     def failed(self, where: str, token_hash: str, now: float) -> None:
+        """Remember a wrong token (its hash); one that was wrong before does not count again."""
         with self._lock:
             seen = self._seen.pop(where, {})
             live = {digest: at for digest, at in seen.items() if at > now - PERIOD}

@@ -8,7 +8,6 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from ninja import Path, Query
 
-from mcpregistry import queries
 from mcpregistry.api import lookup
 from mcpregistry.api.auth import actor
 from mcpregistry.api.paging import Cursor, Limit, page
@@ -25,7 +24,8 @@ from mcpregistry.api.schemas.tools import (
     tool_out,
 )
 from mcpregistry.models import Connection, Definition, Tool
-from mcpregistry.services import definitions
+from mcpregistry.queries import definitions
+from mcpregistry.services.definitions import decisions
 
 router = Routes(tags=["tools"])
 
@@ -42,13 +42,14 @@ def list_tools(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[ToolOut]:
+    """Tools by server and name."""
     rows: QuerySet[Tool] = Tool.objects.select_related("server", "pinned", "latest")
     if q:
         rows = rows.filter(Q(name__icontains=q) | Q(server__slug__icontains=q))
     if server:
         rows = rows.filter(server__slug=server)
     if status:
-        rows = queries.with_status(rows, status)
+        rows = definitions.with_status(rows, status)
     names = lookup.tool_names()
     return page(
         rows,
@@ -61,22 +62,24 @@ def list_tools(
 
 @router.get("/tools/{name}", response=ToolDetail)
 def get_tool(request: HttpRequest, name: ToolName) -> ToolDetail:
+    """One tool with its schemas."""
     return _detail(lookup.tool(name))
 
 
 @router.patch("/tools/{name}", response=ToolDetail)
 def change_tool(request: HttpRequest, name: ToolName, payload: ToolChange) -> ToolDetail:
+    """Change the keys that are sent; the others stay."""
     tool = lookup.tool(name)
     for field, value in payload.given().items():
         setattr(tool, field, value)
-    return _detail(definitions.save_tool(tool=tool, actor=actor(request)))
+    return _detail(decisions.save_tool(tool=tool, actor=actor(request)))
 
 
 @router.get("/tools/{name}/definitions", response=Page[DefinitionOut])
 def list_tool_definitions(
     request: HttpRequest, name: ToolName, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[DefinitionOut]:
-    """Every version that was ever seen, newest first."""
+    """Every version of the tool's definition that was ever seen, newest first."""
     tool = lookup.tool(name)
     rows = Definition.objects.filter(tool=tool)
     return page(rows, order=("-id",), limit=limit, cursor=cursor, show=lambda row: definition_out(row, tool))

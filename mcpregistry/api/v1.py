@@ -48,7 +48,9 @@ api = NinjaAPI(
     version="1",
     description=(
         "Errors are always `{code, message, remedy}`. Lists come in pages: send `next` back as `cursor`. "
-        "People use their session (with its CSRF token), programs a bearer token."
+        "People use their session (with its CSRF token), programs a bearer token. "
+        "What makes or starts something takes an `Idempotency-Key`: sent again with it, a request has its effect once, "
+        "and for 24 hours gets the first answer; with another request it is refused (409)."
     ),
     urls_namespace="api",
     auth=Nobody(),

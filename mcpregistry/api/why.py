@@ -13,7 +13,7 @@ from mcpregistry.api import lookup
 from mcpregistry.api.routes import Routes
 from mcpregistry.api.schemas.basics import Problem, Slug, Text
 from mcpregistry.api.schemas.policy import WhyIn, WhyOut, why_out
-from mcpregistry.services.why import find_tool, why
+from mcpregistry.services.policy.explain import find_tool, why
 
 router = Routes(tags=["policy"])
 
@@ -26,13 +26,13 @@ def explain(
     endpoint: Slug,
     tool: Annotated[Text, Query(min_length=1, max_length=600, description="server::tool, or its exposed name.")],
 ) -> WhyOut:
-    """Every stage of the decision, as far as it can be told without arguments."""
+    """Every stage of the decision about a tool, as far as it can be told without arguments."""
     return _explained(agent, endpoint, tool, None)
 
 
 @router.post("/why", response={200: WhyOut, 404: Problem})
 def explain_call(request: HttpRequest, payload: WhyIn) -> WhyOut:
-    """The same for a call with these arguments. Nothing is called."""
+    """Every stage of the decision about a call with these arguments. Nothing is called."""
     return _explained(payload.agent, payload.endpoint, payload.tool, payload.arguments)
 
 

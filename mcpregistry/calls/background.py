@@ -1,7 +1,7 @@
-"""Calls that nobody here waits for, in a process whose code is synchronous: the worker's own engine.
+"""Calls of a worker that nobody there waits for: an engine of its own in a process whose code is synchronous.
 
-It is started when the first such call comes, on a loop thread of its own, and takes no place among the
-worker's other work: a call that takes an hour keeps nobody waiting.
+It is started when the first such call comes, on a loop thread of its own, and takes no place among the worker's other
+work: a call that takes an hour keeps nobody waiting.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ _START_SECONDS, _STOP_SECONDS = 60.0, 40.0
 
 
 class Background:
-    """``run`` may be called from any thread, as often as one likes for the same call."""
+    """The worker's engine; ``run`` may be called from any thread, as often as one likes for the same call."""
 
     def __init__(self, process: str = "worker") -> None:
         self._thread = LoopThread("approved-calls")
         self._engine = Engine(process)
         self._places = asyncio.Semaphore(AT_ONCE)
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._first_to_stop: list[Callable[[], Coroutine[Any, Any, None]]] = []
         try:
             self._thread.run(self._engine.start(), _START_SECONDS)
         except BaseException:
@@ -45,9 +44,9 @@ class Background:
         """Call it on the engine's loop. Returns at once; for other apps' work in this process."""
         self._thread.loop.call_soon_threadsafe(function, *arguments)
 
-    def stops_first(self, stop: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Await this before the engine is stopped: for work that makes calls."""
-        self._first_to_stop.append(stop)
+    def finish(self, work: Coroutine[Any, Any, None]) -> None:
+        """Await it on the engine's loop: for other apps' work, which ends before the engine does."""
+        self._thread.run(work, _STOP_SECONDS)
 
     def run(self, call_id: str) -> None:
         """See to it that the approved call is run. Returns at once."""
@@ -57,8 +56,6 @@ class Background:
         """End what still runs, then the engine."""
         set_current_engine(None)
         try:
-            for stop in self._first_to_stop:
-                self._thread.run(stop(), _STOP_SECONDS)
             self._thread.run(self._engine.stop(), _STOP_SECONDS)
         finally:
             self._thread.stop()

@@ -9,11 +9,11 @@ from datetime import datetime
 from typing import Any
 
 from mcpregistry.calls.catalog import Catalogue, Entry
+from mcpregistry.domain.calls.forwarding import NOTHING, Forwarding
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.domain.onward import NOTHING, Onward
-from mcpregistry.domain.policy import Decision
-from mcpregistry.services.holding import Ticket
+from mcpregistry.domain.policy.decision import Decision
+from mcpregistry.services.approvals.held_calls import Ticket
 
 # progress, total or None, message or None; called on the event loop, must not block
 OnProgress = Callable[[float, float | None, str | None], None]
@@ -49,7 +49,7 @@ class Host:
     ``ask`` puts a question to it and waits for the answer (older era). In the modern era a question is
     our answer to the call (``mrtr``), and the repeated call brings the ``reply``. ``hold``: seconds that
     the caller itself is ready to wait; None when it did not say. ``said``: its own words for those who
-    decide, who are shown them as not to be trusted. ``onward``: what of the host goes on to the server.
+    decide, who are shown them as not to be trusted. ``forwarding``: what of the host goes on to the server.
     ``left`` is set when its connection is gone, where being gone does not cancel the call by itself.
     """
 
@@ -64,7 +64,7 @@ class Host:
     reply: Reply | None = None
     hold: float | None = None
     said: str = ""
-    onward: Onward = NOTHING
+    forwarding: Forwarding = NOTHING
     left: asyncio.Event | None = None
 
     @property
@@ -101,6 +101,7 @@ class Call:
     decision: Decision
     received_at: datetime
     started: float  # monotonic seconds
+    permit: int = 0  # the key of the permit of which it has taken a use
     fence: int = 0  # rises with the claim of a held call; its end must name the same
 
 
@@ -126,5 +127,6 @@ class CallOutcome:
     ticket: Ticket | None = None  # with the state pending or ready: the call is held, and this is its handle
     prompt: Prompt | None = None  # with the state pending: ask the person at the host this, then call again
     task_id: str = ""  # with the state dispatched: the server made a task of it, and this is our handle for that
+    late: bool = False  # the end could not be recorded yet: until it is, the record says that the call is out
     rpc_code: int = 0  # of the server's JSON-RPC error, if that was its answer
     rpc_data: Any = None

@@ -6,15 +6,20 @@ when a grant runs out. The order is by exposed name, so lists are stable and cac
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property
 from typing import Any, Protocol
 
-from mcpregistry.domain.access import may_see, next_expiry
-from mcpregistry.domain.canonical import digest, stored
-from mcpregistry.domain.naming import described, exposed_names
-from mcpregistry.domain.snapshot import AgentSpec, EndpointSpec, ServerSpec, Snapshot, ToolSpec
+from mcpregistry.domain.definitions.naming import OWN_NAMES, described, exposed_names
+from mcpregistry.domain.policy.access import may_see, next_expiry
+from mcpregistry.domain.snapshot import Snapshot
+from mcpregistry.domain.specs import AgentSpec, EndpointSpec, ServerSpec, ToolSpec
+from mcpregistry.domain.text.canonical import digest, stored
+from mcpregistry.models import Agent, Endpoint
+from mcpregistry.services.configuration.snapshot import load_snapshot
 
 PAGE = 500  # every host follows a single page; not every host was seen to follow a cursor
 
@@ -25,7 +30,7 @@ class Offer:
 
     ``own``: one of ours, offered by its source to whom it is meant. It keeps its name in every style, needs
     no grant, and no rule is asked about it: it only tells a caller about itself, or every call that it
-    makes is decided on by itself. ``aside``: listed only beside other tools.
+    makes is decided on by itself. ``aside``: listed only beside tools of servers.
     """
 
     kind: str
@@ -41,11 +46,14 @@ class Source(Protocol):
     @property
     def kind(self) -> str: ...
 
-    def offers(self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float) -> Iterable[Offer]: ...
+    def offers(self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float) -> Iterable[Offer]:
+        """The tools that this source serves to the agent on the endpoint at ``now`` (epoch seconds)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
+    """One tool in a catalogue: the name under which it is shown, its offer, and its listing."""
+
     name: str
     offer: Offer
     listing: Mapping[str, Any]
@@ -68,12 +76,18 @@ class Catalogue:
         return digest(self.endpoint.description_style, *parts)[:16]
 
     def find(self, name: str) -> Entry | None:
-        """By exposed name, or by the internal key ``server::tool``."""
+        """By exposed name, whatever the style by ``server__tool`` or ``server::tool``, or by the tool's own name where
+        only one server here has it. Exact names in maps, never split.
+        """
         return self.entries.get(name) or self._by_key.get(name)
 
     @cached_property
     def _by_key(self) -> dict[str, Entry]:
-        return {f"{e.offer.server.slug}::{e.offer.tool.name}": e for e in self.entries.values()}
+        entries = [(e.offer.server.slug, e.offer.tool.name, e) for e in self.entries.values()]
+        often = Counter(tool for _, tool, _ in entries)
+        plain = {tool: e for _, tool, e in entries if often[tool] == 1 and tool not in OWN_NAMES}
+        double = {f"{server}__{tool}": e for server, tool, e in entries}
+        return plain | double | {f"{server}::{tool}": e for server, tool, e in entries}
 
     def page(self, cursor: str | None, *, legacy: bool) -> tuple[list[Mapping[str, Any]], str | None]:
         """One page of listings and the next cursor. Raises ValueError for a cursor of another list."""
@@ -96,9 +110,14 @@ class Catalogue:
         if not cursor:
             return 0
         version, _, offset = cursor.partition(".")
-        if version != self.version or not offset.isascii() or not offset.isdigit():
+        if version != self.version or offset not in self._offsets:
             raise ValueError("The list of tools has changed; start again without a cursor.")
         return int(offset)
+
+    @cached_property
+    def _offsets(self) -> frozenset[str]:
+        """Where pages begin: only these are in our cursors, and only so many pages are ever kept."""
+        return frozenset(str(start) for start in range(PAGE, len(self.entries), PAGE))
 
 
 class Catalogues:
@@ -110,6 +129,7 @@ class Catalogues:
         self._built: dict[tuple[str, str], Catalogue] = {}
 
     def get(self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float) -> Catalogue:
+        """The catalogue of this agent on this endpoint, made when it is asked for the first time."""
         if snapshot is not self._snapshot:
             self._snapshot, self._built = snapshot, {}
         found = self._built.get((endpoint.slug, agent.slug))
@@ -123,8 +143,8 @@ class Catalogues:
         granted = [o for o in offers if not o.own]
         names = exposed_names([(o.server.slug, o.tool.name) for o in granted], endpoint.naming_style)
         entries = [_entry(names[o.server.slug, o.tool.name], o, endpoint) for o in granted]
-        main = any(not o.aside for o in offers)  # whoever may call nothing needs no tool about its calls
-        entries += [Entry(o.tool.name, o, o.tool.data) for o in offers if o.own and (main or not o.aside)]
+        # Only calls of servers' tools can be held: who may call none needs no tool about its calls.
+        entries += [Entry(o.tool.name, o, o.tool.data) for o in offers if o.own and (granted or not o.aside)]
         ordered = {e.name: e for e in sorted(entries, key=lambda e: e.name)}
         return Catalogue(endpoint, agent, ordered, next_expiry((*agent.grants, *endpoint.grants), now))
 
@@ -136,6 +156,7 @@ class DownstreamTools:
     kind: str = "downstream"
 
     def offers(self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float) -> Iterable[Offer]:
+        """What is granted and serves; pinned arguments play no part before a call."""
         for tool in snapshot.tools.values():
             server = snapshot.servers.get(tool.server_id)
             if server is None or (endpoint.hide_unavailable and not server.available):
@@ -159,3 +180,12 @@ def _for_legacy(listing: Mapping[str, Any]) -> Mapping[str, Any]:
     if schema is None or (isinstance(schema, dict) and schema.get("type") == "object"):
         return listing
     return {key: value for key, value in listing.items() if key != "outputSchema"}
+
+
+def catalogue_now(agent: Agent, endpoint: Endpoint, *, now: datetime) -> Catalogue | None:
+    """What this agent sees on this endpoint now, built as the gateway builds it; None if either is off."""
+    snapshot = load_snapshot()
+    caller, door = snapshot.agents.get(agent.slug), snapshot.endpoints.get(endpoint.slug)
+    if caller is None or door is None:
+        return None
+    return Catalogues([DownstreamTools()]).get(snapshot, door, caller, now.timestamp())

@@ -15,43 +15,48 @@ from typing import Any
 import structlog
 from django.conf import settings
 
-from mcpregistry.calls.adoption import Adoption, check_kind, onward_of
-from mcpregistry.calls.approvals import Approvals
-from mcpregistry.calls.builtin import ApprovalStatus
-from mcpregistry.calls.call import Call, CallOutcome, CallRequest, Judged
+from mcpregistry.calls.approvals.running import Approvals
+from mcpregistry.calls.approvals.status_tool import ApprovalStatus
+from mcpregistry.calls.approvals.waiting import Waiting
+from mcpregistry.calls.call import CallOutcome, CallRequest, Judged
 from mcpregistry.calls.catalog import Catalogue, Catalogues, DownstreamTools, Source
-from mcpregistry.calls.judging import LivePolicy
-from mcpregistry.calls.live import LiveConfiguration
+from mcpregistry.calls.dispatch import DownstreamDispatcher
+from mcpregistry.calls.in_flight import DRAIN_SECONDS, InFlight
+from mcpregistry.calls.live_policy import LivePolicy
 from mcpregistry.calls.pipeline import Dispatcher, Pipeline
-from mcpregistry.calls.recorder import Recorder
-from mcpregistry.calls.waiting import Waiting
+from mcpregistry.calls.recording.recorder import Recorder
+from mcpregistry.calls.remote_tasks.adoption import Adoption
+from mcpregistry.calls.watch.changes import Feed
+from mcpregistry.calls.watch.changes import State as FeedState
+from mcpregistry.calls.watch.configuration import LiveConfiguration
 from mcpregistry.db import db_call
+from mcpregistry.domain.calls.ends import LOOK_FIRST
 from mcpregistry.domain.errors import Busy, DownstreamError, NotFound, SlipsnisseError
-from mcpregistry.domain.policy import Policy
-from mcpregistry.domain.snapshot import RUNS, AgentSpec, EndpointSpec, Snapshot
-from mcpregistry.downstream.pool import Pool
-from mcpregistry.services.connections import ConnectionLog, process_name
-from mcpregistry.services.targets import target_for
+from mcpregistry.domain.policy.decision import Policy
+from mcpregistry.domain.snapshot import Snapshot
+from mcpregistry.domain.specs import RUNS, AgentSpec, EndpointSpec
+from mcpregistry.downstream.pool.pool import Pool
+from mcpregistry.services.servers.connections import ConnectionLog, process_name
+from mcpregistry.services.servers.targets import target_for
 
 log = structlog.get_logger(__name__)
-
-DRAIN_SECONDS = 10.0
 
 
 class Engine:
     """``process`` names the kind: web, runmcp or worker."""
 
     def __init__(self, process: str, *, policy: Policy | None = None) -> None:
-        self.live = LiveConfiguration()
+        self.feed = Feed()
+        self.live = LiveConfiguration(self.feed)
         self.recorder = Recorder(process)
         self.connections = ConnectionLog(process_name(process))
         self.pool = Pool(_target, self.connections.record, most=settings.MAX_CONNECTIONS)
         policy = policy or LivePolicy(self.live)
         self.approvals = Approvals(
-            recorder=self.recorder, live=self.live, catalogue_of=self._catalogue_of_record, policy=policy,
+            recorder=self.recorder, feed=self.feed, live=self.live, catalogue_of=self._catalogue_of_record, policy=policy,
             sender=lambda: self.pipeline,
         )  # fmt: skip
-        self.adoption = Adoption(self.pool)
+        self.adoption = Adoption(self.pool, self.feed)
         own: tuple[Source, Dispatcher] = (DownstreamTools(), DownstreamDispatcher(self.pool, self.adoption))
         status = ApprovalStatus(self.approvals)
         sources = [own, (status, status), *(make(self) for make in _MORE_SOURCES)]
@@ -61,17 +66,18 @@ class Engine:
             recorder=self.recorder, dispatchers=dispatchers, policy=policy, approvals=self.approvals,
             waiting=Waiting(self.approvals),
         )  # fmt: skip
-        self._running: set[asyncio.Task[Any]] = set()
-        self._ended: set[asyncio.Task[Any]] = set()  # cancelled by us, not by whoever called
+        self._in_flight = InFlight()
         self._background: set[asyncio.Task[None]] = set()
         self._revisions: dict[int, int] = {}
         self._connects = process != "worker"  # which serves no host: it connects when a call comes
         self._stopping = False
+        self._draining: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Load the configuration and begin to watch it. Raises when the database cannot be read."""
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self.live.start)
+        self.feed.start()
         self.recorder.start(loop)
 
         def adopt(snapshot: Snapshot) -> None:
@@ -85,31 +91,42 @@ class Engine:
                 self._spawn_connect(server.id)
 
     async def stop(self) -> None:
-        self._stopping = True
-        self.approvals.stop()  # held calls are told "pending": their requests outlive this process
-        await self._drain()
+        """No new calls, calls in flight drained, records written, connections closed; in this order."""
+        self.begin_stop()
+        assert self._draining is not None
+        await self._draining
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.approvals.close()
         await self.adoption.close()
+        self.pipeline.close()
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self.recorder.close)
         await self.pool.close()
         await loop.run_in_executor(None, self.connections.close)
-        await loop.run_in_executor(None, self.live.stop)
+        await loop.run_in_executor(None, self.feed.stop)
 
-    async def _drain(self) -> None:
+    def begin_stop(self, grace: float = DRAIN_SECONDS) -> None:
+        """No new calls from now on, and held ones are told "pending" at once: their requests outlive this process.
+
+        Calls in flight may end for ``grace`` seconds; then they are cut, and their callers and records told so. A web
+        process calls this when it is told to stop, long before its server gives up on open requests: those would end
+        as a bare error 500. Call it on the event loop; again does nothing.
+        """
+        if self._draining is None:
+            self._stopping = True
+            self.approvals.stop()
+            self._draining = asyncio.ensure_future(self._drain(grace))
+
+    async def _drain(self, grace: float) -> None:
         """Let calls in flight end; after a while, end them."""
-        if self._running:
-            await asyncio.wait(self._running, timeout=DRAIN_SECONDS)
-        self._ended = set(self._running)
-        for task in self._ended:
-            task.cancel()
-        if self._ended:
-            await asyncio.wait(self._ended, timeout=DRAIN_SECONDS)
+        await self._in_flight.end_within(grace)
+        self.pipeline.process_stops = True
+        await self._in_flight.cut()
 
     def agent_of(self, token_hash: str) -> AgentSpec | None:
+        """The agent that a live token (its hash) belongs to, from the snapshot."""
         return self.live.current.agent_of(token_hash, time.time())
 
     def catalogue(self, endpoint_slug: str, agent_slug: str) -> Catalogue:
@@ -138,8 +155,7 @@ class Engine:
         In a task of its own: the SDK's cancel scopes would cancel it again at every step of its end.
         """
         task = asyncio.ensure_future(self.proceed(self.judge(request)))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        self._in_flight.follow(task)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -149,28 +165,29 @@ class Engine:
             raise
 
     def judge(self, request: CallRequest) -> Judged:
-        """What would become of the call; nothing is recorded. Raises Busy when stopping."""
+        """What would become of the call; nothing is recorded. Raises Busy when stopping, or blind to changes."""
         if self._stopping:
             raise Busy("The site is shutting down.", remedy="Call again in a moment.")
+        if self.feed.state is FeedState.BLIND:
+            raise Busy(
+                "This process cannot ask the database whether its configuration still holds, so it makes no calls.",
+                remedy="Call again in a moment; if it lasts, ask the operator.",
+            )
         return self.pipeline.judge(request)
 
     async def proceed(self, judged: Judged) -> CallOutcome:
         """Go on with a judged call, in the caller's own task. Cancelling that cancels the call downstream."""
         task = asyncio.current_task()
         assert task is not None
-        self._running.add(task)
-        try:
-            return await self.pipeline.proceed(judged)
-        except asyncio.CancelledError:
-            if task not in self._ended:
-                raise
-            raise DownstreamError(
-                "The site stopped before the answer came.",
-                remedy="It may have taken effect; look first.",
-                sent=True,
-            ) from None
-        finally:
-            self._running.discard(task)
+        with self._in_flight.following(task):
+            try:
+                return await self.pipeline.proceed(judged)
+            except asyncio.CancelledError:
+                if not self._in_flight.was_cut(task):
+                    raise
+                raise DownstreamError(
+                    "The site stopped before the answer came.", remedy=LOOK_FIRST, sent=True
+                ) from None
 
     async def call_tool(
         self,
@@ -210,34 +227,6 @@ class Engine:
             log.info("server.not_connected", server=server_id, code=error.code)
 
 
-class DownstreamDispatcher:
-    """Sends a call to the server that owns the tool."""
-
-    def __init__(self, pool: Pool, adoption: Adoption) -> None:
-        self._pool, self._adoption = pool, adoption
-
-    async def __call__(self, call: Call, *, on_sent: Callable[[], None]) -> dict[str, Any]:
-        offer, request, onward = call.entry.offer, call.request, onward_of(call)
-        result = await self._pool.call(
-            offer.server.id,
-            offer.tool.name,
-            call.arguments_json.encode(),
-            meta=dict(request.meta) or None,
-            timeout=offer.server.request_timeout,
-            on_progress=request.on_progress,
-            on_sent=on_sent,
-            revision=offer.server.revision,
-            definition=offer.tool.definition_hash,
-            max_result_bytes=offer.server.max_message_bytes,
-            idempotent=offer.tool.idempotent,
-            host=onward,
-        )
-        check_kind(result, onward)
-        if result.get("resultType") == "task":
-            return {"resultType": "task", "taskId": await self._adoption(call, result, onward)}
-        return result
-
-
 async def _target(server_id: int) -> Any:
     return await db_call(target_for, server_id)
 
@@ -263,5 +252,6 @@ def current_engine() -> Engine:
 
 
 def set_current_engine(engine: Engine | None) -> None:
+    """Make this the engine of the process, or none; for the doors, when they start and stop."""
     global _current  # noqa: PLW0603 - one engine per process is the point
     _current = engine

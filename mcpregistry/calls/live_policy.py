@@ -7,11 +7,11 @@ import time
 
 import structlog
 
-from mcpregistry.calls.live import LiveConfiguration
+from mcpregistry.calls.watch.configuration import LiveConfiguration
 from mcpregistry.db import db_call
-from mcpregistry.domain.policy import Decision, Question
-from mcpregistry.services import audit
-from mcpregistry.services.policy import CONDITION_FAILED
+from mcpregistry.domain.policy.decision import Decision, Question
+from mcpregistry.services.policy.rules import CONDITION_FAILED
+from mcpregistry.services.records import audit
 
 log = structlog.get_logger(__name__)
 
@@ -19,7 +19,7 @@ _QUIET = 60.0  # seconds until the same rule is told again
 
 
 class LivePolicy:
-    """Decides by the rules of the current snapshot. Call it on the event loop."""
+    """Decides by the rules of the current snapshot; to be called on the event loop."""
 
     def __init__(self, live: LiveConfiguration) -> None:
         self._live = live
@@ -27,6 +27,7 @@ class LivePolicy:
         self._telling: set[asyncio.Task[None]] = set()
 
     def __call__(self, question: Question) -> Decision:
+        """The current rules' decision; a condition without an answer is noted, once a minute for each rule."""
         decision = self._live.current.policy(question)
         for rule_id, name, why in decision.failed:
             self._alarm(question, rule_id, name, why)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.domain.snapshot import AgentSpec
+from mcpregistry.domain.specs import AgentSpec
 
 
 class RateLimited(SlipsnisseError):
+    """The agent has made too many calls; nothing was sent."""
+
     code = "RATE_LIMITED"
 
 

@@ -11,6 +11,8 @@ from typing import ClassVar
 
 
 class SlipsnisseError(Exception):
+    """The base of every error that a person or a model may see; see the module."""
+
     code: ClassVar[str] = "ERROR"
 
     def __init__(self, message: str, *, remedy: str = "") -> None:
@@ -28,6 +30,16 @@ class ConfigInvalid(SlipsnisseError):
     code = "CONFIG_INVALID"
 
 
+class AlreadyExists(ConfigInvalid):
+    """Another record has this name. ``key`` is its slug, or its number where it has none."""
+
+    code = "ALREADY_EXISTS"
+
+    def __init__(self, message: str, *, remedy: str, key: str) -> None:
+        super().__init__(message, remedy=remedy)
+        self.key = key
+
+
 class NotFound(SlipsnisseError):
     """Absent, or not granted: the two must look the same to a caller."""
 
@@ -41,10 +53,14 @@ class Conflict(SlipsnisseError):
 
 
 class ArgumentsInvalid(SlipsnisseError):
+    """A call's arguments do not fit the tool's schema, or what a person typed is no JSON object."""
+
     code = "ARGUMENTS_INVALID"
 
 
 class Denied(SlipsnisseError):
+    """Policy, capability or permission refuses it; the message says which."""
+
     code = "DENIED"
 
 
@@ -70,6 +86,8 @@ class DownstreamError(SlipsnisseError):
 
 
 class ConnectionFailed(DownstreamError):
+    """The server could not be started or reached, or the connection to it was lost."""
+
     code = "CONNECTION_FAILED"
 
 
@@ -104,6 +122,8 @@ class ResourceLimit(DownstreamError):
 
 
 class TimedOut(DownstreamError):
+    """The server did not answer within its time limit."""
+
     code = "TIMEOUT"
 
 
@@ -122,7 +142,7 @@ class ToolRefused(DownstreamError):
     code = "TOOL_CALL_FAILED"
 
     def __init__(self, message: str, *, rpc_code: int, data: object = None) -> None:
-        super().__init__(message, sent=True)
+        super().__init__(message, remedy="The server has refused it: correct the call as it says.", sent=True)
         self.rpc_code = rpc_code
         self.data = data
 

@@ -6,6 +6,8 @@ from enum import StrEnum
 
 
 class State(StrEnum):
+    """Where one call stands; the values are stored in ``Invocation.state``. DESIGN.md draws the moves."""
+
     RECEIVED = "received"
     DENIED = "denied"
     PENDING = "pending"
@@ -33,4 +35,5 @@ TERMINAL: frozenset[State] = frozenset(state for state in State if state not in 
 
 
 def may_move(old: State, new: State) -> bool:
+    """Whether ``MOVES`` allows the step from ``old`` to ``new``."""
     return new in MOVES.get(old, frozenset())

@@ -6,13 +6,16 @@ result against the server's output schema runs the server's regular expressions 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
-from mcpregistry.domain.errors import ProtocolError, ResourceLimit
-from mcpregistry.domain.targets import Limits
+from mcpregistry.domain.errors import (
+    ProtocolError,
+    ResourceLimit,
+)
+from mcpregistry.domain.servers.target import Limits
 
 MAX_DEPTH = 128
 MAX_NAME = 256
@@ -52,6 +55,7 @@ def check_result(result: dict[str, Any], limits: Limits) -> dict[str, Any]:
 
 
 def too_deep() -> ResourceLimit:
+    """The error for JSON that nests too deeply."""
     return ResourceLimit(f"The answer nests deeper than {MAX_DEPTH} levels.", sent=True)
 
 
@@ -64,23 +68,34 @@ def repair_result(result: dict[str, Any]) -> dict[str, Any]:
     return {**result, "content": [{"type": "text", "text": text}]}
 
 
-def check_tools(listed: list[Any], limits: Limits) -> tuple[list[dict[str, Any]], list[str]]:
-    """Usable tools, repaired, and a sentence for each that is left out. Raises ResourceLimit."""
-    if len(listed) > limits.max_tools:
-        raise ResourceLimit(
-            f"The server offers more than the {limits.max_tools:,} tools allowed.",
-            remedy="Raise its tool limit, or connect a smaller server.",
-        )
+def check_tools(
+    listed: list[Any], limits: Limits, unusable: Callable[[Mapping[str, Any]], str] = lambda tool: ""
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Usable tools, repaired, and a sentence for each that is left out; ``unusable`` gives further reasons."""
     tools, problems = [], []
-    for tool in listed:
+    for raw in listed:
         try:
-            tools.append(check_tool(tool, limits))
+            tool = check_tool(raw, limits)
         except (ResourceLimit, ProtocolError) as error:
             problems.append(error.message)
+            continue
+        if reason := unusable(tool):
+            problems.append(reason)
+        else:
+            tools.append(tool)
     return tools, problems
 
 
+def too_many(beyond: int, limits: Limits) -> str:
+    """What is said of the tools beyond the limit."""
+    return (
+        f"{beyond:,} beyond the limit of {limits.max_tools:,}: the first by name are taken. "
+        "Raise the server's limit of tools, or connect a smaller server."
+    )
+
+
 def check_tool(tool: object, limits: Limits) -> dict[str, Any]:
+    """One listed tool within bounds. Raises ResourceLimit or ProtocolError with the reason."""
     if type(tool) is not dict or type(name := tool.get("name")) is not str or not 0 < len(name) <= MAX_NAME:
         raise ProtocolError(f"The server lists a tool without a usable name (1 to {MAX_NAME} characters).")
     description = tool.get("description")
@@ -125,3 +140,12 @@ def public_meta(meta: Mapping[str, Any] | None) -> dict[str, Any]:
         for key, value in meta.items()
         if key not in ("progressToken", "progress_token") and not key.startswith("io.modelcontextprotocol/")
     }
+
+
+def too_large(limit: int) -> ResourceLimit:
+    """The error for a message beyond the limit."""
+    return ResourceLimit(
+        f"The server's answer is larger than the {limit:,} bytes allowed.",
+        remedy="Ask for less, or raise the server's message limit.",
+        sent=True,
+    )

@@ -11,11 +11,13 @@ from typing import Any
 from mcp import types as t
 from mcp.shared.exceptions import MCPError
 
+from mcpregistry.calls.approvals.status import status_of
 from mcpregistry.calls.call import CallOutcome
-from mcpregistry.calls.standing import standing
-from mcpregistry.domain.edits import META_KEY
+from mcpregistry.domain.calls.edits import META_KEY
+from mcpregistry.domain.calls.ends import RECORD_LATE, headline
 from mcpregistry.domain.lifecycle import TERMINAL
 
+RECORD_KEY = "slipsnisse/record"  # in the _meta of a result
 CAPABILITY_MISSING = -32021  # MCP 2026-07-28
 
 
@@ -32,12 +34,18 @@ def tool_result(outcome: CallOutcome, *, legacy: bool, typed: bool = False) -> d
         raise MCPError(CAPABILITY_MISSING, outcome.message, outcome.rpc_data)  # a program can act on it, a model cannot
     if outcome.result is not None:
         result = outcome.result if typed else _edit_in_both(outcome.result)
-        return _passed_through(result, legacy=legacy)
+        return _passed_through(_noted(result) if outcome.late else result, legacy=legacy)
     own = _own_words(outcome) if outcome.ticket is None or outcome.state in TERMINAL else _not_yet(outcome)
     if typed:
         del own["structuredContent"]
         own["isError"] = True
-    return _passed_through(own, legacy=legacy)
+    return _passed_through(_noted(own) if outcome.late else own, legacy=legacy)
+
+
+def _noted(result: dict[str, Any]) -> dict[str, Any]:
+    """For programs: what the record says of this call is not what is answered here, for the moment."""
+    meta = result.get("_meta")
+    return result | {"_meta": (meta if isinstance(meta, dict) else {}) | {RECORD_KEY: RECORD_LATE}}
 
 
 def _edit_in_both(result: dict[str, Any]) -> dict[str, Any]:
@@ -55,12 +63,12 @@ def _not_yet(outcome: CallOutcome) -> dict[str, Any]:
     """ "Pending". No error: models take an error for a reason to try another way, which is what must not happen."""
     ticket = outcome.ticket
     assert ticket is not None
-    said = standing(ticket, ticket.state)
+    said = status_of(ticket, ticket.state)
     return {"content": [{"type": "text", "text": said["message"]}], "structuredContent": said}
 
 
 def _own_words(outcome: CallOutcome) -> dict[str, Any]:
-    text = f"{outcome.error_code}: {outcome.message} {outcome.remedy}".strip()
+    text = f"{headline(outcome.state, outcome.error_code)}: {outcome.message} {outcome.remedy}".strip()
     said = {
         "error": outcome.error_code,
         "message": outcome.message,

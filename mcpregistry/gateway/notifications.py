@@ -42,6 +42,8 @@ class _Audience:
 
 
 class Changes:
+    """Tells the hosts of this process when their lists have changed."""
+
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._audiences: dict[tuple[str, str], _Audience] = {}
@@ -50,6 +52,7 @@ class Changes:
         self.closing: list[Callable[[], None]] = []  # other streams that end with ours
 
     def start(self) -> None:
+        """Begin to follow the configuration; to be called on the event loop."""
         loop = asyncio.get_running_loop()
 
         def swapped(_: Snapshot) -> None:
@@ -74,6 +77,7 @@ class Changes:
     async def listen(
         self, caller: Caller, ctx: ServerRequestContext[Any, Any], params: t.SubscriptionsListenRequestParams
     ) -> t.SubscriptionsListenResult:
+        """The handler of ``subscriptions/listen``: stays open until the host leaves or ``close``."""
         return await self._audience(caller).listen(ctx, params)
 
     def remember(self, caller: Caller, connection: Connection) -> None:

@@ -37,10 +37,12 @@ class Progress:
         self._began = time.monotonic()
 
     def __call__(self, progress: float, total: float | None, message: str | None) -> None:
+        """Note progress; it is sent as soon as the host's connection takes it."""
         self._waiting.append((progress, total, message))
         self._news.set()
 
     async def flush(self) -> None:
+        """Send what was reported and not sent yet."""
         async with self._sending:
             self._news.clear()
             while self._waiting:
@@ -54,6 +56,7 @@ class Progress:
                     log.debug("progress.not_sent", exc_info=True)
 
     async def run(self) -> None:
+        """Send what is reported, and a sign of life after each silence, until it is cancelled."""
         while True:
             try:
                 async with asyncio.timeout(self._silence):

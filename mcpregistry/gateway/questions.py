@@ -1,11 +1,12 @@
-"""What a host can bear, as it says with each request, and questions to the person who sits at it.
+"""What a host can do, as it says with each request, and questions to the person who sits at it.
 
-Older era: ``elicitation/create`` on the live connection, answered while the call waits. Modern era (MCP
-2026-07-28, multi round-trip requests): our answer to the call is ``input_required``, and the host
-repeats the call with the person's answer and the ``requestState`` that we sent. That state is in the
-hands of whoever calls, so the SDK seals it (AES-256-GCM under the site's key ring, which every process
-has): bound to the agent, the endpoint, the tool and the arguments, good for ten minutes. Each state is
-taken once, in the database, so that a copy of it is refused by every process.
+Older era: ``elicitation/create`` on the live connection, answered while the call waits. Modern era (MCP 2026-07-28,
+multi round-trip requests): our answer to the call is ``input_required``, and the host repeats the call with the
+person's answer and the ``requestState`` that we sent.
+
+That state is in the hands of whoever calls, so the SDK seals it (AES-256-GCM under the site's key ring, which every
+process has): bound to the agent, the endpoint, the tool and the arguments, good for ten minutes. Each state is taken
+once, in the database, so that a copy of it is refused by every process.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from mcpregistry.calls.call import Host, Prompt, Reply
 from mcpregistry.db import db_call
-from mcpregistry.domain.canonical import digest, plain
+from mcpregistry.domain.calls.forwarding import NOTHING, TASKS, Forwarding, attributed, passed
+from mcpregistry.domain.calls.hosts import limits_of
+from mcpregistry.domain.calls.wait_strategy import question_modes
 from mcpregistry.domain.errors import Conflict
-from mcpregistry.domain.hosts import limits_of
-from mcpregistry.domain.ladder import question_modes
-from mcpregistry.domain.onward import NOTHING, TASKS, Onward, attributed, passed
+from mcpregistry.domain.text.canonical import digest, plain
 from mcpregistry.gateway.identity import LEFT_KEY, Caller, caller_of
-from mcpregistry.services import idempotency
+from mcpregistry.services.records import idempotency
 
 log = structlog.get_logger(__name__)
 
@@ -75,7 +76,7 @@ async def host_of(ctx: Context, caller: Caller) -> Host:
         ask=_asking(ctx) if asks else None,
         reply=await _reply(ctx) if host.mrtr else None,
         said=own_words(meta),
-        onward=replace(host.onward, answers=_answers(ctx.params or {})) if host.mrtr else NOTHING,
+        forwarding=replace(host.forwarding, answers=_answers(ctx.params or {})) if host.mrtr else NOTHING,
         left=ctx.request.scope.get(LEFT_KEY) if ctx.request is not None and not host.mrtr else None,
     )
 
@@ -93,7 +94,7 @@ def declared_host(
         tasks=_declares_tasks(version, declared),
         elicit=_elicitation(version, info, declared),
         mrtr=modern,
-        onward=Onward(passed(said)) if modern else NOTHING,
+        forwarding=Forwarding(passed(said)) if modern else NOTHING,
     )
 
 
@@ -104,7 +105,7 @@ def own_words(meta: Mapping[str, Any]) -> str:
 
 
 def speaks_tasks(ctx: Context) -> bool:
-    """Whether this very request says so."""
+    """Whether this very request declares the Tasks extension."""
     return _declares_tasks(ctx.protocol_version, ctx.session.client_capabilities)
 
 

@@ -29,12 +29,12 @@ from mcpregistry.calls.engine import Engine
 from mcpregistry.domain.errors import NotFound, SlipsnisseError
 from mcpregistry.domain.version import VERSION
 from mcpregistry.gateway.answers import tool_result
-from mcpregistry.gateway.changes import Changes
 from mcpregistry.gateway.identity import Caller, caller_of
+from mcpregistry.gateway.notifications import Changes
 from mcpregistry.gateway.progress import passing_on
 from mcpregistry.gateway.questions import asked_by_server, boundary, host_of, input_required
-from mcpregistry.gateway.task_streams import TaskStreams
-from mcpregistry.gateway.tasks import Tasks, handle_of
+from mcpregistry.gateway.tasks.handlers import Tasks, handle_of
+from mcpregistry.gateway.tasks.streams import TaskStreams
 
 log = structlog.get_logger(__name__)
 
@@ -61,6 +61,7 @@ class GatewayServer(Server[Any]):
     def create_initialization_options(
         self, notification_options: NotificationOptions | None = None, *args: Any, **kwargs: Any
     ) -> InitializationOptions:
+        """As in the SDK, but saying that the list of tools may change."""
         options = notification_options or NotificationOptions(tools_changed=True)
         return super().create_initialization_options(options, *args, **kwargs)
 
@@ -72,12 +73,13 @@ class Gateway:
         self.engine = engine
         self.changes = Changes(engine)
         self.tasks = Tasks(engine, caller)
-        self._task_streams = TaskStreams(self.tasks)
+        self._task_streams = TaskStreams(self.tasks, engine.feed)
         self.changes.closing.append(self._task_streams.close)
         self._caller = caller
         self.server = self._build()
 
     def catalogue(self, caller: Caller) -> Catalogue:
+        """The catalogue of this caller. Raises NotFound when its agent or endpoint is gone."""
         return self.engine.catalogue(caller.endpoint, caller.agent)
 
     def _build(self) -> GatewayServer:
@@ -150,7 +152,7 @@ class Gateway:
                 origin=caller.origin,
                 host_name=host.title,
                 request_id=request_id_of(ctx.meta or {}, ctx.request_id),
-                meta=onward(ctx.meta or {}),
+                meta=forwarding(ctx.meta or {}),
                 on_progress=on_progress,
                 host=host,
             )
@@ -206,6 +208,7 @@ class Gateway:
 
 
 def is_legacy(ctx: Context) -> bool:
+    """Whether the request came in the era of the handshake (2025-11-25 and older)."""
     return ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS
 
 
@@ -222,6 +225,6 @@ def request_id_of(meta: Mapping[str, Any], rpc_id: int | str | None) -> str:
     return str(rpc_id or "")
 
 
-def onward(meta: Mapping[str, Any]) -> dict[str, Any]:
+def forwarding(meta: Mapping[str, Any]) -> dict[str, Any]:
     """The host's ``_meta`` as far as a server may see it."""
     return {key: meta[key] for key in _TRACE if isinstance(meta.get(key), str) and len(meta[key]) <= _TRACE_LENGTH}

@@ -1,22 +1,26 @@
 """Records: fields, constraints and small questions about themselves. What happens is in services."""
 
 from mcpregistry.models.access import Agent, Configuration, Endpoint, Grant, Token, Workspace
-from mcpregistry.models.approval import ApprovalRequest, ApprovalVote, Permit
+from mcpregistry.models.approval import ApprovalRequest, ApprovalSeat, ApprovalVote, Permit
 from mcpregistry.models.audit import AuditEntry
+from mcpregistry.models.feed import Change
+from mcpregistry.models.figure import Figure
+from mcpregistry.models.host_task import HostTask
 from mcpregistry.models.idempotency import KeptAnswer
 from mcpregistry.models.imported import ImportedFile
 from mcpregistry.models.invocation import Invocation
 from mcpregistry.models.notification import Channel, Delivery, SlackIdentity
 from mcpregistry.models.policy import PolicyRule
 from mcpregistry.models.server import Connection, Credential, Server, ServerEvent, ServerTest
-from mcpregistry.models.task import Task
 from mcpregistry.models.tool import Definition, Tool
 
 __all__ = [
     "Agent",
     "ApprovalRequest",
+    "ApprovalSeat",
     "ApprovalVote",
     "AuditEntry",
+    "Change",
     "Channel",
     "Configuration",
     "Connection",
@@ -24,7 +28,9 @@ __all__ = [
     "Definition",
     "Delivery",
     "Endpoint",
+    "Figure",
     "Grant",
+    "HostTask",
     "ImportedFile",
     "Invocation",
     "KeptAnswer",
@@ -34,7 +40,6 @@ __all__ = [
     "ServerEvent",
     "ServerTest",
     "SlackIdentity",
-    "Task",
     "Token",
     "Tool",
     "Workspace",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
-from django.core.validators import MinValueValidator
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
 from simple_history.models import HistoricalRecords
@@ -12,8 +12,21 @@ from simple_history.models import HistoricalRecords
 from mcpregistry.models.server import Server, slug_validator
 from mcpregistry.models.tool import Tool
 
+HOLD_HELP = (
+    "Longest that a call which waits for a person keeps its host waiting, in seconds; then it is told "
+    '"pending" and comes back. 0: at once. Empty: as long as the host bears.'
+)
+
+
+def _hold_seconds() -> models.PositiveIntegerField[int | None, int | None]:
+    """The field of agents and endpoints alike; the smallest of all that say something counts."""
+    return models.PositiveIntegerField(
+        "longest hold", null=True, blank=True, validators=[MaxValueValidator(3600)], help_text=HOLD_HELP
+    )
+
 
 def everything() -> list[str]:
+    """Default of ``Agent.capabilities``: any server that is granted."""
     return ["mcp_integration"]
 
 
@@ -31,6 +44,7 @@ class Agent(models.Model):
         '["mcp_github"] one server, ["mcp_github_create_issue"] one tool.',
     )
     calls_per_minute = models.PositiveIntegerField(null=True, blank=True, help_text="Empty: no limit.")
+    hold_seconds = _hold_seconds()
     owner = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="agents"
     )
@@ -75,6 +89,8 @@ class Token(models.Model):
 
 
 class NamingStyle(models.TextChoices):
+    """How an endpoint builds the names of tools; see ``domain.definitions.naming``."""
+
     DOUBLE = "double", "server__tool"
     SINGLE = "single", "server_tool"
     MCP_SINGLE = "mcp_single", "mcp_server_tool"
@@ -83,6 +99,8 @@ class NamingStyle(models.TextChoices):
 
 
 class DescriptionStyle(models.TextChoices):
+    """What an endpoint puts before a tool's description."""
+
     NONE = "none", "As the server wrote it"
     BRACKET = "bracket", "[server] …"
     MCP_BRACKET = "mcp_bracket", "[MCP:server] …"
@@ -92,6 +110,8 @@ class Endpoint(models.Model):
     """One MCP server that we show to hosts."""
 
     class Scope(models.TextChoices):
+        """Whether the endpoint narrows what an agent is granted."""
+
         GRANTED = "granted", "Everything that the calling agent is granted"
         LISTED = "listed", "Of that, only what is listed here"
 
@@ -105,6 +125,7 @@ class Endpoint(models.Model):
     hide_unavailable = models.BooleanField(
         default=True, help_text="Hide tools of servers that failed; one that was merely not started yet stays."
     )
+    hold_seconds = _hold_seconds()
     created_at = models.DateTimeField(auto_now_add=True)
 
     history = HistoricalRecords()
@@ -158,6 +179,7 @@ class Grant(models.Model):
         return f"{self.agent or self.endpoint} → {self.tool or self.server}"
 
     def clean(self) -> None:
+        """Refuse pins that are no object; the two either-or rules are database constraints."""
         if not isinstance(self.argument_pins, dict):
             raise ValidationError({"argument_pins": 'Write an object, e.g. {"repo": "docs"}.'})
 
@@ -178,6 +200,7 @@ class Workspace(models.Model):
         return self.directory
 
     def clean(self) -> None:
+        """Refuse a directory that is not absolute."""
         if not self.directory.startswith("/"):
             raise ValidationError({"directory": "Write an absolute path, e.g. /home/ann/project."})
 
@@ -210,4 +233,5 @@ class Configuration(models.Model):
 
     @classmethod
     def load(cls) -> Configuration:
+        """The one row, created if it is not there yet."""
         return cls.objects.get_or_create(id=1)[0]

@@ -13,14 +13,21 @@ from mcpregistry.models.access import Agent
 from mcpregistry.models.invocation import Invocation
 from mcpregistry.models.policy import PolicyRule
 from mcpregistry.models.tool import Tool
+from mcpregistry.models.visibility import VisibleQuerySet
 
 
-class ApprovalQuerySet(models.QuerySet["ApprovalRequest"]):
+class ApprovalQuerySet(VisibleQuerySet["ApprovalRequest"]):
+    """Requests by whether they still wait; the state is the call's. Who may decide on one may see it."""
+
+    own_by = "call__agent_slug"
+    seen_with = ("view_approvalrequest", "decide_approval")
+
     def waiting(self) -> ApprovalQuerySet:
         """Nobody has decided yet."""
         return self.filter(call__state=State.PENDING)
 
     def decided(self) -> ApprovalQuerySet:
+        """Approved, rejected, expired, cancelled or void."""
         return self.exclude(call__state=State.PENDING)
 
 
@@ -32,6 +39,8 @@ class ApprovalRequest(models.Model):
     """
 
     class Waiting(models.TextChoices):
+        """How the caller waits; the values of ``domain.calls.wait_strategy``."""
+
         TASK = "task", "as a task of the host"
         QUESTION = "question", "with a question to the person at the host"
         PROGRESS = "progress", "with progress messages"
@@ -51,7 +60,9 @@ class ApprovalRequest(models.Model):
     risk = models.CharField(max_length=10, default="high", help_text="low, medium or high")
     risk_rank = models.PositiveSmallIntegerField(default=3, editable=False)
     waiting_as = models.CharField(max_length=10, choices=Waiting.choices, default=Waiting.HOLD)
-    holders = models.IntegerField(default=1, editable=False, help_text="Callers who wait for it right now.")
+    holders = models.IntegerField(
+        default=1, editable=False, help_text="Counted for processes of the release before; see ApprovalSeat."
+    )
     expert = models.CharField("expert tool", max_length=100, blank=True, help_text="Whose run made the call.")
     host = models.CharField(max_length=200, blank=True, help_text="The host's name as rules saw it.")
     said = models.TextField("the agent says", blank=True, help_text="The agent's own words. Not to be trusted.")
@@ -65,6 +76,9 @@ class ApprovalRequest(models.Model):
         max_length=64, null=True, unique=True, editable=False,
         help_text="The identical call joins the request with this key; empty once nobody may join any more.",
     )  # fmt: skip
+    refused_key = models.CharField(
+        max_length=64, null=True, editable=False, help_text="Of a refused call: what the same call is known by."
+    )
     result = models.TextField(blank=True, help_text="The whole result as JSON, kept for a caller who comes back.")
     delivered_at = models.DateTimeField(null=True, blank=True)
 
@@ -75,11 +89,28 @@ class ApprovalRequest(models.Model):
         indexes = [
             models.Index(fields=["-asked_at", "-id"], name="approval_by_time"),
             models.Index(fields=["-risk_rank", "asked_at"], name="approval_open", condition=Q(decided_at=None)),
+            models.Index(fields=["refused_key"], name="approval_refused", condition=Q(refused_key__isnull=False)),
         ]
         permissions = [("decide_approval", "Can approve and reject held calls")]
 
     def __str__(self) -> str:
         return f"{self.call} ({self.id[:8]})"
+
+
+class ApprovalSeat(models.Model):
+    """One caller who waits for the request right now, in some process, as long as that says so in time.
+
+    The key is the id of the call that the caller made; of one who joined, no record has it.
+    """
+
+    caller = models.CharField(primary_key=True, max_length=32)
+    request = models.ForeignKey(ApprovalRequest, on_delete=models.CASCADE, related_name="seats")
+    process = models.CharField(max_length=100, help_text="Where the caller waits, named as the call's writer.")
+    lease_until = models.DateTimeField(db_index=True, help_text="By the database's clock.")
+    doubted = models.BooleanField(default=False, db_default=False, help_text="Its lease was over once already.")
+
+    def __str__(self) -> str:
+        return f"{self.caller} for {self.request_id}"
 
 
 class ApprovalVote(models.Model):

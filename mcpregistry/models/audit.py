@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db import models
 
-from mcpregistry.domain.reveal import reveal
+from mcpregistry.domain.text.display import printable
 
 GENESIS = "0" * 64
 
@@ -37,12 +37,14 @@ class AuditEntry(models.Model):
         indexes = [models.Index(fields=["subject"], name="audit_by_subject")]
 
     def __str__(self) -> str:
-        return reveal(f"{self.kind} {self.subject}")
+        return printable(f"{self.kind} {self.subject}")
 
     def save(self, *args: Any, **kwargs: Any) -> None:
+        """Insert only; raises TypeError for a change."""
         if not self._state.adding:
             raise TypeError("The audit log is append-only.")
         super().save(*args, **kwargs)
 
     def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
+        """Always raises TypeError."""
         raise TypeError("The audit log is append-only.")

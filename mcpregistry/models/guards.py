@@ -1,6 +1,7 @@
 """Rules that the database itself keeps, whoever writes to it.
 
 * every change of a configuration table raises ``Configuration.revision`` (and notifies, on PostgreSQL);
+* changes of calls, tasks and what other apps have named are told to those who wait (``models/feed.py``);
 * the audit log refuses UPDATE, DELETE and TRUNCATE;
 * a call in a terminal state keeps it.
 
@@ -14,6 +15,7 @@ from django.db import connection
 from django.db.models import Model
 
 from mcpregistry.domain.lifecycle import TERMINAL
+from mcpregistry.models import feed
 from mcpregistry.models.access import Agent, Configuration, Endpoint, Grant, Token, Workspace
 from mcpregistry.models.approval import Permit
 from mcpregistry.models.audit import AuditEntry
@@ -22,14 +24,13 @@ from mcpregistry.models.policy import PolicyRule
 from mcpregistry.models.server import Credential, Server
 from mcpregistry.models.tool import Tool
 
-CHANNEL = "slipsnisse_configuration"
-
 # Configuration tables, with the columns whose changes mean nothing to running processes.
 WATCHED: dict[type[Model], frozenset[str]] = {
     Server: frozenset(
         {
             "last_ok_at", "last_error", "last_error_code", "last_error_at", "consecutive_failures", "next_check_at",
-            "protocol_era", "server_info", "refreshed_at", "updated_at", "sealed_extra", "source",
+            "protocol_era", "server_info", "refreshed_at", "updated_at", "sealed_extra", "source", "left_out",
+            "last_connected_at",
         }
     ),
     Tool: frozenset({"first_seen_at", "last_seen_at"}),
@@ -46,7 +47,10 @@ WATCHED: dict[type[Model], frozenset[str]] = {
 
 
 def watch(model: type[Model], ignored: frozenset[str] = frozenset()) -> None:
-    """Let changes of another app's table raise the revision, too. Call it when the app is ready."""
+    """Let changes of another app's table raise the revision, too; called from that app's ``ready``.
+
+    ``ignored`` are the columns whose changes mean nothing to running processes.
+    """
     WATCHED[model] = ignored
 
 
@@ -57,13 +61,14 @@ def install_guards() -> None:
     """Create all triggers anew; idempotent. Also makes sure that the one Configuration row exists."""
     Configuration.load()
     statements = _postgres() if connection.vendor == "postgresql" else _sqlite()
+    drop_guards()
     with connection.cursor() as cursor:
-        for statement in [*_drops(), *statements]:
+        for statement in statements:
             cursor.execute(statement)
 
 
 def drop_guards() -> None:
-    """Remove all triggers: for tests that empty tables, and for an operator's deliberate repair."""
+    """Remove all triggers, before they are made anew or rows of a closed record are repaired on purpose."""
     with connection.cursor() as cursor:
         for statement in _drops():
             cursor.execute(statement)
@@ -99,7 +104,7 @@ def _names() -> list[tuple[str, str]]:
         (f"audit_no_{event}", AuditEntry._meta.db_table)
         for event in ("update", "delete", *_AUDIT_EXTRA[connection.vendor])
     ]
-    return [*watched, *audit, ("call_stays_ended", Invocation._meta.db_table)]
+    return [*watched, *audit, *feed.triggers(), ("call_stays_ended", Invocation._meta.db_table)]
 
 
 def _drops() -> list[str]:
@@ -113,6 +118,7 @@ def _terminal() -> str:
 
 
 def _sqlite() -> list[str]:
+    # In the database, so that the admin, REST, raw SQL and a history revert all raise the revision.
     bump = f"BEGIN UPDATE {Configuration._meta.db_table} SET revision = revision + 1 WHERE id = 1; END"  # noqa: S608
     refuse = "BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END"
     audit, calls = AuditEntry._meta.db_table, Invocation._meta.db_table
@@ -122,6 +128,7 @@ def _sqlite() -> list[str]:
         # REPLACE takes the old row away without asking any DELETE trigger.
         f"CREATE TRIGGER audit_no_replace BEFORE INSERT ON {audit} WHEN EXISTS (SELECT 1 FROM {audit} WHERE "  # noqa: S608
         f"id = NEW.id OR (writer = NEW.writer AND seq = NEW.seq)) {refuse}",
+        # The last line of defence: whatever code is wrong, an ended call keeps its end.
         f"CREATE TRIGGER call_stays_ended BEFORE UPDATE OF state ON {calls} WHEN OLD.state IN ({_terminal()}) "
         "AND OLD.state IS NOT NEW.state BEGIN SELECT RAISE(ABORT, 'an ended call keeps its state'); END",
     ]
@@ -132,7 +139,7 @@ def _sqlite() -> list[str]:
             f"CREATE TRIGGER watch_{table}_update AFTER UPDATE ON {table} WHEN {changed} {bump}",
             f"CREATE TRIGGER watch_{table}_delete AFTER DELETE ON {table} {bump}",
         ]
-    return statements
+    return [*statements, *feed.sqlite_statements()]
 
 
 def _postgres() -> list[str]:
@@ -140,7 +147,7 @@ def _postgres() -> list[str]:
     statements = [
         f"""CREATE OR REPLACE FUNCTION slipsnisse_changed() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
             UPDATE {Configuration._meta.db_table} SET revision = revision + 1 WHERE id = 1;
-            PERFORM pg_notify('{CHANNEL}', ''); RETURN NULL; END $$""",  # noqa: S608
+            PERFORM pg_notify('{feed.channel(feed.CONFIGURATION)}', ''); RETURN NULL; END $$""",  # noqa: S608
         """CREATE OR REPLACE FUNCTION slipsnisse_refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
             RAISE EXCEPTION '%', TG_ARGV[0]; END $$""",
         f"CREATE TRIGGER call_stays_ended BEFORE UPDATE OF state ON {calls} FOR EACH ROW WHEN (OLD.state IN "
@@ -159,4 +166,4 @@ def _postgres() -> list[str]:
                 f"CREATE TRIGGER watch_{table}_{event} AFTER {event.upper()} ON {table} FOR EACH ROW {when} "
                 "EXECUTE FUNCTION slipsnisse_changed()"
             )
-    return statements
+    return [*statements, *feed.postgres_statements()]

@@ -9,14 +9,14 @@ from mcpregistry.models.invocation import Invocation
 from mcpregistry.models.server import Server
 
 
-class Task(models.Model):
+class HostTask(models.Model):
     """What a host polls. What has become of the call is written in the call; this is only the handle.
 
     ``downstream_id`` is set when the server itself made a task of the call: then we follow that one.
     """
 
     id = models.CharField(primary_key=True, max_length=64)
-    call = models.OneToOneField(Invocation, on_delete=models.CASCADE, related_name="task")
+    call = models.OneToOneField(Invocation, on_delete=models.CASCADE, related_name="host_task")
     agent_slug = models.CharField(max_length=63)
     endpoint_slug = models.CharField(max_length=63)
     created_at = models.DateTimeField()
@@ -34,6 +34,7 @@ class Task(models.Model):
     seen_at = models.DateTimeField(null=True, blank=True, help_text="When the host last asked.")
 
     class Meta:
+        db_table = "mcpregistry_task"  # its name before the model had this one; processes of both may run at once
         ordering = ["-created_at"]
         indexes = [models.Index(fields=["updated_at"], name="task_followed", condition=~Q(downstream_id=""))]
 

@@ -11,6 +11,9 @@ class KeptAnswer(models.Model):
     caller = models.CharField(max_length=200, help_text="As the audit log names it.")
     key = models.CharField(max_length=200)
     fingerprint = models.CharField(max_length=64, help_text="SHA-256 of what was asked.")
+    call_id = models.CharField(
+        max_length=32, blank=True, default="", db_default="", help_text="Of the call that it makes."
+    )
     status = models.PositiveSmallIntegerField(null=True)
     body = models.TextField(blank=True)
     created_at = models.DateTimeField(db_index=True)

@@ -6,28 +6,36 @@ from django.db import models
 from django.db.models import Q
 
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.domain.reveal import reveal
+from mcpregistry.domain.text.display import printable
 from mcpregistry.models.server import Server
+from mcpregistry.models.visibility import VisibleQuerySet
 
 UNASKED = ~Q(outcome="ask")
 
 
-class Calls(models.QuerySet["Invocation"]):
+class Calls(VisibleQuerySet["Invocation"]):
+    """Calls by what pages and clocks ask for."""
+
+    own_by = "agent_slug"
+
     def open(self) -> models.QuerySet[Invocation]:
         """Those without an end, by their partial index: SQLite uses it only for its very condition, in literal words."""
         return self.extra(where=["mcpregistry_invocation.state IN ('pending', 'ready', 'dispatched')"])
 
     def of_servers_alone(self) -> models.QuerySet[Invocation]:
-        """Those whose time says something about a server: no person was asked, and it is no expert tool's, whose own
-        calls may have waited for one."""
+        """Calls whose duration says something about their server.
+
+        Left out are calls that a person was asked about, and calls of expert tools, whose inner calls may have waited
+        for one.
+        """
         return self.filter(UNASKED, server_slug__in=Server.objects.values("slug"))
 
 
 class Invocation(models.Model):
-    """Names are copied, not referenced: the record outlives the server, tool and agent it is about.
+    """One call. Names are copied, not referenced: the record outlives the server, tool and agent it is about.
 
-    Payload columns are JSON text with every odd value escaped (PostgreSQL refuses NUL and lone
-    surrogates in JSON columns); retention empties them before it deletes the row.
+    Payload columns are JSON text with every odd value escaped (PostgreSQL refuses NUL and lone surrogates in JSON
+    columns); retention empties them before it deletes the row.
     """
 
     id = models.CharField(primary_key=True, max_length=32)
@@ -71,4 +79,4 @@ class Invocation(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{reveal(self.exposed_name)} {self.state}"
+        return f"{printable(self.exposed_name)} {self.state}"

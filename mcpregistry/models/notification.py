@@ -11,8 +11,8 @@ from django.conf import settings
 from django.db import models
 from simple_history.models import HistoricalRecords
 
-from mcpregistry.domain.notices import Event, Kind
-from mcpregistry.domain.reveal import reveal
+from mcpregistry.domain.notifications.events import Event, Kind
+from mcpregistry.domain.text.display import printable
 from mcpregistry.models.approval import ApprovalRequest
 from mcpregistry.models.policy import PolicyRule
 from mcpregistry.models.sealing import Sealed
@@ -56,7 +56,7 @@ class Channel(models.Model):
         ordering = ["name"]
 
     def __str__(self) -> str:
-        return reveal(self.name)
+        return printable(self.name)
 
     @property
     def origin(self) -> str:
@@ -68,6 +68,8 @@ class Channel(models.Model):
 
 
 class DeliveryQuerySet(models.QuerySet["Delivery"]):
+    """Deliveries by what the sender has to do about them."""
+
     def open(self) -> DeliveryQuerySet:
         """Not yet arrived, and still tried."""
         return self.filter(state__in=[Delivery.State.WAITING, Delivery.State.FAILED])
@@ -88,6 +90,8 @@ class Delivery(models.Model):
     """
 
     class State(models.TextChoices):
+        """How far the delivery has come."""
+
         WAITING = "waiting", "waiting"
         FAILED = "failed", "failed, tried again"
         SENT = "sent", "sent"

@@ -7,8 +7,8 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from simple_history.models import HistoricalRecords
 
-from mcpregistry.domain.policy import Outcome
-from mcpregistry.domain.reveal import reveal
+from mcpregistry.domain.policy.decision import Outcome
+from mcpregistry.domain.text.display import printable
 from mcpregistry.models.access import Agent, Endpoint
 from mcpregistry.models.server import Server
 from mcpregistry.models.tool import Tool
@@ -62,6 +62,10 @@ class PolicyRule(models.Model):
         "time to run", default=600, validators=[MinValueValidator(5), MaxValueValidator(30 * DAY)],
         help_text="Seconds after the approval in which the call must start.",
     )  # fmt: skip
+    refusal_seconds = models.PositiveIntegerField(
+        "a refusal holds", default=300, db_default=300, validators=[MaxValueValidator(30 * DAY)],
+        help_text="Seconds in which nobody is asked about the very call that somebody has refused. 0: asked again at once.",
+    )  # fmt: skip
     requester_may_confirm = models.BooleanField(
         default=False, help_text="The person at the host, or the agent's owner, may confirm the call."
     )
@@ -77,4 +81,4 @@ class PolicyRule(models.Model):
         ordering = ["-priority", "name"]
 
     def __str__(self) -> str:
-        return reveal(self.name)
+        return printable(self.name)

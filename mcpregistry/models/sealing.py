@@ -52,10 +52,10 @@ def unseal(text: str, *, place: str) -> Any:
 
 
 class Sealed(property):
-    """``env = Sealed("sealed_env", dict)``: reads and writes a sealed text column as a JSON value.
+    """A property that reads and writes a sealed text column as a JSON value: ``env = Sealed("sealed_env", dict)``.
 
-    The model needs a ``uid`` that never changes. A ``property`` so that Django takes it as a
-    constructor argument.
+    ``default`` makes the value of an empty column. The model needs a ``uid`` that never changes, because it is part of
+    the associated data. A ``property`` so that Django takes it as a constructor argument.
     """
 
     def __init__(self, column: str, default: type) -> None:

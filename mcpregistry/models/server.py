@@ -12,8 +12,10 @@ from django.core.validators import MaxValueValidator, MinValueValidator, RegexVa
 from django.db import models
 from simple_history.models import HistoricalRecords
 
-from mcpregistry.domain.reveal import reveal
+from mcpregistry.domain.text.display import printable
 from mcpregistry.models.sealing import Sealed
+
+MOST_TOOLS = 10_000  # that a server's limit can be set to
 
 slug_validator = RegexValidator(
     # Two underscores separate server and tool in exposed names, so a slug may not hold them.
@@ -23,6 +25,8 @@ slug_validator = RegexValidator(
 
 
 class Transport(models.TextChoices):
+    """How a server is reached."""
+
     STDIO = "stdio", "Local process (stdio)"
     HTTP = "http", "Streamable HTTP"
     SSE = "sse", "HTTP with SSE (older)"
@@ -30,34 +34,46 @@ class Transport(models.TextChoices):
 
 
 class Lifecycle(models.TextChoices):
+    """Draft until its launch was confirmed, then active; disabled by a person."""
+
     DRAFT = "draft", "Draft"
     ACTIVE = "active", "Active"
     DISABLED = "disabled", "Disabled"
 
 
 class ConnectMode(models.TextChoices):
+    """When a process connects to the server."""
+
     LAZY = "lazy", "At the first call"
     EAGER = "eager", "At start-up"
     MANUAL = "manual", "Only when told to, with Reconnect"
 
 
 class Resend(models.TextChoices):
+    """Whether a call may be sent a second time after a failure."""
+
     NEVER = "never", "Never"
     SAFE = "safe", "Only if nothing was sent"
     ALWAYS = "always", "Also after sending, for tools marked idempotent"
 
 
 class ProtocolMode(models.TextChoices):
+    """Which era of MCP is spoken: fixed, or found out when connecting."""
+
     AUTO = "auto", "Find out"
     LEGACY = "legacy", "2025-11-25 and older"
     MODERN = "modern", "2026-07-28"
 
 
 class ServerQuerySet(models.QuerySet["Server"]):
+    """Servers by what clocks and the snapshot ask for."""
+
     def active(self) -> ServerQuerySet:
+        """Confirmed and not disabled."""
         return self.filter(lifecycle=Lifecycle.ACTIVE)
 
     def due_for_check(self, now: object) -> ServerQuerySet:
+        """Active servers whose health check is due at ``now``."""
         return self.active().filter(next_check_at__lte=now)
 
 
@@ -113,6 +129,13 @@ class Server(models.Model):
     max_concurrency = models.PositiveIntegerField(
         default=8, validators=[MinValueValidator(1), MaxValueValidator(1000)], help_text="Calls at the same time."
     )
+    max_tools = models.PositiveIntegerField(
+        "limit of tools",
+        default=2000,
+        db_default=2000,
+        validators=[MinValueValidator(1), MaxValueValidator(MOST_TOOLS)],
+        help_text="Of a server that offers more, the first by name are taken.",
+    )
     check_interval = models.PositiveIntegerField(
         default=300, validators=[MinValueValidator(10)], help_text="Seconds between health checks."
     )
@@ -141,6 +164,10 @@ class Server(models.Model):
     server_info = models.JSONField(default=dict, blank=True, editable=False)
     server_instructions = models.TextField(blank=True, editable=False)
     refreshed_at = models.DateTimeField("tools read at", null=True, blank=True, editable=False)
+    left_out = models.TextField(
+        "tools left out", blank=True, default="", db_default="", editable=False, help_text="One reason in each line."
+    )
+    last_connected_at = models.DateTimeField(null=True, blank=True, editable=False)
 
     sealed_extra = models.TextField(blank=True, editable=False)
     extra = Sealed("sealed_extra", dict)  # what imported files say that has no field here; may hold secrets
@@ -155,6 +182,7 @@ class Server(models.Model):
         excluded_fields=[
             "last_ok_at", "last_error", "last_error_code", "last_error_at", "consecutive_failures",
             "unavailable_since", "next_check_at", "protocol_era", "server_info", "server_instructions", "refreshed_at", "updated_at",
+            "left_out", "last_connected_at",
         ]
     )  # fmt: skip
 
@@ -206,6 +234,10 @@ class Connection(models.Model):
     protocol_era = models.CharField(max_length=20, blank=True)
     pid = models.IntegerField(null=True, blank=True, help_text="Process id of a local server.")
     since = models.DateTimeField()
+    connected_at = models.DateTimeField(null=True, blank=True, help_text="When this process last connected.")
+    attempts = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="Failures in a row since a call was last answered."
+    )
     last_error = models.TextField(blank=True)
     stderr_tail = models.TextField(blank=True)
     seen_at = models.DateTimeField()
@@ -231,13 +263,15 @@ class ServerEvent(models.Model):
         ordering = ["-at", "-id"]
 
     def __str__(self) -> str:
-        return reveal(f"{self.kind} {self.message}".strip(), 200)
+        return printable(f"{self.kind} {self.message}".strip(), 200)
 
 
 class ServerTest(models.Model):
     """One test of a server: connect, list, perhaps one harmless call; verdict and timings."""
 
     class Verdict(models.TextChoices):
+        """How far the test has come, and how it ended."""
+
         QUEUED = "queued", "Queued"
         RUNNING = "running", "Running"
         PASSED = "passed", "Passed"

@@ -11,22 +11,38 @@ from django.core.validators import MinValueValidator
 from django.db import models
 from simple_history.models import HistoricalRecords
 
-from mcpregistry.domain.phrases import Severity
-from mcpregistry.domain.reveal import reveal
-from mcpregistry.domain.scanner import Finding
+from mcpregistry.domain.definitions.naming import exposed_names
+from mcpregistry.domain.definitions.scanner import Finding
+from mcpregistry.domain.definitions.scanner_patterns import Severity
+from mcpregistry.domain.text.display import printable
 from mcpregistry.models.server import Server
 
 
 class ToolQuerySet(models.QuerySet["Tool"]):
+    """Tools by how their definition was decided on."""
+
+    def named(self, name: str) -> Tool | None:
+        """The tool by any of its spellings: ``server::tool``, its exposed name in the default style
+        (``server__tool``), or its own name where only one server has it. Names are looked up whole, never split.
+        """
+        slug, separator, own = name.partition("::")  # a server's slug holds no colon
+        if separator:
+            return self.filter(server__slug=slug, name=own).first()
+        pairs = list(self.order_by().values_list("server__slug", "name"))
+        exposed = exposed_names(pairs, "double")
+        fitting = [pair for pair in pairs if exposed[pair] == name] or [pair for pair in pairs if pair[1] == name]
+        return self.filter(server__slug=fitting[0][0], name=fitting[0][1]).first() if len(fitting) == 1 else None
+
     def approved(self) -> ToolQuerySet:
+        """Some version of the definition was approved; the server may say something else by now."""
         return self.filter(pinned__isnull=False)
 
     def serving(self) -> ToolQuerySet:
-        """What the server says now is what was approved."""
+        """Tools whose server says now exactly what was approved; only these can be called."""
         return self.filter(present=True, pinned__isnull=False, latest=models.F("pinned"))
 
     def waiting(self) -> ToolQuerySet:
-        """New or changed: nobody has decided on the newest definition."""
+        """Tools with a new or changed definition that nobody has decided on: the inbox."""
         return self.filter(present=True, latest__isnull=False, latest__decided_at__isnull=True).exclude(
             latest=models.F("pinned")
         )
@@ -73,7 +89,7 @@ class Tool(models.Model):
         permissions = [("approve_definition", "Can approve and reject tool definitions")]
 
     def __str__(self) -> str:
-        return f"{self.server.slug}::{reveal(self.name)}"
+        return f"{self.server.slug}::{printable(self.name)}"
 
     @property
     def status(self) -> str:

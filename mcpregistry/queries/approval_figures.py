@@ -6,16 +6,15 @@ Numbers count every request of a period; medians come from the newest ``SAMPLE``
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from statistics import median
 from typing import Any
 
 from django.db.models import Count, Q, QuerySet
 
+from mcpregistry.domain.figures import median
 from mcpregistry.models import ApprovalRequest, ApprovalVote
-from mcpregistry.queries_approvals import ENDS
+from mcpregistry.queries.approvals import ENDS
 
 SAMPLE = 20_000
 RELAX_RATE, RELAX_DECISIONS = 0.95, 20
@@ -37,6 +36,7 @@ class RuleFigures:
 
     @property
     def decided(self) -> int:
+        """How many requests people decided, either way."""
         return self.approved + self.rejected
 
     @property
@@ -65,6 +65,8 @@ class ApproverFigures:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
+    """The figures of a period: all requests together, by rule, and by approver."""
+
     total: RuleFigures
     rules: list[RuleFigures]
     approvers: list[ApproverFigures]
@@ -78,13 +80,13 @@ def figures(*, since: datetime) -> Figures:
     rules = [_of_rule(dict(row), times) for row in counted]
     rules.sort(key=lambda each: -each.held)
     everything = [seconds for each in times.values() for seconds in each]
-    total = RuleFigures(rule="", **asked.aggregate(**_counts()), seconds=_median(everything))
+    total = RuleFigures(rule="", **asked.aggregate(**_counts()), seconds=median(everything))
     return Figures(total, rules, _approvers(since))
 
 
 def _of_rule(row: dict[str, Any], times: dict[str, list[float]]) -> RuleFigures:
     name = row.pop("rule_name")
-    return RuleFigures(rule=name, **row, seconds=_median(times.get(name, [])))
+    return RuleFigures(rule=name, **row, seconds=median(times.get(name, [])))
 
 
 def _counts() -> dict[str, Count]:
@@ -111,11 +113,6 @@ def _approvers(since: datetime) -> list[ApproverFigures]:
         approved=Count("id", filter=Q(approve=True)), rejected=Count("id", filter=Q(approve=False)), all=Count("id")
     )  # fmt: skip
     return [
-        ApproverFigures(row["name"], row["approved"], row["rejected"], _median(times[row["name"]]))
+        ApproverFigures(row["name"], row["approved"], row["rejected"], median(times[row["name"]]))
         for row in rows.order_by("-all", "name")
     ]
-
-
-def _median(values: Iterable[float]) -> float | None:
-    found = list(values)
-    return median(found) if found else None

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, fields
 from datetime import datetime
-from statistics import median
 from typing import Any
 
+from django.contrib.auth.models import User
 from django.db.models import Count, Max, Min, Prefetch, Q, QuerySet, Subquery
 from django.db.models.functions import Substr
 
+from mcpregistry.domain.figures import median
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import ApprovalRequest, ApprovalVote, Definition, Invocation, Server, Tool
 
@@ -48,6 +49,7 @@ class Wanted:
         return any(getattr(self, f.name) for f in fields(self))
 
     def narrow(self, requests: QuerySet[ApprovalRequest]) -> QuerySet[ApprovalRequest]:
+        """Only the requests that fit."""
         columns = {"server": "call__server_slug", "tool": "call__tool_name", "agent": "call__agent_slug",
                    "risk": "risk", "rule": "rule_name"}  # fmt: skip
         exact = {column: getattr(self, name) for name, column in columns.items() if getattr(self, name)}
@@ -99,6 +101,8 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Vote:
+    """One person's word, as the queue shows it."""
+
     user_id: int | None
     approve: bool
     arguments_hash: str
@@ -110,10 +114,10 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def queue(wanted: Wanted) -> list[Waiting]:
-    """What waits, riskiest first and of these the oldest first; as bare rows, for there may be a thousand."""
+def queue(wanted: Wanted, *, who: User) -> list[Waiting]:
+    """What waits and this person may see, riskiest first and of these the oldest first; as bare rows, for there may be a thousand."""
     heads = {"asked_head": Substr("call__arguments", 1, HEAD + 1), "edited_head": Substr("edited", 1, HEAD + 1)}
-    rows = wanted.narrow(ApprovalRequest.objects.waiting()).annotate(**heads).values_list(*_COLUMNS)
+    rows = wanted.narrow(ApprovalRequest.objects.visible_to(who).waiting()).annotate(**heads).values_list(*_COLUMNS)
     found: list[tuple[Any, ...]] = list(rows.order_by("-risk_rank", "asked_at", "id")[:MOST_SHOWN])
     votes = _open_votes()
     return [Waiting(*(*row, tuple(votes.get(row[0], ())))) for row in found]
@@ -130,6 +134,7 @@ def _open_votes() -> dict[str, list[Vote]]:
 
 
 def waiting_total() -> int:
+    """How many calls wait, whatever the filters."""
     return ApprovalRequest.objects.waiting().count()
 
 
@@ -146,6 +151,7 @@ def queue_version() -> str:
 
 
 def last_vote() -> int:
+    """The number of the newest vote, 0 when there is none; see ``words_since``."""
     return ApprovalVote.objects.order_by("-id").values_list("id", flat=True).first() or 0
 
 
@@ -153,9 +159,10 @@ def _moment(at: datetime | None) -> str:
     return str(int(at.timestamp() * 1_000_000)) if at else "0"
 
 
-def choices() -> Choices:
+def choices(*, who: User) -> Choices:
+    """The servers, tools, agents and rules that the queue can be narrowed to, of what this person may see."""
     columns = ("call__server_slug", "call__tool_name", "call__agent_slug", "rule_name")
-    rows = list(ApprovalRequest.objects.waiting().order_by().values_list(*columns).distinct()[:5_000])
+    rows = list(ApprovalRequest.objects.visible_to(who).waiting().order_by().values_list(*columns).distinct()[:5_000])
     server, tool, agent, rule = (sorted({row[place] for row in rows}) for place in range(4))
     return Choices(server, tool, agent, rule)
 
@@ -212,13 +219,16 @@ class Usual:
         return max(1, round(self.result_bytes / 4))
 
 
-def one(pk: str) -> ApprovalRequest | None:
+def one(pk: str, *, who: User) -> ApprovalRequest | None:
+    """The request with its call and votes; None when there is none that this person may see."""
     votes = Prefetch("votes", ApprovalVote.objects.select_related("user").order_by("at", "id"))
-    found = ApprovalRequest.objects.select_related("call", "rule", "group").defer("result", "call__result")
+    rows = ApprovalRequest.objects.visible_to(who)
+    found = rows.select_related("call", "rule", "group").defer("result", "call__result")
     return found.prefetch_related(votes).filter(pk=pk).first()
 
 
 def around(request: ApprovalRequest) -> Around:
+    """What a page shows beside the request: server, tool, definition, the last approved call, and others that wait."""
     call = request.call
     server = Server.objects.filter(slug=call.server_slug).first()
     tool = Tool.objects.filter(server=server, name=call.tool_name).select_related("pinned").first() if server else None
@@ -264,7 +274,8 @@ def usual(call: Invocation) -> Usual | None:
         id__in=Subquery(recent), tool_name=call.tool_name, state=State.SUCCEEDED, dispatched_at__isnull=False
     ).values_list("dispatched_at", "finished_at", "result_bytes")[:50]
     took = [(end - sent).total_seconds() * 1000 for sent, end, _ in rows if sent and end]
-    return Usual(len(took), median(took), int(median(size for _, _, size in rows))) if took else None
+    middle, size = median(took), median(size for _, _, size in rows)
+    return None if middle is None or size is None else Usual(len(took), middle, int(size))
 
 
 # The history
@@ -280,9 +291,9 @@ class Period:
     until: datetime | None = None
 
 
-def history(wanted: Wanted, period: Period) -> QuerySet[ApprovalRequest]:
-    """Every request, newest first, with votes and without results."""
-    found = wanted.narrow(ApprovalRequest.objects.all())
+def history(wanted: Wanted, period: Period, *, who: User) -> QuerySet[ApprovalRequest]:
+    """Every request that this person may see, newest first, with votes and without results."""
+    found = wanted.narrow(ApprovalRequest.objects.visible_to(who))
     if period.end in ENDS:
         found = found.filter(ENDS[period.end])
     if period.approver:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, fields
 
 from django.db.models import Case, Count, F, IntegerField, Max, Q, QuerySet, Value, When, Window
 
-from mcpregistry.domain.phrases import Severity
-from mcpregistry.models import Tool
-from mcpregistry.queries import with_status
+from mcpregistry.domain.definitions.naming import exposed_names, long_names
+from mcpregistry.domain.definitions.scanner_patterns import Severity
+from mcpregistry.models import Definition, Endpoint, Tool
 
 # As people ask for it, and as ``Tool.status`` calls it.
 SHOWS = {"waiting": "waiting", "new": "quarantined", "changed": "changed", "rejected": "rejected", "gone": "gone"}
@@ -59,6 +59,7 @@ class Tally:
 
 
 def tallies(server_ids: set[int]) -> dict[int, Tally]:
+    """By server id, how much waits in the inbox and how much of it gave no alarm."""
     rows = (
         Tool.objects.waiting()
         .filter(server__in=server_ids)
@@ -82,3 +83,36 @@ def servers_with_drift() -> list[str]:
 def counts() -> dict[str, int]:
     """How many there are of each kind that ``SHOWS`` names."""
     return {show: with_status(Tool.objects.all(), status).count() for show, status in SHOWS.items()}
+
+
+def waiting_count() -> int:
+    """How many tools have a definition that nobody has decided on."""
+    return Tool.objects.waiting().count()
+
+
+def with_status(tools: QuerySet[Tool], status: str) -> QuerySet[Tool]:
+    """The tools of one status, as ``Tool.status`` would call it; ``disabled`` and ``waiting`` besides."""
+    current = Q(pinned__isnull=False, latest=F("pinned"))
+    rejected = Q(latest__decided_at__isnull=False, latest__approved=False)
+    kinds = {
+        "gone": Q(present=False),
+        "disabled": Q(enabled=False),
+        "approved": Q(present=True) & current,
+        "rejected": Q(present=True) & rejected & ~current,
+        "changed": Q(present=True, pinned__isnull=False) & ~current & ~rejected,
+        "quarantined": Q(present=True, pinned__isnull=True) & ~rejected,
+    }
+    if status == "waiting":
+        return tools.filter(pk__in=Tool.objects.waiting())
+    return tools.filter(kinds[status]) if status in kinds else tools
+
+
+def decided_definitions(tool: Tool) -> QuerySet[Definition]:
+    """Every definition of the tool with who decided on it, newest first."""
+    return tool.definitions.select_related("decided_by").order_by("-seen_at", "-id")
+
+
+def shortened_names(endpoint: Endpoint) -> list[str]:
+    """Names that this endpoint may show and that some host would shorten; of all approved tools."""
+    pairs = Tool.objects.approved().filter(present=True).values_list("server__slug", "name")
+    return long_names(exposed_names(pairs, endpoint.naming_style).values())

@@ -17,11 +17,15 @@ from django.conf import settings
 
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.models import Agent, Endpoint, Server, ServerTest
-from mcpregistry.models.server import Transport
-from mcpregistry.services import access, definitions, health, policy
-from mcpregistry.services.servers import confirm_launch, save_server
+from mcpregistry.models.server import Lifecycle, Transport
+from mcpregistry.services.access import agents, grants, tokens
+from mcpregistry.services.definitions import behaviour, decisions
+from mcpregistry.services.policy import rules
+from mcpregistry.services.servers import checks
+from mcpregistry.services.servers.lifecycle import confirm_launch, save_server
 
 ACTOR = "demo"
+FIRST_RUN = "first run"
 _PATIENCE = 60.0  # seconds for the worker to test both servers
 _LOOK_EVERY = 0.25
 
@@ -36,19 +40,21 @@ class DemoResult:
     approved: dict[str, int]
 
 
-def set_up_demo(*, say: Say, patience: float = _PATIENCE) -> DemoResult | None:
+def set_up_demo(*, say: Say, patience: float = _PATIENCE, resume: bool = False) -> DemoResult | None:
     """Register, test, approve, grant, and say what runs without being asked. None, with nothing changed, unless the registry is empty.
 
     ``say`` gets one line of progress at a time. Needs a running worker; when it takes longer than
-    ``patience`` seconds, the servers are left for a person to approve.
+    ``patience`` seconds, the servers are left for a person to approve. ``resume`` finishes what an interrupted
+    set-up has left: what it made is taken up, what other people made is left alone, and the token is a new one.
     """
-    if Server.objects.exists() or Agent.objects.exists():
+    if not resume and (Server.objects.exists() or Agent.objects.exists()):
         say("the registry is not empty: no demo servers added")
         return None
-    servers = [_register(slug, command) for slug, command in _commands(say)]
+    made = [_register(slug, command, say) for slug, command in _commands(say)]
+    servers = [server for server in made if server is not None]
     token = _admit(servers)
     say(f"asking the worker to test: {', '.join(server.slug for server in servers) or 'nothing'}")
-    tests = [health.request_test(server=server, actor=ACTOR) for server in servers]
+    tests = [checks.request_test(server=server, actor=ACTOR) for server in servers]
     approved = {test.server.slug: _approve(test, say) for test in _finished(tests, patience)}
     _rules(say)
     return DemoResult(token, approved)
@@ -79,20 +85,32 @@ def _program(name: str) -> str | None:
     return str(path) if path.exists() else None
 
 
-def _register(slug: str, command: list[str]) -> Server:
-    server = Server(slug=slug, transport=Transport.STDIO, command=command, source="demo")
-    server = save_server(server=server, actor=ACTOR)
+def _register(slug: str, command: list[str], say: Say) -> Server | None:
+    """The confirmed server; None where somebody else's server has that name."""
+    server = Server.objects.filter(slug=slug).first()
+    if server is None:
+        server = Server(slug=slug, transport=Transport.STDIO, command=command, source="demo")
+        server = save_server(server=server, actor=ACTOR)
+    elif server.source != "demo":
+        say(f"{slug}: left out, there is a server of that name")
+        return None
+    if server.lifecycle != Lifecycle.DRAFT:
+        return server
     return confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
 
 
 def _admit(servers: list[Server]) -> str:
     """The endpoint "default", and the agent "local" with grants on the servers. Returns its token."""
     if not Endpoint.objects.filter(slug="default").exists():
-        access.save_endpoint(endpoint=Endpoint(slug="default"), actor=ACTOR)
-    agent = access.save_agent(agent=Agent(slug="local", description="Hosts on this machine."), actor=ACTOR)
+        agents.save_endpoint(endpoint=Endpoint(slug="default"), actor=ACTOR)
+    agent = Agent.objects.filter(slug="local").first() or agents.save_agent(
+        agent=Agent(slug="local", description="Hosts on this machine."), actor=ACTOR
+    )
+    for token in agent.tokens.filter(name=FIRST_RUN, revoked_at=None):  # shown to nobody, or we were not here
+        tokens.revoke_token(token=token, actor=ACTOR)
     for server in servers:
-        access.grant(agent=agent, server=server, actor=ACTOR)
-    return access.issue_token(name="first run", actor=ACTOR, agent=agent)[1]
+        grants.grant(agent=agent, server=server, actor=ACTOR)
+    return tokens.issue_token(name=FIRST_RUN, actor=ACTOR, agent=agent)[1]
 
 
 def _finished(tests: list[ServerTest], patience: float) -> list[ServerTest]:
@@ -110,7 +128,8 @@ def _approve(test: ServerTest, say: Say) -> int:
     """Approve what a passed test found. Returns how many tools."""
     slug = test.server.slug
     if test.verdict == ServerTest.Verdict.PASSED:
-        count = definitions.approve_waiting(server=test.server, actor=ACTOR)
+        decisions.approve_waiting(server=test.server, actor=ACTOR)
+        count = test.server.tools.exclude(pinned=None).count()
         say(f"{slug}: works, {count} tools approved")
         _confirm(test.server)
         return count
@@ -124,14 +143,14 @@ def _approve(test: ServerTest, say: Say) -> int:
 def _confirm(server: Server) -> None:
     """What these two servers claim of their tools was read and is true; without that, reading would ask as well."""
     for tool in server.tools.select_related("server", "pinned"):
-        if policy.claims(tool):
-            policy.confirm_claims(tool=tool, actor=ACTOR)
+        if behaviour.claims(tool):
+            behaviour.confirm_claims(tool=tool, actor=ACTOR)
 
 
 def _rules(say: Say) -> None:
     """With the starter rules, telling the time and reading the repository run at once; changing it asks."""
     try:
-        policy.add_starter_rules(actor=ACTOR)
+        rules.add_starter_rules(actor=ACTOR)
         say("rules: reading runs at once, changing waits for a person")
     except ConfigInvalid:
         say("rules: none added, because nobody may approve calls yet; everything waits until somebody may")

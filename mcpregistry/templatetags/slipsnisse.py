@@ -10,15 +10,16 @@ from typing import Any
 from django import template
 from django.utils import timezone
 
-from mcpregistry.domain import reveal
+from mcpregistry.domain.text import display
+from mcpregistry.domain.text.durations import one_unit
 
 register = template.Library()
 
 
 @register.filter(is_safe=False)
-def visible(text: object, limit: int = reveal.LIMIT) -> str:
+def visible(text: object, limit: int = display.LIMIT) -> str:
     """Foreign text with invisible characters named; ``text|visible:200`` cuts it after 200 characters."""
-    return "" if text is None else reveal.reveal(str(text), int(limit))
+    return "" if text is None else display.printable(str(text), int(limit))
 
 
 @register.filter(is_safe=False)
@@ -59,6 +60,7 @@ def ago(moment: datetime) -> str:
 
 @register.filter(is_safe=False)
 def percent(value: float | None) -> str:
+    """A share of 0 to 1 as a percentage, small ones with one digit; a dash for none."""
     if value is None:
         return "-"
     return f"{value * 100:.1f} %" if 0 < value < 0.1 else f"{value * 100:.0f} %"
@@ -67,12 +69,7 @@ def percent(value: float | None) -> str:
 @register.filter(is_safe=False)
 def duration(seconds: float | None) -> str:
     """Seconds as people say them: 4 s, 3 min, 2.5 h, 3 d; a dash for none."""
-    if seconds is None:
-        return "-"
-    for length, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= length:
-            return f"{seconds / length:.1f}".removesuffix(".0") + f" {unit}"
-    return f"{seconds:.0f} s"
+    return "-" if seconds is None else one_unit(seconds)
 
 
 @register.filter(is_safe=False)

@@ -1,7 +1,7 @@
-"""The inbox of definitions: what servers say otherwise than was approved, and the decision about it.
+"""The inbox of definitions: what servers say that is not what was approved, and the decision about it.
 
-A definition never changes, so the id in a form names exactly what was shown; if the server says something
-else by now, the decision is refused. Deciding is POST only.
+A definition never changes, so the id in a form names exactly what was shown; if the server says something else by now,
+the decision is refused. Deciding is POST only.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 
-from mcpregistry import queries_definitions as queries
-from mcpregistry.domain.definitions import INSTRUCTIONS
+from mcpregistry.domain.definitions.definition import INSTRUCTIONS
+from mcpregistry.domain.definitions.diff import Rewording, rewordings
+from mcpregistry.domain.definitions.scanner import Finding
+from mcpregistry.domain.definitions.scanner_patterns import Severity
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound, SlipsnisseError
-from mcpregistry.domain.phrases import Severity
-from mcpregistry.domain.reveal import reveal
-from mcpregistry.domain.scanner import Finding
-from mcpregistry.domain.wording import Rewording, rewordings
+from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Definition, Server, Tool
-from mcpregistry.queries_definitions import Tally, Wanted
-from mcpregistry.services import definitions, health, policy
+from mcpregistry.queries import definitions as queries
+from mcpregistry.queries.definitions import Tally, Wanted
+from mcpregistry.services.definitions import behaviour, decisions
+from mcpregistry.services.servers import checks
 from mcpregistry.web.pages import page, person, show
 
 _PER_PAGE = 25
@@ -48,6 +49,7 @@ class Entry:
 
     @property
     def severity(self) -> Severity:
+        """The severity of the worst finding."""
         return max((finding.severity for finding in self.findings), default=Severity.CLEAN)
 
 
@@ -65,6 +67,7 @@ class Group:
 
 @page("view_definition")
 def inbox(request: HttpRequest) -> HttpResponse:
+    """Tools whose newest definition is not the approved one, by server."""
     wanted = _wanted(request)
     shown = Paginator(queries.inbox(wanted), _PER_PAGE).get_page(request.GET.get("page"))
     kept = request.GET.copy()
@@ -132,7 +135,7 @@ def _entry(tool: Tool) -> Entry:
 def _claims(data: dict[str, Any]) -> dict[str, Any]:
     """What the server says the tool does (its annotations); nobody has checked it."""
     said = data.get("annotations")
-    return {hint: said[hint] for hint in policy.HINTS.values() if isinstance(said, dict) and hint in said}
+    return {hint: said[hint] for hint in behaviour.HINTS.values() if isinstance(said, dict) and hint in said}
 
 
 # Decisions
@@ -146,20 +149,23 @@ def decide(request: HttpRequest, pk: int, verdict: str) -> HttpResponse:
     try:
         _tell(request, _VERDICTS[verdict](request, _newest(pk)))
     except SlipsnisseError as error:
-        messages.error(request, reveal(str(error), 1_000))
+        messages.error(request, printable(str(error), 1_000))
     return _back(request)
 
 
 @page("approve_definition", "POST")
 def approve_clean(request: HttpRequest, slug: str) -> HttpResponse:
-    """Everything of one server that waited when the page was shown and gave no alarm."""
+    """Approve everything of one server that waited when the page was shown and gave no alarm.
+
+    ``up_to`` is the newest definition's id that the page showed, so that later ones are not approved unseen.
+    """
     if request.method != "POST":
         return HttpResponseRedirect(reverse("definitions:inbox"))
     server = Server.objects.filter(slug=slug).first()
     up_to = request.POST.get("up_to", "")
     if server is None or not up_to.isdecimal() or len(up_to) > 18:
         raise NotFound("There is no such server.", remedy="Go back to the inbox.")
-    count = definitions.approve_clean(
+    count = decisions.approve_clean(
         server=server, up_to=int(up_to), actor=actor(request), user=person(request)
     )  # fmt: skip
     _tell(request, f"{count} definition{'' if count == 1 else 's'} of {server.slug} approved.")
@@ -177,23 +183,23 @@ def _newest(pk: int) -> Definition:
 
 @transaction.atomic
 def _approve(request: HttpRequest, definition: Definition) -> str:
-    tool = definitions.approve(definition=definition, actor=actor(request), user=person(request))
+    tool = decisions.approve(definition=definition, actor=actor(request), user=person(request))
     if request.POST.get("confirm") == "on":
-        policy.confirm_claims(
+        behaviour.confirm_claims(
             tool=Tool.objects.select_related("pinned", "server").get(pk=tool.pk), actor=actor(request)
         )
     return f"{_name(definition)} is approved: it serves while its server says exactly this."
 
 
 def _reject(request: HttpRequest, definition: Definition) -> str:
-    definitions.reject(definition=definition, actor=actor(request), user=person(request))
+    decisions.reject(definition=definition, actor=actor(request), user=person(request))
     return f"{_name(definition)} is rejected: this text is never served."
 
 
 def _revert(request: HttpRequest, definition: Definition) -> str:
-    definitions.revert(definition=definition, actor=actor(request), user=person(request))
+    decisions.revert(definition=definition, actor=actor(request), user=person(request))
     try:
-        asked = health.request_refresh(server=definition.tool.server, actor=actor(request))
+        asked = checks.request_refresh(server=definition.tool.server, actor=actor(request))
     except (Conflict, ConfigInvalid):  # the server is switched off: it is read when it comes back
         asked = False
     soon = "The server is asked again now." if asked else "It is compared when the server is read next."
@@ -211,7 +217,7 @@ def actor(request: HttpRequest) -> str:
 
 
 def _name(definition: Definition) -> str:
-    return reveal(definition.tool.name, 100)
+    return printable(definition.tool.name, 100)
 
 
 def _tell(request: HttpRequest, text: str) -> None:

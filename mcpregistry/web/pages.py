@@ -90,4 +90,5 @@ def show(request: HttpRequest, template: str, context: Mapping[str, Any], status
 
 
 def refusal(request: HttpRequest, status: int, what: str, remedy: str = "") -> HttpResponse:
+    """A page that says what was refused and what to do next."""
     return show(request, "web/refusal.html", {"title": what, "remedy": remedy}, status)

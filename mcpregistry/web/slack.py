@@ -17,14 +17,14 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 
 from mcpregistry.db import db_call
-from mcpregistry.domain.canonical import digest, plain
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.domain.notices import slack_signed
-from mcpregistry.domain.slack import APPROVE, DENY, REASON, escape, reason_view
+from mcpregistry.domain.notifications.events import slack_signed
+from mcpregistry.domain.notifications.slack import APPROVE, DENY, REASON, escape, reason_view
+from mcpregistry.domain.text.canonical import digest, plain
 from mcpregistry.models import Channel
-from mcpregistry.services import notifications_slack
-from mcpregistry.services.notifications_sending import call_slack
-from mcpregistry.services.notifications_slack import Press
+from mcpregistry.services.notifications import slack
+from mcpregistry.services.notifications.senders import call_slack
+from mcpregistry.services.notifications.slack import Press
 
 log = structlog.get_logger(__name__)
 
@@ -35,19 +35,19 @@ _WHISPER_SECONDS = 2.0  # Slack waits three for our answer
 @csrf_exempt
 @require_POST
 async def interact(request: HttpRequest, uid: Any) -> HttpResponse:
-    """A signed interaction. 401: not from Slack or too old; 409: it came before; 400: not understood."""
-    channel = await db_call(notifications_slack.find_channel, uid)
+    """Answer one signed interaction. 401: not from Slack or too old; 409: it came before; 400: not understood."""
+    channel = await db_call(slack.find_channel, uid)
     if channel is None:
         return HttpResponse(status=404)
     if int(request.headers.get("Content-Length") or 0) > _MOST_BYTES:
         return HttpResponse(status=413)
     body, signature = request.body, request.headers.get("X-Slack-Signature", "")
-    if not _is_genuine(request, body, signature, await db_call(notifications_slack.signing_secret, channel)):
+    if not _is_genuine(request, body, signature, await db_call(slack.signing_secret, channel)):
         log.warning("slack_refused", channel=channel.name)
         return HttpResponse("The signature does not fit, or the clocks differ by over five minutes.", status=401)
     try:
         await db_call(
-            notifications_slack.take_once,
+            slack.take_once,
             channel=channel,
             signature=signature,
             fingerprint=digest(body.decode("latin-1")),
@@ -85,7 +85,7 @@ async def _pressed(channel: Channel, payload: dict[str, Any]) -> None:
     press = _press(payload, _text(action, "value"), approve=action.get("action_id") == APPROVE)
     try:
         if action.get("action_id") == APPROVE:
-            told = await db_call(notifications_slack.decide, channel=channel, press=press)
+            told = await db_call(slack.decide, channel=channel, press=press)
         elif action.get("action_id") == DENY:
             told = await _ask_reason(channel, press, _text(payload, "trigger_id"))
         else:
@@ -97,7 +97,7 @@ async def _pressed(channel: Channel, payload: dict[str, Any]) -> None:
 
 
 async def _ask_reason(channel: Channel, press: Press, trigger: str) -> str:
-    tool = await db_call(notifications_slack.tool_of, channel=channel, press=press)
+    tool = await db_call(slack.tool_of, channel=channel, press=press)
     view = reason_view(press.value, plain(tool, 200))
     answer = await _call(channel, "views.open", {"trigger_id": trigger, "view": view})
     return "" if answer else "Slack did not open the dialog. Press Deny again, or open the page."
@@ -110,7 +110,7 @@ async def _answered(channel: Channel, payload: dict[str, Any]) -> HttpResponse:
     field = _dict(_dict(_dict(_dict(view.get("state")).get("values")).get(REASON)).get(REASON))
     press = _press(payload, _text(view, "private_metadata"), approve=False, reason=_text(field, "value"))
     try:
-        await db_call(notifications_slack.decide, channel=channel, press=press)
+        await db_call(slack.decide, channel=channel, press=press)
     except SlipsnisseError as refusal:
         return JsonResponse({"response_action": "errors", "errors": {REASON: str(refusal)[:2_000]}})
     return HttpResponse(status=200)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from django.urls import include, path
 
-from mcpregistry.web import definitions, detail, figures, history, queue
+from mcpregistry.web import definitions
+from mcpregistry.web.approvals import detail, figures, history, queue
 
 approvals = [
     path("", queue.queue, name="queue"),

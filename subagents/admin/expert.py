@@ -14,8 +14,9 @@ from unfold.decorators import display
 from unfold.widgets import UnfoldAdminSelectMultipleWidget, UnfoldAdminSelectWidget
 
 from mcpregistry.admin.base import RecordAdmin, actor
-from mcpregistry.domain.comparison import readable
-from mcpregistry.domain.wording import Rewording, words
+from mcpregistry.admin.forms import RecordForm
+from mcpregistry.domain.definitions.comparison import readable
+from mcpregistry.domain.definitions.diff import Rewording, words
 from mcpregistry.models import Agent, Endpoint, Tool
 from subagents.models import ExpertTool, ExpertVersion, LanguageModel
 from subagents.queries import expert_figures
@@ -29,7 +30,9 @@ _ORDER = ("first", "second", "third", "fourth")
 _NO_MODEL = "There is no model yet: add a provider, then a model of it, and come back."
 
 
-class ExpertForm(forms.ModelForm):
+class ExpertForm(RecordForm[ExpertTool]):
+    """An expert tool's fields, its models in order of fallback, and its whitelist."""
+
     tools = forms.ModelMultipleChoiceField(
         Tool.objects.none(), required=False, label="May use",
         widget=UnfoldAdminSelectMultipleWidget(attrs={"size": 12}),
@@ -66,6 +69,8 @@ class ExpertForm(forms.ModelForm):
 
 @admin.register(ExpertTool)
 class ExpertToolAdmin(RecordAdmin):
+    """Expert tools with their figures, versions and what stands in the way of a run."""
+
     form = ExpertForm
     list_display = ("name", "asks", "tool_count", "max_steps", "max_seconds", "max_cost", "enabled")
     list_filter = ("enabled", "endpoints", "users")

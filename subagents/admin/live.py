@@ -1,4 +1,4 @@
-"""Parts of a record's page that look again by themselves while something goes on."""
+"""Parts of a record's page that refresh themselves while something goes on."""
 
 from __future__ import annotations
 
@@ -16,19 +16,22 @@ _NOTHING_MORE = 286  # htmx: take this answer and stop asking
 
 @dataclass(frozen=True, slots=True)
 class Part:
+    """A template with its context; ``goes_on``: the page shall ask again."""
+
     template: str
     context: dict[str, Any]
     goes_on: bool
 
 
 class LiveAdmin(RecordAdmin):
-    """The page asks for a part at ``live_url`` as long as it goes on."""
+    """A record's page with parts that it asks for at ``live_url`` as long as they go on."""
 
     def live_part(self, request: HttpRequest, row: Any, name: str) -> Part:
-        """``name`` is empty for a page's main part."""
+        """The part of that name; the empty name is the page's main part."""
         raise NotImplementedError
 
     def live_url(self, row: Any, name: str = "") -> str:
+        """The address that the page asks for the part."""
         address = reverse(f"admin:{self._name('live')}", args=[row.pk])
         return f"{address}?part={name}" if name else address
 
@@ -37,6 +40,7 @@ class LiveAdmin(RecordAdmin):
         return [path("<path:object_id>/live/", live, name=self._name("live")), *super().get_urls()]
 
     def live_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Answer with the part; status 286 tells htmx to stop asking."""
         row = self.get_object(request, object_id)
         if row is None or not self.has_view_permission(request, row):
             return HttpResponse(status=404)

@@ -1,4 +1,4 @@
-"""Providers and their models."""
+"""Pages for providers of language models, and for their models."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from unfold.widgets import UnfoldBooleanSwitchWidget
 
 from mcpregistry.admin.base import RecordAdmin, Verb, actor
 from mcpregistry.admin.fields import MASK, SecretField, SecretsField
+from mcpregistry.admin.forms import RecordForm
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.reveal import reveal
+from mcpregistry.domain.text.display import printable
 from mcpregistry.templatetags.slipsnisse import exactly
 from subagents.admin.live import LiveAdmin, Part
 from subagents.models import LanguageModel, Provider
@@ -27,7 +28,9 @@ from subagents.services.readiness import key_problem
 _LATE = timedelta(minutes=1)  # by then a worker has answered, if there is one
 
 
-class ProviderForm(forms.ModelForm):
+class ProviderForm(RecordForm[Provider]):
+    """A provider's fields; the key and the headers are written and never shown."""
+
     key = SecretField(label="API key")
     remove_key = forms.BooleanField(
         required=False, label="Remove the stored key", widget=UnfoldBooleanSwitchWidget,
@@ -60,7 +63,7 @@ class ProviderForm(forms.ModelForm):
             return {}
 
     def key_to_store(self) -> str | None:
-        """None: keep what is stored."""
+        """The key that was typed, an empty one to remove it, None to keep what is stored."""
         if self.cleaned_data.get("remove_key") and not self.cleaned_data["key"]:
             return ""
         key: str | None = self.cleaned_data["key"]
@@ -73,11 +76,13 @@ _NO_KEY = "Not set. Stored sealed and never shown. ${NAME} takes a variable that
 
 def _test(request: HttpRequest, provider: Provider) -> str:
     model = providers.request_test(provider=provider, actor=actor(request))
-    return f"A worker asks {reveal(str(model), 120)} for one word."
+    return f"A worker asks {printable(str(model), 120)} for one word."
 
 
 @admin.register(Provider)
 class ProviderAdmin(LiveAdmin):
+    """Providers; a button lets a worker ask the first model for one word."""
+
     form = ProviderForm
     list_display = ("slug", "kind", "base_url", "has_key", "model_count", "tested", "enabled")
     list_filter = ("kind", "enabled")
@@ -144,6 +149,8 @@ class ProviderAdmin(LiveAdmin):
 
 @admin.register(LanguageModel)
 class LanguageModelAdmin(RecordAdmin):
+    """Models with windows and prices; prices that a person changes are dated today."""
+
     list_display = (
         "name", "provider", "context_window", "price_in", "price_out", "prices_from", "compared", "enabled",
     )  # fmt: skip
@@ -175,7 +182,7 @@ class LanguageModelAdmin(RecordAdmin):
     def price_out(self, model: LanguageModel) -> str:
         return "free" if model.free else "unknown" if model.output_price is None else exactly(model.output_price)
 
-    def save(self, request: HttpRequest, row: LanguageModel, form: forms.ModelForm) -> None:
+    def save(self, request: HttpRequest, row: LanguageModel, form: forms.ModelForm[LanguageModel]) -> None:
         if "prices_from" not in form.changed_data and any(name.endswith("_price") for name in form.changed_data):
             row.prices_from = timezone.now().date()
         providers.save_model(model=row, actor=actor(request))

@@ -14,7 +14,7 @@ from unfold.decorators import display
 
 from mcpregistry.admin.base import ReadOnlyAdmin, Verb, actor
 from mcpregistry.domain.errors import NotFound, SlipsnisseError
-from mcpregistry.domain.reveal import reveal
+from mcpregistry.domain.text.display import printable
 from mcpregistry.templatetags.slipsnisse import milliseconds
 from subagents.admin.live import LiveAdmin, Part
 from subagents.domain.lifecycle import CallState, Exit, RunState
@@ -71,6 +71,8 @@ def _whole(text: str) -> int:
 
 @admin.register(Run)
 class RunAdmin(LiveAdmin, ReadOnlyAdmin):
+    """Runs, read only: timeline, comparison with replays, and the verbs cancel, wake and ask again."""
+
     list_display = (
         "shown_name", "shown_state", "caller", "tokens", "shown_cost", "saved", "took", "created_at",
     )  # fmt: skip
@@ -93,7 +95,7 @@ class RunAdmin(LiveAdmin, ReadOnlyAdmin):
 
     @display(description="expert tool")
     def shown_name(self, run: Run) -> str:
-        return f"{reveal(run.expert_name)} {run.pk[:8]}"
+        return f"{printable(run.expert_name)} {run.pk[:8]}"
 
     @display(description="state", label=STATE_COLOURS)
     def shown_state(self, run: Run) -> tuple[str, str]:
@@ -159,7 +161,10 @@ class RunAdmin(LiveAdmin, ReadOnlyAdmin):
         return Part("admin/subagents/timeline.html", context, row.finished_at is None)
 
     def settle_view(self, request: HttpRequest, object_id: str, call_id: int, what: str) -> HttpResponse:
-        """What became of one unknown call: done, failed, or once more; POST ``note`` is for the model."""
+        """Note what became of a call whose outcome is unknown: done, failed, or to be made once more.
+
+        POST only; ``note`` is for the model.
+        """
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         row = self.get_object(request, object_id)
@@ -174,7 +179,7 @@ class RunAdmin(LiveAdmin, ReadOnlyAdmin):
             runs.settle(call_id=call.pk, as_what=what, actor=actor(request), note=note)
         except SlipsnisseError as error:
             return self._refused(request, error, back)
-        self.message_user(request, f"{reveal(call.name, 80)}: {_SETTLED[what]}.", messages.SUCCESS)
+        self.message_user(request, f"{printable(call.name, 80)}: {_SETTLED[what]}.", messages.SUCCESS)
         return HttpResponseRedirect(back)
 
 
@@ -192,7 +197,10 @@ def exit_words(exit: str) -> str:
 
 
 def run_context(run: Run, *, steers: bool, raw: bool = False) -> dict[str, Any]:
-    """``steers``: whether this person may settle unknown calls."""
+    """The context of the run's page and of its live part.
+
+    ``steers``: whether this person may settle unknown calls; ``raw``: with all texts in full.
+    """
     lines = timeline(run, whole=raw)
     for line in lines:
         if line.kind == "call":

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from subagents.domain.lifecycle import Exit
 from subagents.domain.spec import ExpertSpec, Prices
 
 _MILLION = Decimal(1_000_000)
+LEAST = 256  # tokens of an answer; for fewer it is not worth asking
 _RESERVE, _LONGEST_RESERVE = 0.2, 15.0  # of the run's time, for its last turn; the longest in seconds
 
 
@@ -40,8 +41,27 @@ def price(prices: Prices, *, input: int, output: int, cached: int = 0, cache_wri
     return total / _MILLION
 
 
+def cache_saved(prices: Prices, *, cached: int, cache_write: int) -> Decimal | None:
+    """Dollars that one turn cost less through the provider's cache; negative where it only wrote. None: not known."""
+    fresh = price(prices, input=cached + cache_write, output=0)
+    paid = price(prices, input=cached + cache_write, output=0, cached=cached, cache_write=cache_write)
+    return None if fresh is None or paid is None else fresh - paid
+
+
+def of_kind(prices: Prices, kind: str) -> Prices:
+    """With Anthropic's cache prices where nobody has entered them: a tenth of the input's to read, 5/4 to write."""
+    if kind != "anthropic" or prices.input is None:
+        return prices
+    read = prices.input / 10 if prices.cache_read is None else prices.cache_read
+    write = prices.input * 5 / 4 if prices.cache_write is None else prices.cache_write
+    return replace(prices, cache_read=read, cache_write=write)
+
+
 def reserve(prices: Prices, *, estimated_input: int, max_output: int) -> Decimal:
-    """The worst that a turn can cost. Zero for a model without prices, which no money budget accepts."""
+    """The worst that a turn can cost, in dollars; it is set aside before the model is asked.
+
+    Zero for a model without prices, which no money budget accepts.
+    """
     worst = Prices(
         prices.input,
         prices.output,
@@ -75,3 +95,15 @@ def time_left(spec: ExpertSpec, spent: Spent) -> float:
 def affordable(spec: ExpertSpec, spent: Spent, worst: Decimal) -> bool:
     """Whether the money budget bears the worst case of one more turn."""
     return spec.max_cost is None or spent.cost + worst <= spec.max_cost
+
+
+def output_room(spec: ExpertSpec, spent: Spent, *, input: int, most: int, last: bool) -> int:
+    """Tokens that the coming answer may have, of at most ``most``; zero where the token budget does not bear it.
+
+    Unless it is the last, one more turn must stay possible, which reads all of that again.
+    """
+    if spec.max_tokens is None:
+        return most
+    left = spec.max_tokens - spent.tokens
+    room = left - input if last else (left - 2 * input - LEAST) // 2
+    return min(room, most) if room >= min(LEAST, most) else 0

@@ -1,4 +1,4 @@
-"""Expert tools that call expert tools: whether a chain bites its tail, how long it gets. Pure."""
+"""Expert tools that call expert tools: whether a chain is a circle, and how long it gets. Pure."""
 
 from __future__ import annotations
 

@@ -12,18 +12,25 @@ _FIRST_RATIO = 1.15  # estimates are about this much too low until a provider ha
 
 
 class Trigger(StrEnum):
+    """Where the guard stopped something: before a turn, or before a tool's result entered."""
+
     TURN = "turn_preflight"
     TOOL = "tool_preflight"
 
 
 class Outcome(StrEnum):
+    """What was done about it."""
+
     SKIP = "skip"  # another target has a larger window
     FINAL = "final"  # conclude with what is there
 
 
 @dataclass(frozen=True, slots=True)
 class Reckoning:
-    """In tokens. ``remaining`` is negative when it does not fit; all three go into the accounting."""
+    """Whether a conversation fits a window. In tokens; all three numbers go into the accounting.
+
+    ``remaining`` is negative when it does not fit.
+    """
 
     projected: int
     limit: int
@@ -38,7 +45,11 @@ class Reckoning:
 
 
 def reckon(target: TargetSpec, *, known: int, added: int, ratio: float) -> Reckoning:
-    """``known``: tokens of the last request and its answer, as billed; ``added``: our estimate of what is new."""
+    """The size of the next request against the target's window.
+
+    ``known``: tokens of the last request and its answer, as billed; ``added``: our estimate of what is new, corrected
+    by ``ratio``.
+    """
     return Reckoning(known + round(added * ratio), target.room)
 
 

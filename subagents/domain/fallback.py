@@ -2,61 +2,74 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from subagents.domain.lifecycle import Exit
+from subagents.domain.model_errors import After, ErrorKind, ModelError
 from subagents.domain.spec import TargetSpec
-from subagents.domain.trouble import After, ModelError, Trouble
 
 ROUNDS = 3  # times that each target is asked for one turn
-_LONGEST_WAIT = 60.0
+_LONGEST_WORDS = 200  # characters of a provider's refusal
+_LONGEST_WAIT = 60.0  # that we choose; a provider may ask for more
 _WAIT = 1.0
+_ANSWER = 1.0  # seconds that a run must still have after a wait, to be answered at all
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """One attempt of this turn that failed. ``ago`` is in seconds."""
+    """One attempt of this turn that failed. ``retry_after`` and ``ago`` are in seconds."""
 
     model_id: int
-    trouble: Trouble
+    kind: ErrorKind
     retry_after: float | None
     ago: float
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
+    """Ask this target now."""
+
     target: TargetSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
+    """No target may be asked for so many seconds."""
+
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
+    """No target is left; why the run ends, and the last error. ``why`` says of each target what it came to."""
+
     exit: Exit
-    trouble: Trouble | None
+    kind: ErrorKind | None
+    why: str = ""
 
 
 _EXITS = {
-    Trouble.AUTH: Exit.AUTH,
-    Trouble.QUOTA: Exit.QUOTA,
-    Trouble.NETWORK: Exit.NO_RESPONSE,
-    Trouble.TIMEOUT: Exit.NO_RESPONSE,
-    Trouble.CONTEXT: Exit.TOKEN_LIMIT,
+    ErrorKind.AUTH: Exit.AUTH,
+    ErrorKind.QUOTA: Exit.QUOTA,
+    ErrorKind.NETWORK: Exit.NO_RESPONSE,
+    ErrorKind.TIMEOUT: Exit.NO_RESPONSE,
+    ErrorKind.CONTEXT: Exit.TOKEN_LIMIT,
+    ErrorKind.EMPTY: Exit.EMPTY,
 }
 
 
-def choose(targets: Sequence[TargetSpec], failed: Sequence[Failed]) -> Ask | Wait | GiveUp:
-    """What to do for this turn after the attempts so far. Waits only when every target has to be waited for."""
-    if any(_after(f.trouble) == After.ABORT for f in failed):
-        return GiveUp(Exit.MODEL, failed[-1].trouble)
-    usable = [target for target in targets if not _out(target, failed)]
+def choose(targets: Sequence[TargetSpec], failed: Sequence[Failed], *, left: float = math.inf) -> Ask | Wait | GiveUp:
+    """What to do for this turn after the attempts so far. Waits only when every target has to be waited for.
+
+    ``left``: seconds that the run has; who asks to be left alone for longer is not waited for.
+    """
+    usable = [target for target in targets if not _out(target, failed) and _in_time(target, failed, left)]
     if not usable:
-        last = failed[-1].trouble if failed else None
-        return GiveUp(_EXITS.get(last, Exit.MODEL) if last else Exit.MODEL, last)
+        last = failed[-1].kind if failed else None
+        return GiveUp(_EXITS.get(last, Exit.MODEL) if last else Exit.MODEL, last, _why(targets, failed, left))
     rounds = min(_tries(target, failed) for target in usable)
     due = [target for target in usable if _tries(target, failed) == rounds]
     waits = [_wait(target, failed) for target in due]
@@ -64,9 +77,31 @@ def choose(targets: Sequence[TargetSpec], failed: Sequence[Failed]) -> Ask | Wai
     return Ask(ready[0]) if ready else Wait(min(waits))
 
 
+def _why(targets: Sequence[TargetSpec], failed: Sequence[Failed], left: float) -> str:
+    """Who was asked, and what came of it; and who was not."""
+    return " ".join(f"{target.label}: {_fate(target, failed, left)}" for target in targets) or "None is configured."
+
+
+def _fate(target: TargetSpec, failed: Sequence[Failed], left: float) -> str:
+    own = [f for f in failed if f.model_id == target.model_id]
+    if not own:
+        return "not asked."
+    last, times = own[-1], f" ({len(own)} times)" if len(own) > 1 else ""
+    said = f" ({last.message[:_LONGEST_WORDS]})" if last.message else ""
+    if _out(target, failed) or _in_time(target, failed, left):
+        return f"{last.kind.value}{times}{said}."
+    wait = f"it may be asked again in {_wait(target, failed):.0f} s, and the run has {left:.0f} s left"
+    return f"{last.kind.value}{times}{said}; {wait}."
+
+
 def _out(target: TargetSpec, failed: Sequence[Failed]) -> bool:
     own = [f for f in failed if f.model_id == target.model_id]
-    return len(own) >= ROUNDS or any(_after(f.trouble) == After.SKIP for f in own)
+    return len(own) >= ROUNDS or any(_after(f.kind) == After.SKIP for f in own)
+
+
+def _in_time(target: TargetSpec, failed: Sequence[Failed], left: float) -> bool:
+    wait = _wait(target, failed)
+    return wait <= 0 or wait + _ANSWER <= left
 
 
 def _tries(target: TargetSpec, failed: Sequence[Failed]) -> int:
@@ -79,9 +114,9 @@ def _wait(target: TargetSpec, failed: Sequence[Failed]) -> float:
     if not own:
         return 0.0
     told = own[-1].retry_after
-    pause = told if told is not None else _WAIT * 2 ** (len(own) - 1)
-    return min(pause, _LONGEST_WAIT) - own[-1].ago
+    pause = told if told is not None else min(_WAIT * 2 ** (len(own) - 1), _LONGEST_WAIT)
+    return pause - own[-1].ago
 
 
-def _after(trouble: Trouble) -> After:
-    return ModelError(trouble, "").after
+def _after(kind: ErrorKind) -> After:
+    return ModelError(kind, "").after

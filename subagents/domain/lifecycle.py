@@ -6,6 +6,8 @@ from enum import StrEnum
 
 
 class RunState(StrEnum):
+    """Where a run stands; the values are stored in ``Run.state``."""
+
     QUEUED = "queued"
     RUNNING = "running"
     WAITING = "waiting"  # for a person's decision on one of its calls
@@ -23,6 +25,8 @@ RUN_MOVES: dict[RunState, frozenset[RunState]] = {
 
 
 class CallState(StrEnum):
+    """Where a tool call of a run stands; the values are stored in ``ToolCall.state``."""
+
     PLANNED = "planned"
     WAITING = "waiting"  # for a person
     STARTED = "started"  # it may have been sent
@@ -34,7 +38,8 @@ class CallState(StrEnum):
 
 
 CALL_MOVES: dict[CallState, frozenset[CallState]] = {
-    CallState.PLANNED: frozenset({CallState.STARTED, CallState.REFUSED, CallState.CANCELLED}),
+    CallState.PLANNED: frozenset({CallState.STARTED, CallState.REFUSED, CallState.CANCELLED, CallState.UNKNOWN}),
+    # (planned -> unknown: an operator wanted it made again, and the run ended before it was)
     # back to planned: it was found that nothing had been sent, or that repeating does no harm
     CallState.STARTED: frozenset(
         {
@@ -64,6 +69,7 @@ class Exit(StrEnum):
     TOKEN_LIMIT = "EXIT-TOKEN-LIMIT"  # noqa: S105
     TIME_LIMIT = "EXIT-TIME-LIMIT"
     BUDGET = "EXIT-BUDGET"
+    CUT = "EXIT-OUTPUT-CUT"  # the answer breaks off where the model's output limit was
     CANCELLED = "EXIT-USER-STOP"
     AUTH = "EXIT-AUTH-FAILURE"
     QUOTA = "EXIT-QUOTA-EXCEEDED"

@@ -57,13 +57,18 @@ def preview(handle: str, text: str, *, limit: int) -> str:
 
 
 def lines_of(text: str) -> list[str]:
-    """At least one. A very long line (JSON often is nothing but one) counts as several, so that all of it can be read."""
+    """The lines of a stored output, at least one.
+
+    A very long line (JSON often is nothing but one) counts as several, so that all of it can be read.
+    """
     cut = (line[at : at + _LINE] for line in text.splitlines() for at in range(0, max(1, len(line)), _LINE))
     return list(cut) or [""]
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
+    """One page of a stored output: its text, first and last line (from 1), and how many lines there are."""
+
     text: str
     first: int
     last: int

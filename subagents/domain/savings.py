@@ -14,6 +14,8 @@ from subagents.domain.spec import Prices
 
 @dataclass(frozen=True, slots=True)
 class Counted:
+    """The counts of one run that ``savings`` works on, in tokens of one tokenizer; ``turns`` in turns."""
+
     results: int
     calls: int
     returned: int
@@ -24,7 +26,11 @@ class Counted:
 
 
 def savings(counted: Counted) -> dict[str, float | int]:
-    """``context_saved`` stays saved for the rest of the caller's session; ``definitions_saved`` on every turn."""
+    """The figures that a run's page shows.
+
+    ``context_saved`` stays saved for the rest of the caller's session; ``definitions_saved`` on every turn;
+    ``compression`` and ``reread_tax`` are ratios.
+    """
     moved = counted.results + counted.calls
     return {
         "context_saved": moved - counted.returned,

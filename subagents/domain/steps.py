@@ -20,6 +20,8 @@ class AskModel:
 
 @dataclass(frozen=True, slots=True)
 class RunCalls:
+    """Make these calls, together."""
+
     calls: tuple[CallView, ...]
 
 
@@ -32,6 +34,8 @@ class FindOut:
 
 @dataclass(frozen=True, slots=True)
 class WaitForPeople:
+    """Sleep until somebody has decided on one of these calls."""
+
     calls: tuple[CallView, ...]
 
 
@@ -46,7 +50,10 @@ Step = AskModel | RunCalls | FindOut | WaitForPeople | Conclude
 
 
 def next_step(spec: ExpertSpec, turns: Sequence[TurnView], spent: Spent, final: Exit | None) -> Step:
-    """``final``: the reason that an earlier step has left why the next turn must be the last."""
+    """What the run does next.
+
+    ``final``: the reason that an earlier step has left why the next turn must be the last.
+    """
     if not turns:
         return AskModel(final or reached(spec, spent))
     calls = turns[-1].calls

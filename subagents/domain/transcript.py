@@ -17,10 +17,21 @@ PLAIN_PROMPT = (
 )
 INSTRUCTIONS_HEADER = "## TOOLS' INSTRUCTIONS"
 TIMED_OUT = "Tool execution timed out"  # in the words of the third source design
+# Keys of our own in a message, which no provider sees: what an answer's model wants back with it, which model that was,
+# and that a tool's call has failed.
+STATE, MADE_BY, FAILED = "provider_state", "made_by", "is_error"
 UNKNOWN_OUTCOME = (
     "OUTCOME UNKNOWN: no answer came after this call was sent. It may have taken effect. Do not repeat it; "
     "find out with a tool that only reads, or say that it is not known."
 )
+
+
+_FAILURE = "(tool failed: "
+
+
+def failure(text: str) -> str:
+    """What a model reads of a call that has failed, marked once: what is marked stays as it is."""
+    return text if text.startswith(_FAILURE) else f"{_FAILURE}{text})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +53,8 @@ class CallView:
 
 @dataclass(frozen=True, slots=True)
 class TurnView:
+    """One answer of a model as the conversation sees it, with its calls."""
+
     number: int
     text: str
     finish: str
@@ -51,6 +64,9 @@ class TurnView:
     input_tokens: int = 0
     output_tokens: int = 0
     estimated: int = 0
+    reasoning: int = 0
+    made_by: str = ""  # the label of the model
+    state: str = ""  # JSON, for that model alone
 
 
 def messages(
@@ -60,7 +76,7 @@ def messages(
     instructions: Mapping[str, str],
     note: str = "",
 ) -> list[dict[str, Any]]:
-    """In OpenAI's shape. ``note`` is what we tell the model before the turn that comes now."""
+    """The whole conversation in OpenAI's shape; ``note`` is what we tell the model before the turn that comes now."""
     said: list[dict[str, Any]] = [
         {"role": "system", "content": system_prompt(spec, instructions)},
         {"role": "user", "content": json.dumps(arguments, ensure_ascii=False, sort_keys=True)},
@@ -70,8 +86,19 @@ def messages(
     return [*said, {"role": "user", "content": note}] if note else said
 
 
+def for_model(said: Sequence[Mapping[str, Any]], label: str) -> list[dict[str, Any]]:
+    """The messages as this model may get them: what another one wants back with its answers is not for it."""
+    return [
+        {key: value for key, value in message.items() if key != MADE_BY and (key != STATE or message[MADE_BY] == label)}
+        for message in said
+    ]
+
+
 def system_prompt(spec: ExpertSpec, instructions: Mapping[str, str]) -> str:
-    """The prompt, and once the servers' own instructions; tool schemas travel as tools, never as text."""
+    """The prompt, followed by the servers' own instructions, once each.
+
+    Tool schemas travel as tools, never as text.
+    """
     prompt = spec.system_prompt.strip() or PLAIN_PROMPT
     if not (spec.tool_instructions and instructions):
         return prompt
@@ -82,12 +109,14 @@ def system_prompt(spec: ExpertSpec, instructions: Mapping[str, str]) -> str:
 def _turn(turn: TurnView) -> list[dict[str, Any]]:
     before = [{"role": "user", "content": turn.note}] if turn.note else []
     answer: dict[str, Any] = {"role": "assistant", "content": turn.text or None}
+    if turn.state:
+        answer |= {STATE: json.loads(turn.state), MADE_BY: turn.made_by}
     if turn.calls:
         answer["tool_calls"] = [
             {
                 "id": call.provider_id,
                 "type": "function",
-                "function": {"name": call.name, "arguments": _as_json(call.arguments)},
+                "function": {"name": call.name, "arguments": as_object(call.arguments)},
             }
             for call in turn.calls
         ]
@@ -99,19 +128,27 @@ def _turn(turn: TurnView) -> list[dict[str, Any]]:
             "tool_call_id": call.provider_id,
             "name": call.name,
             "content": call.result or "(empty result)",
+            **({FAILED: True} if call.state in (CallState.FAILED, CallState.REFUSED) else {}),
         }
         for call in turn.calls
     ]
     return [*before, answer, *results]
 
 
-def _as_json(arguments: str) -> str:
-    """Broken arguments stay in the record; providers accept only objects in a history."""
+BROKEN = "__broken__"  # the key of arguments that were no JSON object, as the model wrote them
+_LONGEST_BROKEN = 1_000  # characters
+
+
+def as_object(arguments: str) -> str:
+    """Arguments for a history: providers accept only objects there, so broken ones are shown inside of one."""
     try:
-        value = json.loads(arguments)
+        if isinstance(json.loads(arguments), dict):
+            return arguments
     except ValueError:
-        return "{}"
-    return arguments if isinstance(value, dict) else "{}"
+        pass
+    more = len(arguments) - _LONGEST_BROKEN
+    shown = arguments[:_LONGEST_BROKEN] + (f"… ({more} characters more)" if more > 0 else "")
+    return json.dumps({BROKEN: shown}, ensure_ascii=False)
 
 
 _WHY = {
@@ -123,11 +160,31 @@ _WHY = {
 
 
 def concluding(reason: Exit) -> str:
-    """What the model is told before the turn without tools."""
+    """What the model is told before the last turn, the one without tools."""
     why = _WHY.get(reason, "no further tool can be used")
     return f"Conclude now, {why}: no tools are left. Give your best answer from what you have seen, and say what is missing."
 
 
 def repairing(problem: str) -> str:
-    """What the model is told when its answer does not fit the output schema; once."""
+    """What the model is told when its answer does not fit the output schema; it is told so once."""
     return f"Your answer does not fit the required JSON schema: {problem} Answer again with nothing but the corrected JSON."
+
+
+SPEAK = "You have given no answer yet. Answer the question now in words, from what you have seen."
+BRIEF = "Your output limit was reached before you had said anything. Answer the question now, in few words."
+CONTINUE = (
+    "Your answer was cut off at your output limit. Go on exactly where it breaks off: repeat nothing, explain nothing."
+)
+_REPAIR = repairing("")[:20]
+
+
+def asked_again(note: str) -> bool:
+    """Whether the model was told before this turn that its last answer could not be taken."""
+    return note in (SPEAK, BRIEF) or note.startswith(_REPAIR)
+
+
+def final_text(turns: Sequence[TurnView]) -> str:
+    """The model's last word, put together where it was cut off and went on."""
+    last = turns[-1]
+    before = turns[-2].text if last.note == CONTINUE else ""
+    return before + last.text

@@ -17,10 +17,11 @@ Count = Callable[[str], int]
 
 
 def counter(tokenizer: str, model: str = "") -> Count:
-    """By the tokenizer's name, or the model's where none is given: ``tiktoken:NAME``, ``anthropic``, ``gemini``.
+    """A function that counts a text's tokens, by the tokenizer's name or else the model's.
 
-    Neither Anthropic nor Google publishes one for its models of today. What the provider bills corrects the guess with
-    the next turn (see ``context.ratio_of``), so one table does for all others: each takes 30 to 75 MB of a worker.
+    Names: ``tiktoken:NAME``, ``anthropic``, ``gemini``. Neither Anthropic nor Google publishes one for its models of
+    today. What the provider bills corrects the guess with the next turn (see ``context.ratio_of``), so one table does
+    for all others: each takes 30 to 75 MB of a worker.
     """
     name = tokenizer.lower() or _usual(model.lower())
     if name.startswith("tiktoken:"):
@@ -31,6 +32,7 @@ def counter(tokenizer: str, model: str = "") -> Count:
 
 
 def estimated(text: str) -> int:
+    """A guess without a tokenizer: two characters for a token."""
     return (len(text) + 1) // 2
 
 

@@ -2,9 +2,10 @@
 
 from subagents.models.expert import ExpertTarget, ExpertTool, ExpertVersion
 from subagents.models.provider import LanguageModel, Provider
-from subagents.models.run import Attempt, Run, StoredOutput, ToolCall, Turn
+from subagents.models.run import RUN_TOPIC, Attempt, Run, StoredOutput, ToolCall, Turn
 
 __all__ = [
+    "RUN_TOPIC",
     "Attempt",
     "ExpertTarget",
     "ExpertTool",

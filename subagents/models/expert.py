@@ -17,15 +17,19 @@ name_validator = RegexValidator(
 
 
 class OnDeath(models.TextChoices):
+    """What becomes of a run when a server of its whitelist dies."""
+
     FAIL = "fail", "The run ends with a ToolExecutionError"
     TELL = "tell", "The model is told and goes on"
 
 
 class ExpertToolQuerySet(models.QuerySet["ExpertTool"]):
+    """Expert tools with what lists need of their versions."""
+
     def with_newest(self) -> ExpertToolQuerySet:
         """Each with ``newest_number`` and ``newest_hash`` of its versions, without reading them."""
         newest = ExpertVersion.objects.filter(expert=OuterRef("pk")).order_by("-number")
-        return self.annotate(
+        return self.annotate(  # type: ignore[no-redef]  # the class declares both, for whoever reads them
             newest_number=Subquery(newest.values("number")[:1]), newest_hash=Subquery(newest.values("hash")[:1])
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from decimal import Decimal
 from urllib.parse import urlsplit
 
 from django.core.exceptions import ValidationError
@@ -16,7 +17,7 @@ from mcpregistry.models.server import slug_validator
 
 
 def validate_address(text: str) -> None:
-    """http or https with a host; one without a dot (``http://ollama:11434``) is as good as any other."""
+    """Accept http or https with a host; one without a dot (``http://ollama:11434``) is as good as any other."""
     try:
         parts = urlsplit(text)
         fine = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
@@ -29,6 +30,8 @@ def validate_address(text: str) -> None:
 
 
 class Kind(models.TextChoices):
+    """Which dialect a provider speaks."""
+
     OPENAI = "openai", "OpenAI"
     ANTHROPIC = "anthropic", "Anthropic"
     GOOGLE = "google", "Google"
@@ -39,6 +42,8 @@ class Kind(models.TextChoices):
 
 
 class ToolChoice(models.TextChoices):
+    """Whether a model is told that it must or may call a tool."""
+
     AUTO = "auto", "The model chooses"
     REQUIRED = "required", "The model must call a tool"
 
@@ -93,7 +98,7 @@ class Provider(models.Model):
         return self.test_asked_at is not None and (self.tested_at is None or self.tested_at < self.test_asked_at)
 
 
-def _price() -> models.DecimalField:
+def _price() -> models.DecimalField[Decimal | None, Decimal | None]:
     return models.DecimalField(
         max_digits=12, decimal_places=6, null=True, blank=True, validators=[MinValueValidator(0)]
     )
@@ -148,4 +153,5 @@ class LanguageModel(models.Model):
 
     @property
     def priced(self) -> bool:
+        """Whether a money budget can be kept with it: it is free, or its prices are known."""
         return self.free or (self.input_price is not None and self.output_price is not None)

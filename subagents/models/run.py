@@ -5,19 +5,28 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Prefetch, Q
 
+from mcpregistry.models.visibility import VisibleQuerySet
 from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.models.expert import ExpertVersion
 from subagents.models.provider import LanguageModel
 
+RUN_TOPIC = "runs"  # the change feed's topic of runs: how far they are, and whether somebody wants them to stop
 
-class RunQuerySet(models.QuerySet["Run"]):
+
+class RunQuerySet(VisibleQuerySet["Run"]):
+    """Runs by what pages and clocks ask for. Who may start or steer runs may see them, and an agent those it called."""
+
+    own_by = "caller"
+    seen_with = ("view_run", "run_expert", "steer_run")
+
     def open(self) -> RunQuerySet:
+        """Runs without an end."""
         return self.filter(finished_at__isnull=True)
 
     def with_open_calls(self) -> RunQuerySet:
         """Each with the list ``open_calls``, in one query for all of them."""
         still = ToolCall.objects.filter(finished_at=None)
-        return self.prefetch_related(Prefetch("calls", still, to_attr="open_calls"))
+        return self.prefetch_related(Prefetch("calls", still, to_attr="open_calls"))  # type: ignore[no-redef]  # declared there
 
 
 class Run(models.Model):
@@ -52,11 +61,21 @@ class Run(models.Model):
     input_tokens = models.PositiveBigIntegerField(default=0)
     output_tokens = models.PositiveBigIntegerField(default=0)
     cached_tokens = models.PositiveBigIntegerField(default=0)
+    cache_write_tokens = models.PositiveBigIntegerField(default=0, db_default=0)
+    reasoning_tokens = models.PositiveBigIntegerField(default=0, db_default=0, help_text="Within the output.")
+    cache_saved = models.DecimalField(
+        max_digits=14, decimal_places=8, null=True, blank=True,
+        help_text="US dollars that the provider's cache saved, less what writing to it cost.",
+    )  # fmt: skip
     cost = models.DecimalField(max_digits=14, decimal_places=8, null=True, blank=True, help_text="US dollars.")
     reserved_cost = models.DecimalField(max_digits=14, decimal_places=8, default=0)
     energy = models.FloatField(default=0)
     waited_seconds = models.FloatField(default=0, help_text="For people; does not count as the run's time.")
     waiting_since = models.DateTimeField(null=True, blank=True)
+    lost_seconds = models.FloatField(
+        default=0, db_default=0, help_text="In which nobody worked on it, after a worker's death; not the run's time."
+    )
+    idle_since = models.DateTimeField(null=True, blank=True, help_text="Given back, or its worker died, at this time.")
     revision = models.PositiveBigIntegerField(default=0, help_text="The configuration when it started.")
     reusable = models.CharField(
         max_length=64, blank=True, help_text="What its tools were, if its answer may be given again."
@@ -98,6 +117,12 @@ class Turn(models.Model):
     output_tokens = models.PositiveIntegerField(default=0)
     cached_tokens = models.PositiveIntegerField(default=0)
     cache_write_tokens = models.PositiveIntegerField(default=0)
+    reasoning_tokens = models.PositiveIntegerField(default=0, db_default=0, help_text="Within the output.")
+    cache_saved = models.DecimalField(max_digits=14, decimal_places=8, null=True, blank=True, help_text="US dollars.")
+    provider_state = models.TextField(
+        blank=True, default="", db_default="",
+        help_text="JSON that this very model wants back with its answer, such as signed thoughts. Nobody reads it here.",
+    )  # fmt: skip
     estimated_tokens = models.PositiveIntegerField(default=0, help_text="What the guard had reckoned with.")
     cost = models.DecimalField(max_digits=14, decimal_places=8, null=True, blank=True)
     started_at = models.DateTimeField()
@@ -122,6 +147,9 @@ class Attempt(models.Model):
     message = models.TextField(blank=True)
     status = models.PositiveSmallIntegerField(null=True, blank=True)
     retry_after = models.FloatField(null=True, blank=True)
+    input_tokens = models.PositiveIntegerField(default=0, db_default=0, help_text="Of an answer that was of no use.")
+    output_tokens = models.PositiveIntegerField(default=0, db_default=0)
+    cost = models.DecimalField(max_digits=14, decimal_places=8, null=True, blank=True)
     at = models.DateTimeField()
     duration_ms = models.FloatField()
 
@@ -156,6 +184,10 @@ class ToolCall(models.Model):
     provider_id = models.CharField(max_length=200, help_text="The id that the model gave it.")
     name = models.CharField(max_length=500)
     arguments = models.TextField(help_text="As the model wrote them.")
+    coerced = models.TextField(
+        blank=True, default="", db_default="",
+        help_text="What was read in them as the schema's type, one line each; the call's record has them so.",
+    )  # fmt: skip
     state = models.CharField(max_length=10, choices=[(s.value, s.value) for s in CallState], default=CallState.PLANNED)
     attempt = models.PositiveSmallIntegerField(default=0)
     invocation = models.CharField(max_length=32, blank=True)

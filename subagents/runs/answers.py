@@ -1,4 +1,4 @@
-"""What a run is to whoever called its expert tool: what it does now, and its end as a tool result."""
+"""What the caller of an expert tool is told of its run: what it does now, and its end as a tool result."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from django.db.models import Count
 
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import Invocation
-from mcpregistry.services import lasting
-from subagents.domain.lifecycle import RunState
+from mcpregistry.services.tasks import long_calls
+from subagents.domain.lifecycle import Exit, RunState
 from subagents.models import Run, ToolCall, Turn
 
 META_KEY = "slipsnisse/answer"  # in a result: the run that the answer is from, where it was not asked anew
+CUT = "(This answer is not complete: the model reached its output limit, twice. Ask for less, or for a part.)"
 _SHOWN = 3  # names of calls that are out at the same time
 
 
@@ -30,7 +31,7 @@ class Seen:
 
 
 def seen(run_ids: Collection[str]) -> dict[str, Seen]:
-    """For all of them together, in four queries."""
+    """How far each of these runs has come, in four queries for all of them."""
     calls = ToolCall.objects.filter(run_id__in=run_ids).order_by("turn_number", "index")
     out: dict[str, list[str]] = {}
     for run_id, name in calls.filter(finished_at=None).values_list("run_id", "name"):
@@ -55,6 +56,7 @@ def doing(run: Run) -> str:
 
 
 def in_words(state: str, open_calls: Sequence[str]) -> str:
+    """What a run in this state does, in words; ``open_calls`` are the names of its open tool calls."""
     names = ", ".join(open_calls[:_SHOWN])
     if state == RunState.WAITING:
         return f"a person is asked about {names}"
@@ -67,6 +69,8 @@ def answer_of(run: Run) -> dict[str, Any]:
     """The run's end as a tool result; what went wrong in the words that the first source design gives."""
     if run.state == RunState.DONE:
         result: dict[str, Any] = {"content": [{"type": "text", "text": run.answer}]}
+        if run.exit == Exit.CUT:
+            result["content"].append({"type": "text", "text": CUT})
         structured: Mapping[str, Any] | None = json.loads(run.structured) if run.structured else None
         return result | ({"structuredContent": structured} if structured is not None else {})
     text = run.error if run.error.startswith("ToolExecutionError:") else f"ToolExecutionError: {run.error}"
@@ -84,14 +88,14 @@ def given_again(run: Run) -> dict[str, Any]:
 
 
 def tell_caller(run: Run) -> None:
-    """The run has ended: so has the call that became a task, in the same transaction. Others are waited for."""
-    call = Invocation.objects.filter(pk=run.call_id, state=State.DISPATCHED, task__isnull=False).first()
+    """End the call that became a task, in the transaction that ends its run; other callers wait for the row."""
+    call = Invocation.objects.filter(pk=run.call_id, state=State.DISPATCHED, host_task__isnull=False).first()
     if call is None:
         return
-    if run.state == RunState.CANCELLED and call.task.cancel_requested:
+    if run.state == RunState.CANCELLED and call.host_task.cancel_requested:
         reason = "The caller cancelled it while it ran."
-        lasting.end(call_id=call.pk, fence=call.fence, state=State.UNKNOWN, code="CANCELLED", reason=reason)
+        long_calls.end(call_id=call.pk, fence=call.fence, state=State.UNKNOWN, code="CANCELLED", reason=reason)
         return
     result = answer_of(run)
     state = State.TOOL_ERROR if result.get("isError") else State.SUCCEEDED
-    lasting.end(call_id=call.pk, fence=call.fence, state=state, outcome={"result": result})
+    long_calls.end(call_id=call.pk, fence=call.fence, state=state, outcome={"result": result})

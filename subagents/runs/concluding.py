@@ -4,48 +4,63 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mcpregistry.composed import Given, Select
 from mcpregistry.db import db_call
-from mcpregistry.domain.canonical import canonical, digest
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.domain.schema import problems
+from mcpregistry.domain.schema.validation import problems
+from mcpregistry.domain.text.canonical import canonical, digest
+from mcpregistry.prepared_queries import Given, Select
 from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.domain.savings import Counted, money_saved, savings
-from subagents.domain.transcript import TurnView, repairing
+from subagents.domain.transcript import BRIEF, CONTINUE, SPEAK, TurnView, asked_again, final_text, repairing
 from subagents.llm.tokens import REFERENCE, counter
 from subagents.models import LanguageModel, Run
 from subagents.runs import lease, records
+from subagents.runs.model_turn import Unanswered
 from subagents.runs.toolbox import Toolbox
 from subagents.runs.views import RunView, prices_of
 
 if TYPE_CHECKING:
-    from subagents.runs.thinking import Thinking
-
-_SPEAK = "You have given no answer yet. Answer the question now in words, from what you have seen."
+    from subagents.runs.model_turn import Thinking
 
 
 async def conclude(held: lease.Lease, seen: RunView, tools: Toolbox, exit: Exit, thinking: Thinking) -> bool:
-    """Take the last turn as the answer, or ask once more for one that can be taken."""
+    """Take the last turn as the answer, or ask once more for one that can be taken.
+
+    An answer that broke off at the model's output limit is continued once; what is then still cut is marked as that.
+    """
     last = seen.turns[-1]
-    structured, problem = await asyncio.to_thread(_checked, last.text, seen.spec.output_schema)
-    if problem and not _asked_again(last):
-        note = _SPEAK if not last.text.strip() else repairing(problem)
+    text, cut = final_text(seen.turns), last.finish == "length"
+    if cut and last.text.strip() and last.note != CONTINUE:
+        with suppress(Unanswered):  # then it stays as it is
+            return await thinking.turn(held, seen, tools, exit, note=CONTINUE, insist=True)
+    structured, problem = await asyncio.to_thread(_checked, text, seen.spec.output_schema)
+    if problem and not any(asked_again(turn.note) for turn in _last_words(seen.turns)):
+        note = repairing(problem) if text.strip() else BRIEF if cut else SPEAK
         return await thinking.turn(held, seen, tools, exit, note=note)
-    if not last.text.strip():
+    if not text.strip():
         return await _failed(held, seen, Exit.EMPTY, "The model gave no answer.")
     if problem:
         return await _failed(held, seen, Exit.INVALID_OUTPUT, f"The answer does not fit the output schema: {problem}")
-    counted = await asyncio.to_thread(_counted, seen, tools, last.text)
+    exit = Exit.CUT if cut and not structured else exit
+    counted = await asyncio.to_thread(_counted, seen, tools, text)
     saved = savings(counted) | await db_call(_money, held.run, counted)
     await db_call(
-        records.finish, held, state=RunState.DONE, exit=exit, answer=last.text, structured=structured, savings=saved,
+        records.finish, held, state=RunState.DONE, exit=exit, answer=text, structured=structured, savings=saved,
         reusable=_reusable(seen, tools, exit),
     )  # fmt: skip
     return False
+
+
+def _last_words(turns: Sequence[TurnView]) -> Sequence[TurnView]:
+    """The answers since the last tool call."""
+    return list(takewhile(lambda turn: not turn.calls, reversed(turns)))
 
 
 def _reusable(seen: RunView, tools: Toolbox, exit: Exit) -> str:
@@ -58,10 +73,6 @@ def _reusable(seen: RunView, tools: Toolbox, exit: Exit) -> str:
 async def _failed(held: lease.Lease, seen: RunView, exit: Exit, error: str) -> bool:
     await db_call(records.finish, held, state=RunState.FAILED, exit=exit, error=error, answer=seen.turns[-1].text)
     return False
-
-
-def _asked_again(last: TurnView) -> bool:
-    return last.note == _SPEAK or last.note.startswith(repairing("")[:20])
 
 
 def _checked(text: str, schema: Any) -> tuple[str, str]:

@@ -9,30 +9,38 @@ it is looked up in the records of calls, never simply repeated.
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 
 import structlog
-from django.utils import timezone
+from django.db import OperationalError
 
 from mcpregistry.calls.engine import Engine
-from mcpregistry.composed import Given, Select
-from mcpregistry.db import db_call
+from mcpregistry.calls.watch.changes import Feed
+from mcpregistry.calls.watch.waiting import Watch
+from mcpregistry.db import db_call, reckoned_now
 from mcpregistry.domain.errors import Busy, SlipsnisseError
 from mcpregistry.failpoints import failpoint
+from mcpregistry.models.feed import CALLS
+from mcpregistry.prepared_queries import Given, Select
 from subagents.domain.lifecycle import Exit, RunState
 from subagents.domain.steps import AskModel, Conclude, FindOut, RunCalls, Step, WaitForPeople, next_step
 from subagents.llm import client
-from subagents.models import Run
-from subagents.runs import calling, concluding, lease, records
-from subagents.runs.thinking import Complete, Thinking
+from subagents.models import RUN_TOPIC, Run
+from subagents.runs import concluding, lease, records, tool_calls
+from subagents.runs.model_turn import Complete, Thinking
+from subagents.runs.patience import AWAY, patiently
 from subagents.runs.toolbox import Toolbox
 from subagents.runs.views import RunView, view
+from subagents.services import runs
 
 log = structlog.get_logger(__name__)
 
+_BEAT = 0.5  # seconds until a database that is away is asked again
+_PARTING = 2.0  # seconds to give a run back
 _CRASHED = "The run failed inside the control plane. The operator finds the reason in the log."
 
 
@@ -52,7 +60,13 @@ class RunEngine:
         self._engine = engine
         self._worker = worker
         self._thinking = Thinking(complete)
-        self._driving: dict[str, asyncio.Task[None]] = {}
+        self._driving: dict[str, asyncio.Task[bool]] = {}
+        self._wishes: Watch[bool] = Watch(engine.feed, RUN_TOPIC, _wishes)
+        self._decided: Decided | None = None
+
+    def start(self) -> None:
+        """Look at runs as soon as people have decided about their calls. Call it on the loop's thread."""
+        self._decided = Decided(self._engine.feed, self.wake)
 
     def wake(self, run_id: str) -> None:
         """Look at the run soon. Call it on the loop's thread."""
@@ -62,56 +76,67 @@ class RunEngine:
         self._driving[run_id] = task
         task.add_done_callback(partial(self._left, run_id))
 
-    def _left(self, run_id: str, task: asyncio.Task[None]) -> None:
+    def _left(self, run_id: str, task: asyncio.Task[bool]) -> None:
         self._driving.pop(run_id, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
             log.warning("run.given_back", run=run_id, exc_info=error)  # the clock finds it again
+        elif task.result():
+            self.wake(run_id)  # taken from us, perhaps for us: what we were told meanwhile is not lost
 
     async def stop(self) -> None:
         """Give up what is being worked on; other workers go on when the leases end."""
+        if self._decided is not None:
+            self._decided.stop()
         tasks = list(self._driving.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def drive(self, run_id: str) -> None:
-        """Do steps until the run has ended, sleeps, or belongs to somebody else."""
+    async def drive(self, run_id: str) -> bool:
+        """Do steps until the run has ended, sleeps, or belongs to somebody else. True: it was taken from us."""
         taken = await db_call(lease.take, run_id, worker=self._worker)
         if taken is None:
-            return
+            return False
         failpoint("run_leased")
         try:
-            who = await db_call(_identity, run_id)
-            while await self._cancellable(taken, who):
-                pass
+            await self._held(taken)
         except lease.LostLease:
             log.info("run.lost", run=run_id)
-        except (asyncio.CancelledError, Busy):
-            with suppress(Exception):  # the process ends; at worst the lease runs out by itself
-                await asyncio.shield(db_call(lease.release, taken))
+            await _give_back(taken)  # of no effect unless it is ours still
+            return True
+        except (asyncio.CancelledError, Busy, *AWAY):
+            await _give_back(taken)
             raise
         except Exception:
             log.exception("run.crashed", run=run_id)
             with suppress(lease.LostLease):
                 await db_call(records.finish, taken, state=RunState.FAILED, exit=Exit.CRASHED, error=_CRASHED)
+        return False
 
-    async def _cancellable(self, taken: lease.Lease, who: tuple[str, str]) -> bool:
-        """One step, with the lease kept alive beside it; a wish to cancel ends model request and tool call."""
-        step = asyncio.ensure_future(self._step(taken, who))
-        pulse = asyncio.ensure_future(_pulse(taken))
+    async def _held(self, taken: lease.Lease) -> None:
+        """All steps, with the lease kept alive beside them; a wish to cancel ends model request and tool call."""
+        steps = asyncio.ensure_future(self._steps(taken))
+        pulse = asyncio.ensure_future(_pulse(taken, self._wishes))
         try:
-            await asyncio.wait({step, pulse}, return_when=asyncio.FIRST_COMPLETED)
-            if step.done():
-                return step.result()
-            pulse.result()  # raises LostLease
-            step.cancel()
-            await asyncio.gather(step, return_exceptions=True)
-            await _cancelled(taken)
-            return False
+            await asyncio.wait({steps, pulse}, return_when=asyncio.FIRST_COMPLETED)
+            if steps.done():
+                return steps.result()
+            pulse.result()  # raises LostLease, or what kept it from being renewed
+            steps.cancel()
+            await asyncio.gather(steps, return_exceptions=True)
+            await patiently(partial(_cancelled, taken))
         finally:
-            for task in (step, pulse):
+            for task in (steps, pulse):
                 task.cancel()
-            await asyncio.gather(step, pulse, return_exceptions=True)
+            await asyncio.gather(steps, pulse, return_exceptions=True)
+
+    async def _steps(self, taken: lease.Lease) -> None:
+        """A step bears being begun again, whatever the one before it came to: a worker may die in any."""
+        who = await patiently(partial(db_call, _identity, taken.run))
+        while await patiently(partial(self._step, taken, who)):
+            pass
 
     async def _step(self, taken: lease.Lease, who: tuple[str, str]) -> bool:
         """True: look again at once. False: the run has ended or sleeps."""
@@ -120,7 +145,7 @@ class RunEngine:
         except SlipsnisseError as error:
             await db_call(records.finish, taken, state=RunState.FAILED, exit=Exit.TOOL, error=str(error))
             return False
-        seen = await db_call(view, taken.run, now=timezone.now(), read_only=tools.read_only)
+        seen = await db_call(view, taken.run, now=reckoned_now(), read_only=tools.read_only)
         if seen.cancel_requested:
             await _cancelled(taken)
             return False
@@ -136,35 +161,78 @@ class RunEngine:
             case AskModel():
                 return await self._thinking.turn(held.lease, held.view, held.tools, step.final)
             case RunCalls():
-                return await calling.make(held.lease, held.view, held.tools, step.calls)
+                return await tool_calls.make(held.lease, held.view, held.tools, step.calls)
             case FindOut():
-                return await calling.find_out(held.lease, held.view, held.tools, step.calls)
+                return await tool_calls.find_out(held.lease, held.view, held.tools, step.calls)
             case WaitForPeople():
-                return await calling.look_at_waiting(held.lease, held.view, held.tools, step.calls)
+                return await tool_calls.look_at_waiting(held.lease, held.view, held.tools, step.calls)
             case Conclude():
                 return await concluding.conclude(held.lease, held.view, held.tools, step.exit, self._thinking)
 
 
 _ONE = Run.objects.filter(id=Given("id"))
-_WISH = Select(_ONE.values_list("cancel_requested", named=True))
 _WHO = Select(_ONE.values_list("version__expert__agent__slug", "expert_name", named=True))
 
 
-async def _pulse(taken: lease.Lease) -> None:
-    """Keep the lease; returns when the run shall be cancelled. Raises LostLease."""
-    renewed = timezone.now()
-    while True:
-        await asyncio.sleep(0.5)
-        if await db_call(_wants_to_stop, taken.run):
+async def _pulse(taken: lease.Lease, wishes: Watch[bool]) -> None:
+    """Keep the lease; returns when the run shall be cancelled. Raises LostLease.
+
+    Nothing is asked between renewals: the feed tells of a wish to cancel. A database that is away is asked again,
+    until the lease would soon be somebody else's: then raises what it said.
+    """
+    safe = (lease.LEASE - lease.AT_RISK).total_seconds()
+    renewed, pause = time.monotonic(), lease.RENEW_EVERY
+    while not await wishes.until_not(taken.run, False, pause):
+        now = time.monotonic()
+        try:
+            async with asyncio.timeout(renewed + safe - now):
+                run = await db_call(lease.renew, taken)
+        except (TimeoutError, *AWAY) as error:
+            if time.monotonic() < renewed + safe:
+                pause = _BEAT
+                continue
+            raise OperationalError("The run's lease could not be renewed.") from error
+        renewed, pause = now, lease.RENEW_EVERY
+        if run.cancel_requested:
             return
-        if timezone.now() - renewed > timedelta(seconds=lease.RENEW_EVERY):
-            renewed = timezone.now()
-            if await db_call(lease.renew, taken):
-                return
 
 
-def _wants_to_stop(run_id: str) -> bool:
-    return bool(_WISH.get(id=run_id).cancel_requested)
+def _wishes(run_ids: list[str]) -> dict[str, bool]:
+    """Whether somebody wants them to stop."""
+    return dict(Run.objects.filter(pk__in=run_ids).values_list("pk", "cancel_requested"))
+
+
+class Decided:
+    """Wakes runs that sleep for people when one of their held calls has ended, wherever that was written."""
+
+    def __init__(self, feed: Feed, wake: Callable[[str], None]) -> None:
+        self._wake = wake
+        self._loop = asyncio.get_running_loop()
+        self._news = asyncio.Event()
+        self._end = feed.hear(CALLS, lambda _: self._loop.call_soon_threadsafe(self._news.set))
+        self._looking = asyncio.ensure_future(self._look())
+
+    def stop(self) -> None:
+        """Listen no more; what it has woken goes on."""
+        self._end()
+        self._looking.cancel()
+
+    async def _look(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            try:
+                for run_id in await db_call(runs.decided):
+                    self._wake(run_id)
+            except Exception:  # the database may be away; the clock looks as well
+                log.exception("runs.decided_unread")
+
+
+async def _give_back(taken: lease.Lease) -> None:
+    """At worst the lease runs out by itself: the process ends, or the database is away."""
+    with suppress(Exception):
+        async with asyncio.timeout(_PARTING):
+            await asyncio.shield(db_call(lease.release, taken))
 
 
 def _identity(run_id: str) -> tuple[str, str]:
@@ -173,5 +241,5 @@ def _identity(run_id: str) -> tuple[str, str]:
 
 
 async def _cancelled(taken: lease.Lease) -> None:
-    await db_call(calling.settle_started, taken.run)
+    await db_call(tool_calls.settle_started, taken.run)
     await db_call(records.finish, taken, state=RunState.CANCELLED, exit=Exit.CANCELLED, error="It was cancelled.")

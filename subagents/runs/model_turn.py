@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import msgspec
+from django.db import IntegrityError
 from django.utils import timezone
 
-from mcpregistry.db import db_call
+from mcpregistry.db import db_call, reckoned_now
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.failpoints import failpoint
 from subagents.domain import budget, context
 from subagents.domain.context import Outcome, Reckoning, Trigger
 from subagents.domain.fallback import GiveUp, Wait, choose
+from subagents.domain.finish import Finish
 from subagents.domain.lifecycle import Exit, RunState
+from subagents.domain.model_errors import ErrorKind, ModelError
 from subagents.domain.spec import TargetSpec
-from subagents.domain.transcript import concluding, messages
-from subagents.domain.trouble import ModelError, Trouble
-from subagents.llm.client import Reply, Target
+from subagents.domain.transcript import asked_again, concluding, for_model, messages
 from subagents.llm.tokens import counter
+from subagents.llm.values import Reply, Target
 from subagents.runs import lease, records, telemetry
+from subagents.runs.patience import patiently
 from subagents.runs.targets import target_for
 from subagents.runs.toolbox import Toolbox
 from subagents.runs.views import RunView
@@ -45,57 +49,89 @@ class Request:
     number: int
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Who is asked, what it may cost in dollars at worst, and how many tokens the answer may have."""
+
+    target: TargetSpec
+    estimated: int
+    worst: Decimal
+    output: int
+
+
+class Unanswered(Exception):
+    """There will be no answer of a model to this turn; the run ends for this reason, unless it can do without."""
+
+    def __init__(self, exit: Exit, error: str) -> None:
+        super().__init__(error)
+        self.exit = exit
+
+
 class Thinking:
+    """Asks the models of a run, one turn at a time. ``complete`` is the door to them."""
+
     def __init__(self, complete: Complete) -> None:
         self._complete = complete
 
     async def turn(
-        self, held: lease.Lease, seen: RunView, tools: Toolbox, final: Exit | None, *, note: str = ""
-    ) -> bool:
+        self, held: lease.Lease, seen: RunView, tools: Toolbox, final: Exit | None, *, note: str = "",
+        insist: bool = False,
+    ) -> bool:  # fmt: skip
         """Ask for the turn that comes now. True: look again at once; False: the run has ended or sleeps.
 
         ``final``: why no tools are offered any more; ``note``: what the model is told before it, if not that.
+        With ``insist`` a turn that no model will answer raises Unanswered, instead of ending the run.
         """
-        choice = choose(seen.spec.targets, seen.failed)
-        if isinstance(choice, Wait):
-            return await self._wait(held, choice.seconds)
-        if isinstance(choice, GiveUp):
-            return await _given_up(held, seen, choice)
-        request = _request(seen, tools, final, note)
-        estimated, reckoning = await asyncio.to_thread(_reckoned, choice.target, seen, request)
-        if not reckoning.fits:
-            return await _too_large(held, seen, choice.target, reckoning, final)
-        worst = budget.reserve(
-            choice.target.prices, estimated_input=reckoning.projected, max_output=choice.target.max_output
-        )
-        # One more turn must stay affordable, or the run could not even say what it has found.
-        if not budget.affordable(seen.spec, seen.spent, worst if final else worst * 2):
-            return await _unaffordable(held, final)
-        return await self._ask(held, seen, choice.target, request, estimated=estimated, worst=worst)
+        try:
+            return await self._turn(held, seen, _request(seen, tools, final, note))
+        except Unanswered as why:
+            if insist:
+                raise
+            await db_call(records.finish, held, state=RunState.FAILED, exit=why.exit, error=str(why))
+            return False
 
-    async def _ask(
-        self, held: lease.Lease, seen: RunView, spec: TargetSpec, request: Request, *, estimated: int, worst: Decimal
-    ) -> bool:
-        began = timezone.now()
+    async def _turn(self, held: lease.Lease, seen: RunView, request: Request) -> bool:
         left = seen.spec.max_seconds - seen.spent.seconds
         if left <= 0:
-            await db_call(records.finish, held, state=RunState.FAILED, exit=Exit.TIME_LIMIT, error=_OUT_OF_TIME)
-            return False
+            raise Unanswered(Exit.TIME_LIMIT, "The run's time was over before the model had answered.")
+        choice = choose(seen.spec.targets, seen.failed, left=left)
+        if isinstance(choice, GiveUp):
+            raise Unanswered(choice.exit, f"No model answered. {choice.why}")
+        if isinstance(choice, Wait):
+            return await self._wait(held, choice.seconds)
+        estimated, reckoning = await asyncio.to_thread(_reckoned, choice.target, seen, request)
+        if not reckoning.fits:
+            return await _too_large(held, seen, choice.target, reckoning, request.final)
+        plan = _afforded(seen, request, choice.target, estimated, reckoning)
+        if plan is None:
+            await db_call(records.must_conclude, held, Exit.BUDGET)
+            return True
+        return await self._ask(held, seen, plan, request, left)
+
+    async def _ask(self, held: lease.Lease, seen: RunView, plan: Plan, request: Request, left: float) -> bool:
+        began = timezone.now()
         schema = seen.spec.output_schema if request.final or not request.tools else None
-        try:
-            target = await db_call(_begun, held, spec, seen, left, worst)
-            failpoint("run_turn_begun")
-            reply = await self._complete(target, request.messages, request.tools, response_schema=schema)
-        except ModelError as error:
-            telemetry.ATTEMPTS.labels(model=spec.label, trouble=error.trouble).inc()
+
+        async def failed(error: ModelError, reply: Reply | None = None) -> bool:
             await db_call(
-                records.failed_attempt, held, error, target=spec, number=request.number, started_at=began
+                records.failed_attempt, held, error, target=plan.target, number=request.number, started_at=began,
+                reply=reply,
             )  # fmt: skip
             return True
-        telemetry.TURNS.labels(model=spec.label).inc()
-        await db_call(
-            records.end_turn, held, reply, target=spec, number=request.number, final=request.final,
-            note=request.note, estimated=estimated, started_at=began,
+
+        try:
+            target = await db_call(_begun, held, plan, seen, left)
+            failpoint("run_turn_begun")
+            reply = await self._complete(
+                target, for_model(request.messages, plan.target.label), request.tools, response_schema=schema
+            )
+        except ModelError as error:
+            return await failed(error)
+        if (useless := _useless(reply, request, plan)) is not None:
+            return await failed(useless, reply)
+        await _kept(
+            held, reply, target=plan.target, number=request.number, final=request.final,
+            note=request.note, estimated=plan.estimated, started_at=began,
             most_calls=max(0, seen.spec.max_calls - seen.spent.calls),
         )  # fmt: skip
         failpoint("run_turn_ended")
@@ -106,20 +142,45 @@ class Thinking:
         if seconds <= _SHORT_WAIT:
             await asyncio.sleep(max(0.0, seconds))
             return True
-        await db_call(records.sleep, held, waiting=False, wake_at=timezone.now() + timedelta(seconds=seconds))
+        await db_call(records.sleep, held, waiting=False, wake_at=reckoned_now() + timedelta(seconds=seconds))
         return False
 
 
-def _begun(held: lease.Lease, spec: TargetSpec, seen: RunView, left: float, worst: Decimal) -> Target:
-    """The turn is begun. A key that is not to be had is as good as a wrong one: the next model is asked."""
-    records.begin_turn(held, worst=worst)
+async def _kept(held: lease.Lease, reply: Reply, *, number: int, **facts: Any) -> None:
+    """What is paid for is written down, also when the database is away for a moment.
+
+    Refused as written already: by a commit of which we did not hear.
+    """
     try:
-        return target_for(spec.model_id, temperature=seen.spec.temperature, at_most=left)
+        await patiently(partial(db_call, records.end_turn, held, reply, number=number, **facts))
+    except IntegrityError:
+        if not await db_call(records.is_written, held.run, number):
+            raise
+
+
+def _begun(held: lease.Lease, plan: Plan, seen: RunView, left: float) -> Target:
+    """The turn is begun. A key that is not to be had is as good as a wrong one: the next model is asked."""
+    records.begin_turn(held, worst=plan.worst)
+    try:
+        target = target_for(plan.target.model_id, temperature=seen.spec.temperature, at_most=left)
     except ConfigInvalid as error:
-        raise ModelError(Trouble.AUTH, str(error)) from error
+        raise ModelError(ErrorKind.AUTH, str(error)) from error
+    return replace(target, max_output=min(target.max_output, plan.output))
 
 
-_OUT_OF_TIME = "The run's time was over before the model had answered."
+def _useless(reply: Reply, request: Request, plan: Plan) -> ModelError | None:
+    """Why the next model is asked although this one has answered: it may not speak, or has nothing to say."""
+    if reply.finish == Finish.POLICY:
+        return ModelError(ErrorKind.POLICY, "The provider withheld the answer (content filter).")
+    if reply.finish == Finish.REFUSAL:
+        return ModelError(ErrorKind.POLICY, "The model declined to answer.")
+    if reply.text.strip() or (reply.calls and request.final is None) or not asked_again(request.note):
+        return None
+    if reply.finish == Finish.LENGTH:
+        return ModelError(
+            ErrorKind.EMPTY, f"Its output limit of {plan.output} tokens was reached before it said a word."
+        )
+    return ModelError(ErrorKind.EMPTY, "Asked twice, it has said nothing.")
 
 
 def _request(seen: RunView, tools: Toolbox, final: Exit | None, note: str) -> Request:
@@ -133,8 +194,9 @@ def _request(seen: RunView, tools: Toolbox, final: Exit | None, note: str) -> Re
 def _reckoned(target: TargetSpec, seen: RunView, request: Request) -> tuple[int, Reckoning]:
     """(our estimate of the whole request, what the guard reckons with), in tokens. Counting takes a while."""
     count = counter(target.tokenizer, target.label)
-    text = msgspec.json.encode([request.messages, request.tools]).decode()
-    estimated = count(text)
+    text = msgspec.json.encode([for_model(request.messages, ""), request.tools]).decode()
+    # What it thought before is sent again; a signature is no text that could be counted.
+    estimated = count(text) + sum(t.reasoning for t in seen.turns if t.state and t.made_by == target.label)
     last = seen.turns[-1] if seen.turns else None
     ratio = context.ratio_of(last.input_tokens, last.estimated) if last else context.ratio_of(0, 0)
     reckoning = context.reckon(target, known=0, added=estimated, ratio=ratio)
@@ -147,9 +209,9 @@ async def _too_large(
     """Another target may have the room; otherwise conclude; and if even that does not fit, say so."""
     roomier = any(t.room >= reckoning.projected for t in seen.spec.targets)
     outcome = Outcome.SKIP if roomier else Outcome.FINAL
-    telemetry.guard(target, Trigger.TURN, outcome, reckoning)
+    await db_call(telemetry.guard, target, Trigger.TURN, outcome, reckoning)
     if roomier:
-        error = ModelError(Trouble.CONTEXT, f"{reckoning.projected} tokens do not fit into {reckoning.limit}.")
+        error = ModelError(ErrorKind.CONTEXT, f"{reckoning.projected} tokens do not fit into {reckoning.limit}.")
         await db_call(
             records.failed_attempt, held, error, target=target, number=len(seen.turns) + 1, started_at=timezone.now()
         )
@@ -157,29 +219,22 @@ async def _too_large(
     if final is None:
         await db_call(records.must_conclude, held, Exit.TOKEN_LIMIT)
         return True
-    await db_call(
-        records.finish, held, state=RunState.FAILED, exit=Exit.TOKEN_LIMIT,
-        error=f"Even the last turn does not fit: {reckoning.projected} tokens into {reckoning.limit}.",
-    )  # fmt: skip
-    return False
+    raise Unanswered(
+        Exit.TOKEN_LIMIT, f"Even the last turn does not fit: {reckoning.projected} tokens into {reckoning.limit}."
+    )
 
 
-async def _unaffordable(held: lease.Lease, final: Exit | None) -> bool:
-    if final is None:
-        await db_call(records.must_conclude, held, Exit.BUDGET)
-        return True
-    await db_call(
-        records.finish, held, state=RunState.FAILED, exit=Exit.BUDGET,
-        error="The money budget does not bear another answer of the model.",
-    )  # fmt: skip
-    return False
-
-
-async def _given_up(held: lease.Lease, seen: RunView, choice: GiveUp) -> bool:
-    tried = ", ".join(target.label for target in seen.spec.targets) or "none is configured"
-    why = f" ({choice.trouble.value})" if choice.trouble else ""
-    await db_call(
-        records.finish, held, state=RunState.FAILED, exit=choice.exit,
-        error=f"No model answered{why}. Asked: {tried}. The attempts are on the run's page.",
-    )  # fmt: skip
-    return False
+def _afforded(seen: RunView, request: Request, target: TargetSpec, estimated: int, reckoning: Reckoning) -> Plan | None:
+    """None: the budget bears no turn but the last. One more must stay possible, or the run could not even say what it
+    has found. Raises Unanswered when it bears none at all.
+    """
+    last, tokens = request.final is not None, reckoning.projected
+    output = budget.output_room(seen.spec, seen.spent, input=tokens, most=target.max_output, last=last)
+    worst = budget.reserve(target.prices, estimated_input=tokens, max_output=output)
+    enough = budget.affordable(seen.spec, seen.spent, worst if last else worst * 2)
+    if output and enough:
+        return Plan(target, estimated, worst, output)
+    if not last:
+        return None
+    book = "money" if output else "token"
+    raise Unanswered(Exit.BUDGET, f"The {book} budget does not bear another answer of the model.")

@@ -10,7 +10,7 @@ import structlog
 
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import SlipsnisseError
-from subagents.domain.trouble import ModelError, Trouble
+from subagents.domain.model_errors import ErrorKind, ModelError
 from subagents.llm import client
 from subagents.models import LanguageModel
 from subagents.runs.targets import target_for
@@ -19,13 +19,13 @@ from subagents.services import providers
 log = structlog.get_logger(__name__)
 
 _QUESTION = [{"role": "user", "content": "Answer with the single word: ready"}]
-_MOST_OUTPUT = 256  # tokens: some models think before they say a word
+_MOST_OUTPUT = 2_048  # tokens: some models think before they say a word, and Claude takes half of these for it
 _PATIENCE = 30.0  # seconds
 _REMEDIES = {
-    Trouble.AUTH: "Enter the key again; it may be wrong, expired or without the right to this model.",
-    Trouble.QUOTA: "The account has no money left: add some at the provider.",
-    Trouble.NOT_FOUND: "Look at the model's name and at the base URL: the provider knows no such thing.",
-    Trouble.TIMEOUT: "Look at the base URL, and whether this machine reaches it.",
+    ErrorKind.AUTH: "Enter the key again; it may be wrong, expired or without the right to this model.",
+    ErrorKind.QUOTA: "The account has no money left: add some at the provider.",
+    ErrorKind.NOT_FOUND: "Look at the model's name and at the base URL: the provider knows no such thing.",
+    ErrorKind.TIMEOUT: "Look at the base URL, and whether this machine reaches it.",
 }
 _going: set[asyncio.Task[None]] = set()
 
@@ -43,7 +43,7 @@ async def probe(provider_id: int, model_id: int) -> None:
     try:
         text, error = await _asked(model_id), ""
     except ModelError as failed:
-        text, error = "", f"{failed.message} {_REMEDIES.get(failed.trouble, '')}".strip()
+        text, error = "", f"{failed.message} {_REMEDIES.get(failed.kind, '')}".strip()
     except (SlipsnisseError, LanguageModel.DoesNotExist) as failed:
         text, error = "", str(failed)
     except Exception:
@@ -54,7 +54,7 @@ async def probe(provider_id: int, model_id: int) -> None:
 
 
 async def _asked(model_id: int) -> str:
-    await asyncio.to_thread(client.loaded)
+    await client.ready()
     target = await db_call(target_for, model_id, temperature=0.0, at_most=_PATIENCE)
-    reply = await client.complete(replace(target, max_output=_MOST_OUTPUT), _QUESTION)
+    reply = await client.complete(replace(target, max_output=min(target.max_output, _MOST_OUTPUT)), _QUESTION)
     return reply.text or f"({len(reply.calls)} tool calls and no text)"

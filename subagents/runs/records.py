@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -11,25 +12,26 @@ from functools import cache, partial
 from typing import Any
 
 from django.db import transaction
-from django.db.models import F
+from django.db.models import Case, F, Q, Value, When
 from django.utils import timezone
 
-from mcpregistry.composed import Given, Insert, Select, Update
-from mcpregistry.domain.canonical import plain
+from mcpregistry.db import database_now
+from mcpregistry.domain.text.canonical import plain
 from mcpregistry.failpoints import failpoint
 from mcpregistry.models import ApprovalRequest
-from mcpregistry.services import holding as held_calls
-from mcpregistry.services import tasks
-from subagents.domain.budget import price
+from mcpregistry.prepared_queries import Given, Insert, Select, Update
+from mcpregistry.services.approvals import held_calls
+from mcpregistry.services.tasks import host_tasks
+from subagents.domain.budget import cache_saved, price
 from subagents.domain.lifecycle import CALL_MOVES, RUN_MOVES, CallState, Exit, RunState
+from subagents.domain.model_errors import ModelError
 from subagents.domain.outputs import handle_of
 from subagents.domain.spec import TargetSpec
-from subagents.domain.trouble import ModelError
-from subagents.llm.client import Reply
+from subagents.llm.values import Reply, Usage
 from subagents.models import Attempt, Run, StoredOutput, ToolCall, Turn
 from subagents.runs import telemetry
 from subagents.runs.answers import tell_caller
-from subagents.runs.lease import Lease, LostLease, holding, look
+from subagents.runs.lease import Lease, LostLease, fenced, look
 from subagents.services import runs
 
 _LONGEST_ERROR = 2_000
@@ -55,7 +57,7 @@ def begin_turn(lease: Lease, *, worst: Decimal) -> None:
     run = look(lease)
     if run.state == RunState.RUNNING and run.reserved_cost == worst and not run.call_id:
         return
-    with holding(lease) as run:
+    with fenced(lease) as run:
         _move_run(run, RunState.RUNNING, reserved_cost=worst)
         _say(run, "Thinking.")
 
@@ -64,23 +66,23 @@ def end_turn(
     lease: Lease, reply: Reply, *, target: TargetSpec, number: int, final: Exit | None, note: str, estimated: int,
     started_at: datetime, most_calls: int = 1_000,
 ) -> None:  # fmt: skip
-    """The model's answer and the calls it plans, and what it cost.
+    """Write the model's answer, the calls that it plans, and what it cost.
 
-    ``most_calls``: how many the run may still make. What is asked beyond that is counted and dropped:
-    a thousand refusals would only fill the conversation.
+    ``most_calls``: how many the run may still make. What is asked beyond that is counted and dropped: a thousand
+    refusals would only fill the conversation.
     """
     usage = reply.usage
-    cost = price(
-        target.prices, input=usage.input, output=usage.output, cached=usage.cached, cache_write=usage.cache_write
-    )
+    cost = _cost(target, usage)
+    saved = cache_saved(target.prices, cached=usage.cached, cache_write=usage.cache_write)
     calls = () if final is not None else reply.calls
-    with holding(lease) as run:
+    with fenced(lease) as run:
         _TURN([{
             "run": run.id, "number": number, "model": target.model_id, "model_name": target.label,
             "final": final is not None, "note": note, "text": plain(reply.text, _LONGEST), "finish": reply.finish,
             "dropped_calls": len(calls[most_calls:]), "input_tokens": usage.input, "output_tokens": usage.output,
             "cached_tokens": usage.cached, "cache_write_tokens": usage.cache_write, "estimated_tokens": estimated,
-            "cost": cost, "started_at": started_at,
+            "cost": cost, "started_at": started_at, "reasoning_tokens": usage.reasoning, "cache_saved": saved,
+            "provider_state": _state(reply),
             "duration_ms": (timezone.now() - started_at).total_seconds() * 1000,
         }])  # fmt: skip
         _PLANNED([
@@ -90,9 +92,20 @@ def end_turn(
         ])  # fmt: skip
         _SPENT(
             id=run.id, input=usage.input, output=usage.output, cached=usage.cached,
-            cost=(run.cost or Decimal(0)) + cost if cost is not None else run.cost,
+            cost=_sum(run.cost, cost),
             reserved_cost=Decimal(0), final_reason=final.value if final else "",
         )  # fmt: skip
+        if usage.reasoning or usage.cached or usage.cache_write:
+            _CACHED(
+                id=run.id, reasoning=usage.reasoning, written=usage.cache_write,
+                cache_saved=_sum(run.cache_saved, saved),
+            )  # fmt: skip
+        telemetry.TURNS.inc(model=target.label)
+
+
+def is_written(run: str, number: int) -> bool:
+    """Whether this turn of the run was written down already."""
+    return Turn.objects.filter(run=run, number=number).exists()
 
 
 _TURN, _PLANNED = Insert(Turn), Insert(ToolCall)
@@ -104,28 +117,67 @@ _SPENT = Update(
 )  # fmt: skip
 
 
+_CACHED = Update(
+    Run.objects.filter(id=Given("id")), "cache_saved",
+    reasoning_tokens=F("reasoning_tokens") + Given("reasoning", like="reasoning_tokens"),
+    cache_write_tokens=F("cache_write_tokens") + Given("written", like="cache_write_tokens"),
+)  # fmt: skip
+
+
+def _state(reply: Reply) -> str:
+    """As JSON in ASCII: what a provider wants back may hold characters that a database refuses."""
+    return "" if reply.state is None else json.dumps(reply.state)
+
+
 def _own(given: str, number: int, index: int) -> str:
     """Some providers repeat an id within a conversation, or give none; a history must not."""
     return given if given and len(given) <= 64 else f"call_{number}_{index}"
 
 
-def failed_attempt(lease: Lease, error: ModelError, *, target: TargetSpec, number: int, started_at: datetime) -> None:
-    now = timezone.now()
-    with holding(lease) as run:
+def failed_attempt(
+    lease: Lease,
+    error: ModelError,
+    *,
+    target: TargetSpec,
+    number: int,
+    started_at: datetime,
+    reply: Reply | None = None,
+) -> None:
+    """A request that brought no answer, or one of no use (``reply``), which is paid for all the same."""
+    now, usage = timezone.now(), reply.usage if reply else Usage()
+    cost = _cost(target, usage) if reply else None
+    with fenced(lease) as run:
         Attempt.objects.create(
-            run_id=run.id, turn_number=number, model_id=target.model_id, model_name=target.label, trouble=error.trouble,
+            run_id=run.id, turn_number=number, model_id=target.model_id, model_name=target.label, trouble=error.kind,
             message=plain(error.message), status=error.status, retry_after=error.retry_after, at=now,
+            input_tokens=usage.input, output_tokens=usage.output, cost=cost,
             duration_ms=(now - started_at).total_seconds() * 1000,
         )  # fmt: skip
-        Run.objects.filter(pk=run.id).update(reserved_cost=0)
+        _SPENT(
+            id=run.id, input=usage.input, output=usage.output, cached=usage.cached, reserved_cost=Decimal(0),
+            cost=_sum(run.cost, cost), final_reason=run.final_reason,
+        )  # fmt: skip
+        telemetry.ATTEMPTS.inc(model=target.label, trouble=error.kind)
+
+
+def _cost(target: TargetSpec, usage: Usage) -> Decimal | None:
+    return price(
+        target.prices, input=usage.input, output=usage.output, cached=usage.cached, cache_write=usage.cache_write
+    )
+
+
+def _sum(before: Decimal | None, more: Decimal | None) -> Decimal | None:
+    """Unknown costs are left out; a run none of whose costs are known has none."""
+    return before if more is None else (before or Decimal(0)) + more
 
 
 def start_call(lease: Lease, call_id: int) -> tuple[str, int]:
-    """The call is about to be made: from now on it may have been sent. Returns its record's id and attempt.
+    """Note that the call is about to be made: from now on it may have been sent.
 
-    The id is derived, so that the record can be found whatever happens to us in the next moment.
+    Returns its record's id and the attempt's number. The id is derived, so that the record can be found whatever
+    happens to us in the next moment.
     """
-    with holding(lease) as run:
+    with fenced(lease) as run:
         call = _CALL.get(id=call_id)
         attempt = call.attempt + 1
         place = f"{run.id}/{call.turn_number}/{call.index}/{attempt}"
@@ -138,14 +190,20 @@ def start_call(lease: Lease, call_id: int) -> tuple[str, int]:
     return invocation, attempt
 
 
+def read_as(call_id: int, invocation: str, what: Sequence[str]) -> None:
+    """Which arguments were read in the schema's type, before the call is made so. Nothing, if it is another's by now."""
+    rows = ToolCall.objects.filter(pk=call_id, state=CallState.STARTED, invocation=invocation)
+    rows.update(coerced=plain("\n".join(what), _LONGEST))
+
+
 def end_call(
     lease: Lease, call_id: int, ended: Ended, *, was: CallState, store: bool = False, energy: float = 0.0
 ) -> None:
-    """The call's end as the model will read it; with ``store`` the whole result is kept for paging.
+    """Write the call's end as the model will read it; with ``store`` the whole result is kept for paging.
 
     ``energy``: what it drew, unless it was never sent.
     """
-    with holding(lease) as run:
+    with fenced(lease) as run:
         if energy and ended.state != CallState.REFUSED:
             _DRAWN(id=run.id, drawn=energy)
         stored = _stored(run.id, _CALL.get(id=call_id), plain(ended.whole, _LONGEST)) if store else None
@@ -160,7 +218,8 @@ _DRAWN = Update(Run.objects.filter(id=Given("id")), energy=F("energy") + Given("
 
 
 def move_call(lease: Lease, call_id: int, *, was: CallState, to: CallState) -> None:
-    with holding(lease):
+    """Move the call from state ``was`` to ``to``."""
+    with fenced(lease):
         _move(call_id, was, to)
 
 
@@ -192,16 +251,16 @@ def _stored(run_id: str, call: Any, text: str) -> str:
 
 
 def must_conclude(lease: Lease, reason: Exit) -> None:
-    """The next turn is the last; the first reason stands."""
-    with holding(lease) as run:
+    """Note that the next turn is the last; the first reason stands."""
+    with fenced(lease) as run:
         if not run.final_reason:
             Run.objects.filter(pk=run.id).update(final_reason=reason)
 
 
 def sleep(lease: Lease, *, waiting: bool, wake_at: datetime) -> None:
     """Give the run back until then. ``waiting``: for a person, which does not count as the run's time."""
-    now = timezone.now()
-    with holding(lease) as run:
+    now = database_now()
+    with fenced(lease) as run:
         since = (run.waiting_since or now) if waiting else None
         _move_run(
             run, RunState.WAITING if waiting else RunState.RUNNING, waiting_since=since, lease_until=None, worker="",
@@ -212,10 +271,10 @@ def sleep(lease: Lease, *, waiting: bool, wake_at: datetime) -> None:
 
 
 def resumed(lease: Lease) -> None:
-    """People have decided: the run's clock goes on."""
-    with holding(lease) as run:
+    """Note that people have decided, so the run's time goes on."""
+    with fenced(lease) as run:
         if run.waiting_since:
-            waited = (timezone.now() - run.waiting_since).total_seconds()
+            waited = (database_now() - run.waiting_since).total_seconds()
             Run.objects.filter(pk=run.id).update(
                 state=RunState.RUNNING, waiting_since=None, waited_seconds=F("waited_seconds") + waited
             )
@@ -226,11 +285,11 @@ def finish(
     savings: dict[str, Any] | None = None, reusable: str = "",
     unfinished: Sequence[CallState] = (CallState.PLANNED, CallState.WAITING),
 ) -> None:  # fmt: skip
-    """The end of the run. Calls that were never made are cancelled with it."""
+    """End the run. Calls that were never made are cancelled with it."""
     now = timezone.now()
-    with holding(lease) as run:
+    with fenced(lease) as run:
         _withdraw(run)
-        _never_made(*unfinished)(run=run.id, state=CallState.CANCELLED, finished_at=now)
+        _never_made(*unfinished)(run=run.id, finished_at=now)
         _move_run(
             run, state, exit=exit, answer=plain(answer, _LONGEST), structured=structured,
             error=plain(error, _LONGEST_ERROR), savings=savings or {}, reusable=reusable, finished_at=now,
@@ -242,8 +301,8 @@ def finish(
             runs.cancel(run_id=child.id, actor=f"run:{run.id}", reason="the run that asked for it is over")
         if run.parent_id:
             transaction.on_commit(partial(runs.nudge, run.parent_id))
+        telemetry.RUNS.inc(expert=run.expert_name, exit=exit)
         failpoint("run_ending")
-    telemetry.RUNS.labels(expert=run.expert_name, exit=exit).inc()
 
 
 _CHILDREN = Select(Run.objects.open().filter(parent=Given("parent")).values_list("id", named=True))
@@ -254,7 +313,10 @@ _WAITING = Select(
 
 @cache
 def _never_made(*unfinished: CallState) -> Update:
-    return Update(ToolCall.objects.filter(run=Given("run"), state__in=unfinished), "state", "finished_at")
+    """Cancelled; but what an operator wanted made again has been made once, and what it did is not known."""
+    repeats = Q(state=CallState.PLANNED) & ~Q(result="")
+    state = Case(When(repeats, then=Value(CallState.UNKNOWN)), default=Value(CallState.CANCELLED))
+    return Update(ToolCall.objects.filter(run=Given("run"), state__in=unfinished), "finished_at", state=state)
 
 
 def _move_run(run: Any, to: RunState, **values: Any) -> None:
@@ -267,7 +329,7 @@ def _move_run(run: Any, to: RunState, **values: Any) -> None:
 def _say(run: Any, what: str) -> None:
     """To the host that has taken a task for this run, if one has."""
     if run.call_id:
-        tasks.say(call_id=run.call_id, message=what)
+        host_tasks.say(call_id=run.call_id, message=what)
 
 
 def _withdraw(run: Any) -> None:

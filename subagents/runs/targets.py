@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.conf import settings
 
-from mcpregistry.composed import Given, Select
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.services.targets import LISTED, filled_in
-from subagents.llm.client import Target
+from mcpregistry.prepared_queries import Given, Select
+from mcpregistry.services.servers.targets import LISTED, filled_in
+from subagents.domain.model_options import combined
 from subagents.llm.scripted.resident import resident
+from subagents.llm.values import Target
 from subagents.models import LanguageModel
 from subagents.models.provider import Kind, Provider
 
@@ -20,13 +19,13 @@ _ATTRIBUTION = {"X-OpenRouter-Title": "Slipsnisse", "User-Agent": "slipsnisse"}
 
 
 def target_for(model_id: int, *, temperature: float, at_most: float) -> Target:
-    """``at_most``: seconds that the run has left. Raises ConfigInvalid when the key cannot be opened."""
+    """The address, key and options for one request to a model.
+
+    ``at_most``: seconds that the run has left. Raises ConfigInvalid when the key cannot be opened.
+    """
     model = _MODEL.get(id=model_id)
     provider = Provider(**{name: getattr(model, f"provider__{name}") for name in _PROVIDER})
-    options: dict[str, Any] = {**provider.options, **model.overrides}
-    choice = model.tool_choice or provider.tool_choice
-    if choice:
-        options["tool_choice"] = choice
+    options = combined(provider.kind, model.name, provider.options, model.overrides)
     return Target(
         kind=provider.kind,
         model=model.name,
@@ -34,6 +33,7 @@ def target_for(model_id: int, *, temperature: float, at_most: float) -> Target:
         key=_filled(provider, provider.key, "key"),
         headers=_headers(provider),
         options={key: value for key, value in options.items() if key != "temperature"},
+        tool_choice=model.tool_choice or provider.tool_choice,
         max_output=model.max_output,
         temperature=float(options.get("temperature", temperature)),
         timeout=max(1.0, min(provider.timeout, at_most)),

@@ -1,9 +1,8 @@
-"""Figures for Prometheus, in the names that the third source design gives."""
+"""Figures of runs for ``GET /metrics``; those of the context guard in the names that the third source design gives."""
 
 from __future__ import annotations
 
-from prometheus_client import Counter, Gauge
-
+from mcpregistry.services.records.figures import Counter, Gauge
 from subagents.domain.context import Outcome, Reckoning, Trigger
 from subagents.domain.spec import TargetSpec
 
@@ -23,6 +22,8 @@ RUNS = Counter("slipsnisse_runs", "Runs that ended.", ["expert", "exit"])
 
 
 def guard(target: TargetSpec, trigger: Trigger, outcome: Outcome, reckoning: Reckoning) -> None:
-    labels = {"provider": target.provider, "model": target.label, "trigger": trigger, "outcome": outcome}
-    GUARD_EVENTS.labels(**labels).inc()
-    GUARD_REMAINING.labels(**labels).set(reckoning.remaining)
+    """The context guard has stopped something. Call it where the ORM may be used."""
+    GUARD_EVENTS.inc(provider=target.provider, model=target.label, trigger=trigger, outcome=outcome)
+    GUARD_REMAINING.set(
+        reckoning.remaining, provider=target.provider, model=target.label, trigger=trigger, outcome=outcome
+    )

@@ -6,12 +6,13 @@ import asyncio
 import json
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import structlog
 from django.utils import timezone
 
-from mcpregistry.db import db_call
+from mcpregistry.db import db_call, reckoned_now
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.failpoints import failpoint
 from subagents.domain import context, outputs
@@ -19,10 +20,11 @@ from subagents.domain.budget import time_left
 from subagents.domain.context import REFUSAL, Outcome, Reckoning, Trigger
 from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.domain.spec import TargetSpec
-from subagents.domain.transcript import CallView
+from subagents.domain.transcript import BROKEN, CallView, failure
 from subagents.llm.tokens import counter
 from subagents.models import ToolCall
 from subagents.runs import lease, records, telemetry
+from subagents.runs.patience import patiently
 from subagents.runs.records import Ended
 from subagents.runs.toolbox import Toolbox, ended, read_output, recorded
 from subagents.runs.views import RunView
@@ -31,8 +33,7 @@ log = structlog.get_logger(__name__)
 
 _OPEN = {State.PENDING, State.READY}
 _MOST_ATTEMPTS = 3  # of a call that repeating cannot harm
-_LOOK_AGAIN = timedelta(seconds=2)  # while another process may still be making the call
-_PATIENCE = timedelta(seconds=5)  # between looks at what people decide; a decision wakes the run sooner
+_PATIENCE = timedelta(hours=1)  # between looks at calls of which somebody else has the end; that wakes the run at once
 _LOOKS, _LOOK_EVERY = 40, 0.05  # for the record of a call that was just cancelled
 _DEAD = {"CONNECTION_FAILED", "SERVER_DIED", "STALE_REVISION"}
 
@@ -62,7 +63,7 @@ async def _make_one(results: _Results, call: CallView) -> Ended | None:
     held, seen, tools = results.held, results.seen, results.tools
     invocation, attempt = await db_call(records.start_call, held, call.id)
     failpoint("run_call_started")
-    end = await _in_time(tools, call, invocation, time_left(seen.spec, seen.spent))
+    end = _unreadable(call, seen) or await _in_time(tools, call, invocation, time_left(seen.spec, seen.spent))
     if isinstance(end, Ended):
         return await results.settle(call, end, attempt)
     if end is not State.DISPATCHED:  # which stays started: the next step finds out what becomes of it, and sleeps
@@ -84,7 +85,7 @@ async def find_out(held: lease.Lease, seen: RunView, tools: Toolbox, calls: Sequ
         else:
             open_ones += 1
     if open_ones:
-        await db_call(records.sleep, held, waiting=False, wake_at=timezone.now() + _LOOK_AGAIN)
+        await db_call(records.sleep, held, waiting=False, wake_at=reckoned_now() + _PATIENCE)
     return not open_ones
 
 
@@ -98,7 +99,7 @@ async def look_at_waiting(held: lease.Lease, seen: RunView, tools: Toolbox, call
             await results.admit(call, found, was=CallState.WAITING)
             news = True
     if not news:
-        await db_call(records.sleep, held, waiting=True, wake_at=timezone.now() + _PATIENCE)
+        await db_call(records.sleep, held, waiting=True, wake_at=reckoned_now() + _PATIENCE)
     return news
 
 
@@ -126,13 +127,14 @@ class _Results:
             target = max(self.seen.spec.targets, key=lambda t: t.room, default=None)
             over = None if target is None else await asyncio.to_thread(self._over, target, shown.text)
             if target is not None and over is not None:
-                telemetry.guard(target, Trigger.TOOL, Outcome.FINAL, over)
+                await db_call(telemetry.guard, target, Trigger.TOOL, Outcome.FINAL, over)
                 shown = Ended(end.state, REFUSAL, end.whole, is_error=True, facts=_details(over))
                 log.info("agent:context", run=held.run, call=call.name, **_details(over))
                 await db_call(records.must_conclude, held, Exit.TOKEN_LIMIT)
             energy = self.tools.energy(call.name)
             failpoint("run_call_answered")
-            await db_call(records.end_call, held, call.id, shown, was=was, store=store, energy=energy)
+            write = partial(db_call, records.end_call, held, call.id, shown, was=was, store=store, energy=energy)
+            await patiently(write)
             failpoint("run_call_ended")
 
     def _over(self, target: TargetSpec, text: str) -> Reckoning | None:
@@ -189,9 +191,10 @@ async def _in_time(tools: Toolbox, call: CallView, invocation: str, seconds: flo
 
 async def _made(tools: Toolbox, call: CallView, invocation: str) -> Ended | State:
     """The call's end, or its state while it has none: held for people, or answered by a run of its own."""
-    arguments = _arguments(call.arguments)
-    if arguments is None:
-        return _refused("The arguments are no JSON object. Call again with a valid one.")
+    arguments: dict[str, Any] = json.loads(call.arguments or "{}")
+    arguments, read = tools.meant(call.name, arguments)
+    if read:
+        await db_call(records.read_as, call.id, invocation, read)
     if call.name == outputs.TOOL["function"]["name"]:
         return await db_call(read_output, tools.run, arguments)
     if tools.catalogue.find(call.name) is None:
@@ -201,23 +204,35 @@ async def _made(tools: Toolbox, call: CallView, invocation: str) -> Ended | Stat
 
 
 async def _refuse_all(held: lease.Lease, why: Exit, calls: Sequence[CallView]) -> bool:
-    text = REFUSAL if why == Exit.TOKEN_LIMIT else "(tool failed: the run has to conclude; this call was not made)"
+    """What an operator wanted made again was made once: of that, what was told before stays true."""
+    text = REFUSAL if why == Exit.TOKEN_LIMIT else failure("the run has to conclude; this call was not made")
     for call in calls:
         end = Ended(CallState.REFUSED, text, is_error=True)
+        if call.result:
+            end = Ended(CallState.UNKNOWN, call.result, is_error=True)
         await db_call(records.end_call, held, call.id, end, was=CallState.PLANNED)
     return True
 
 
-def _arguments(text: str) -> dict[str, Any] | None:
+def _unreadable(call: CallView, seen: RunView) -> Ended | None:
+    """Why arguments are none, in words that help the model to do better."""
     try:
-        value = json.loads(text or "{}")
-    except ValueError:
+        value = json.loads(call.arguments or "{}")
+        problem = "" if isinstance(value, dict) and BROKEN not in value else "they are something else"
+    except ValueError as error:
+        problem = str(error)
+    if not problem:
         return None
-    return value if isinstance(value, dict) and "__broken__" not in value else None
+    if seen.turns[-1].finish == "length":
+        return _refused(
+            "Your answer was cut off at your output limit, so the arguments are incomplete; nothing was called. "
+            "Call again with shorter arguments, or do the work in several calls."
+        )
+    return _refused(f"The arguments are no JSON object ({problem}). Call again with a valid one.")
 
 
 def _refused(text: str) -> Ended:
-    return Ended(CallState.REFUSED, f"(tool failed: {text})", is_error=True)
+    return Ended(CallState.REFUSED, failure(text), is_error=True)
 
 
 def _died(end: Ended) -> bool:

@@ -23,25 +23,25 @@ from mcpregistry.calls.call import Call
 from mcpregistry.calls.catalog import Offer, Source
 from mcpregistry.calls.engine import Engine
 from mcpregistry.calls.pipeline import Dispatcher
-from mcpregistry.calls.watching import Watch
+from mcpregistry.calls.watch.waiting import Watch
 from mcpregistry.db import db_call
-from mcpregistry.domain.access import may_see
-from mcpregistry.domain.canonical import digest, stored
 from mcpregistry.domain.errors import Conflict, DownstreamError, SlipsnisseError
-from mcpregistry.domain.risk import risk_of
-from mcpregistry.domain.snapshot import RUNS, AgentSpec, EndpointSpec, ServerSpec, Snapshot, ToolSpec
+from mcpregistry.domain.policy.access import may_see
+from mcpregistry.domain.policy.risk import risk_of
+from mcpregistry.domain.snapshot import Snapshot
+from mcpregistry.domain.specs import RUNS, AgentSpec, EndpointSpec, ServerSpec, ToolSpec
+from mcpregistry.domain.text.canonical import digest, stored
 from mcpregistry.failpoints import failpoint
-from mcpregistry.services import lasting, tasks
-from subagents.models import Run
+from mcpregistry.services.tasks import host_tasks, long_calls
+from subagents.models import RUN_TOPIC, Run
 from subagents.runs.answers import Seen, answer_of, given_again, seen
 from subagents.runs.toolbox import Toolbox
 from subagents.services import runs
-from subagents.services.offering import SERVER, Offered
+from subagents.services.offers import SERVER, Offered
 
 SECTION = "experts"
 KIND = "expert"
-_LOOK_EVERY = 0.15  # seconds between looks at all runs that this process waits for
-_RENEW_EVERY = 20.0  # seconds between signs that this process waits still, see ``lasting.KEEP``
+_RENEW_EVERY = 20.0  # seconds between signs that this process waits still, see ``long_calls.KEEP``
 _POLL_MS = 1_000
 _SERVER = ServerSpec(
     id=-2, slug=SERVER, title="Expert tools", revision=0, transport="none", connect_mode="none", request_timeout=30.0,
@@ -50,9 +50,12 @@ _SERVER = ServerSpec(
 
 
 class ExpertTools:
+    """The source of expert tools for the registry's catalogue."""
+
     kind = KIND
 
     def offers(self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float) -> Iterable[Offer]:
+        """The expert tools that this agent may call on this endpoint."""
         for expert in snapshot.sections.get(SECTION, ()):
             here = endpoint.slug == RUNS.slug or endpoint.slug in expert.endpoints
             if here and agent.slug in expert.users and expert.agent in snapshot.agents:
@@ -76,7 +79,10 @@ def _tool(expert: Offered, snapshot: Snapshot, now: float) -> ToolSpec:
 
 
 def derived_hints(expert: Offered, snapshot: Snapshot, now: float) -> dict[str, bool]:
-    """Derived from what it may use, never claimed: read-only only if all of that is, destructive if any is."""
+    """The tool's annotations, derived from its whitelist and never claimed.
+
+    Read-only only if all of that is, destructive if any of it is.
+    """
     agent = snapshot.agents[expert.agent]
     risks = [
         risk_of(tool)
@@ -92,6 +98,7 @@ def derived_hints(expert: Offered, snapshot: Snapshot, now: float) -> dict[str, 
 
 
 def expert_source(engine: Engine) -> tuple[Source, Dispatcher]:
+    """The source and its dispatcher for an engine; registered with ``calls.engine.add_source``."""
     return ExpertTools(), ExpertDispatcher(engine)
 
 
@@ -108,15 +115,17 @@ class ExpertDispatcher:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._watch: Watch[Seen] = Watch(seen, _LOOK_EVERY)
+        self._watch: Watch[Seen] = Watch(engine.feed, RUN_TOPIC, seen)
         self._background: set[asyncio.Task[None]] = set()
 
     async def __call__(self, call: Call, *, on_sent: Callable[[], None]) -> dict[str, Any]:
+        """Start a run for the call, and wait for its end unless the host took a task."""
         if (known := await self._known(call)) is not None:
             on_sent()
             return known
         beginning = asyncio.ensure_future(db_call(_begin, call))
         try:
+            # The transaction that begins the run ends by itself; only then is it known what has to be cancelled.
             begun = await asyncio.shield(beginning)
         except asyncio.CancelledError:
             on_sent()  # perhaps it was begun already
@@ -162,10 +171,9 @@ class ExpertDispatcher:
 
 
 async def _keep(call: Call) -> None:
-    if not await db_call(lasting.keep, call_id=call.id, fence=call.fence):
+    if not await db_call(long_calls.keep, call_id=call.id, fence=call.fence):
         raise DownstreamError(
             "The call was given up while its run went on: this process had not been heard of for too long.",
-            remedy="Look what the run has done before you call again.",
             sent=True,
         )
 
@@ -181,9 +189,9 @@ def _begin(call: Call) -> Begun:
     )  # fmt: skip
     if not request.host.tasks:
         return Begun(run.pk)
-    task = lasting.hand_over(
+    task = long_calls.hand_over(
         call_id=call.id, fence=call.fence, agent=catalogue.agent.slug, endpoint=catalogue.endpoint.slug,
-        ttl_ms=tasks.KEPT_MS, poll_ms=_POLL_MS, message="Waiting for a worker.",
+        ttl_ms=host_tasks.KEPT_MS, poll_ms=_POLL_MS, message="Waiting for a worker.",
     )  # fmt: skip
     if task is None:
         raise Conflict("The call has ended before its run began.", remedy="Call again.")

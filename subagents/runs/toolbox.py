@@ -7,7 +7,6 @@ does not exist, however it is spelled.
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,17 +14,20 @@ from typing import Any
 from mcpregistry.calls.call import CallOutcome, CallRequest, Host, OnProgress
 from mcpregistry.calls.catalog import Catalogue
 from mcpregistry.calls.engine import Engine
-from mcpregistry.domain.canonical import digest, stored
+from mcpregistry.calls.recorded import outcome_of_record
 from mcpregistry.domain.lifecycle import TERMINAL, State
-from mcpregistry.domain.risk import risk_of
-from mcpregistry.domain.schema import problems
-from mcpregistry.models import ApprovalRequest, Invocation, Task
+from mcpregistry.domain.policy.risk import risk_of
+from mcpregistry.domain.schema.validation import problems
+from mcpregistry.domain.text.canonical import digest, stored
+from mcpregistry.models import Invocation
 from subagents.domain import outputs
+from subagents.domain.coercion import coerced
 from subagents.domain.lifecycle import CallState
-from subagents.domain.transcript import TIMED_OUT, UNKNOWN_OUTCOME
+from subagents.domain.transcript import TIMED_OUT, UNKNOWN_OUTCOME, failure
 from subagents.models import StoredOutput
 from subagents.runs.records import Ended
 
+_OUTPUT = outputs.TOOL["function"]
 HOST = Host(name="run", transport="run", tasks=True)  # a held call gives its handle back at once
 
 
@@ -54,16 +56,19 @@ class Toolbox:
         return digest(stored(names))
 
     def repeatable(self, name: str) -> bool:
+        """Whether an operator marked the tool read-only or idempotent, so that repeating it cannot harm."""
         entry = self.catalogue.find(name)
         return name in self.read_only or (entry is not None and entry.offer.tool.idempotent)
 
     def energy(self, name: str) -> float:
+        """The operator's estimate of what one call draws; 0 for an unknown tool."""
         entry = self.catalogue.find(name)
         return entry.offer.tool.energy if entry else 0.0
 
     def definitions(self) -> list[dict[str, Any]]:
+        """The tools in OpenAI's shape, sorted by name."""
         entries = sorted(self.catalogue.entries.items())
-        tools = [_definition(name, entry.listing) for name, entry in entries if not entry.offer.aside]
+        tools = [_definition(name, entry.listing) for name, entry in entries]
         return [*tools, outputs.TOOL] if tools else []
 
     def instructions(self) -> dict[str, str]:
@@ -71,7 +76,14 @@ class Toolbox:
         said = ((e.offer.server.slug, e.offer.tool.instructions) for e in self.catalogue.entries.values())
         return {server: text for server, text in said if text}
 
+    def meant(self, name: str, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+        """The arguments as the tool's schema reads them, before anything is decided on them; see ``coercion``."""
+        entry = self.catalogue.find(name)
+        schema = entry.listing.get("inputSchema") if entry else None
+        return coerced(_OUTPUT["parameters"] if name == _OUTPUT["name"] else schema, arguments)
+
     def unknown(self, name: str) -> str:
+        """What the model is told that asks for a tool which is not there."""
         near = difflib.get_close_matches(name, self.catalogue.entries, n=3)
         known = near or sorted(self.catalogue.entries)[:10]
         return f"There is no tool {name!r}. " + (f"Did you mean {', '.join(known)}?" if known else "There are none.")
@@ -79,7 +91,7 @@ class Toolbox:
     async def call(
         self, name: str, arguments: Mapping[str, Any], *, invocation: str, on_progress: OnProgress | None = None
     ) -> CallOutcome:
-        """Through the pipeline. A state of PENDING or READY means: people decide, look again later."""
+        """Make the call through the pipeline. PENDING or READY means: people decide, look again later."""
         request = CallRequest(
             self.catalogue, name, arguments, "run", host_name=self.expert, request_id=self.run, on_progress=on_progress,
             host=HOST, expert=self.expert, call_id=invocation,
@@ -105,9 +117,10 @@ def ended(outcome: CallOutcome) -> Ended:
         return Ended(CallState.UNKNOWN, text, is_error=True, facts={"code": outcome.error_code})
     if outcome.result is not None:
         text = outputs.flattened(outcome.result)
-        failed = outcome.state != State.SUCCEEDED
-        return Ended(CallState.FAILED if failed else CallState.DONE, text, text, is_error=failed)
-    words = f"(tool failed: {outcome.message} {outcome.remedy}".strip() + ")"
+        if outcome.state == State.SUCCEEDED:
+            return Ended(CallState.DONE, text, text)
+        return Ended(CallState.FAILED, failure(text), text, is_error=True)
+    words = failure(f"{outcome.message} {outcome.remedy}".strip())
     state = CallState.FAILED if outcome.state in (State.TOOL_ERROR, State.NOT_SENT) else CallState.REFUSED
     return Ended(state, words, is_error=True, facts={"code": outcome.error_code})
 
@@ -118,28 +131,17 @@ def recorded(invocation: str) -> Ended | State | None:
     if call is None:
         return None
     state = State(call.state)
-    return ended(_outcome_of(call, state)) if state in TERMINAL else state
-
-
-def _outcome_of(call: Invocation, state: State) -> CallOutcome:
-    held = ApprovalRequest.objects.filter(call=call).only("result").first()
-    text = (held.result if held else "") or call.result
-    task = Task.objects.filter(call=call).exclude(result="").only("result").first()
-    try:
-        result = json.loads(task.result).get("result") if task else json.loads(text) if text else None
-    except ValueError:  # only its beginning was kept
-        result = {"content": [{"type": "text", "text": f"{text}\n(the rest of this result was not kept)"}]}
-    return CallOutcome(call.pk, state, result, call.error_code, call.reason)
+    return ended(outcome_of_record(call)) if state in TERMINAL else state
 
 
 def read_output(run: str, arguments: Mapping[str, Any]) -> Ended:
     """Our own tool for stored outputs: a page of lines, or the lines with a word."""
     wrong = problems("tool_output", outputs.TOOL["function"]["parameters"], arguments)
     if wrong:
-        return Ended(CallState.REFUSED, f"(tool failed: {' '.join(wrong)})", is_error=True)
+        return Ended(CallState.REFUSED, failure(" ".join(wrong)), is_error=True)
     kept = StoredOutput.objects.filter(pk=arguments["handle"], run_id=run).first()
     if kept is None:
-        return Ended(CallState.REFUSED, "There is no stored output with this handle in this run.", is_error=True)
+        return Ended(CallState.REFUSED, failure("There is no stored output with this handle."), is_error=True)
     if "find" in arguments:
         return _done(outputs.found(kept.text, arguments["find"]))
     page = outputs.page(kept.text, from_line=int(arguments.get("from_line", 1)), lines=int(arguments.get("lines", 200)))

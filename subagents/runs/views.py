@@ -14,18 +14,20 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
-from mcpregistry.composed import Given, Select
-from subagents.domain.budget import Spent
+from mcpregistry.prepared_queries import Given, Select
+from subagents.domain.budget import Spent, of_kind
 from subagents.domain.fallback import Failed
 from subagents.domain.lifecycle import CallState, Exit
+from subagents.domain.model_errors import ErrorKind
 from subagents.domain.spec import DEFAULT_WINDOW, ExpertSpec, Prices, TargetSpec
 from subagents.domain.transcript import CallView, TurnView
-from subagents.domain.trouble import Trouble
 from subagents.models import Attempt, ExpertVersion, LanguageModel, Run, ToolCall, Turn
 
 
 @dataclass(frozen=True, slots=True)
 class RunView:
+    """Everything that decides a run's next step."""
+
     id: str
     spec: ExpertSpec
     arguments: Mapping[str, Any]
@@ -38,7 +40,7 @@ class RunView:
 
 
 def view(run_id: str, *, now: datetime, read_only: Collection[str] = ()) -> RunView:
-    """``read_only``: names of tools that an operator has confirmed to change nothing."""
+    """The run as it stands; ``read_only`` are the tools that an operator has confirmed to change nothing."""
     run = _RUN.get(id=run_id)
     turns = _turns(run_id, frozenset(read_only))
     attempts = _ATTEMPTS.rows(run=run_id, turn_number=len(turns) + 1)
@@ -58,13 +60,13 @@ def view(run_id: str, *, now: datetime, read_only: Collection[str] = ()) -> RunV
 _RUN = Select(
     Run.objects.filter(id=Given("id")).values_list(
         "id", "version_id", "version__hash", "asks_id", "arguments", "final_reason", "cancel_requested", "depth",
-        "started_at", "waited_seconds", "waiting_since", "input_tokens", "output_tokens", "cost", "energy", named=True,
+        "started_at", "waited_seconds", "waiting_since", "lost_seconds", "input_tokens", "output_tokens", "cost", "energy", named=True,
     )
 )  # fmt: skip
 _ATTEMPTS = Select(
     Attempt.objects.filter(run=Given("run"), turn_number=Given("turn_number"))
     .order_by("id")
-    .values_list("model_id", "trouble", "retry_after", "at", named=True)
+    .values_list("model_id", "trouble", "message", "retry_after", "at", named=True)
 )
 
 
@@ -81,7 +83,7 @@ def _body(hash: str, version_id: int) -> Mapping[str, Any]:
 
 
 def spec_of(body: Mapping[str, Any]) -> ExpertSpec:
-    """From a version's body. Models are read as they are now: keys and prices change without a new version."""
+    """The spec in a version's body. Models are read as they are now: keys and prices change without a new version."""
     asked = {f"model{at}": pk for at, pk in enumerate(body["targets"])}
     known = {row.id: _target_of(row) for row in (_models(len(asked)).rows(**asked) if asked else ())}
     targets = tuple(known[pk] for pk in body["targets"] if pk in known)
@@ -104,7 +106,7 @@ def _models(count: int) -> Select:
     return Select(
         LanguageModel.objects.filter(id__in=keys, enabled=True, provider__enabled=True).order_by().values_list(
             "id", "name", "provider__slug", "context_window", "max_output", "buffer_tokens", "tokenizer", "input_price",
-            "output_price", "cache_read_price", "cache_write_price", "free", named=True,
+            "output_price", "cache_read_price", "cache_write_price", "free", "provider__kind", named=True,
         )
     )  # fmt: skip
 
@@ -118,18 +120,19 @@ def _target_of(model: Any) -> TargetSpec:
         max_output=model.max_output,
         buffer=model.buffer_tokens,
         tokenizer=model.tokenizer,
-        prices=prices_of(model),
+        prices=of_kind(prices_of(model), model.provider__kind),
     )
 
 
 def prices_of(model: Any) -> Prices:
-    """``model``: a LanguageModel, or a row with its prices."""
+    """The model's prices, from a LanguageModel or a row with its prices."""
     return Prices(model.input_price, model.output_price, model.cache_read_price, model.cache_write_price, model.free)
 
 
 _TURNS = Select(
     Turn.objects.filter(run=Given("run")).order_by("number").values_list(
-        "number", "text", "finish", "final", "note", "input_tokens", "output_tokens", "estimated_tokens", named=True
+        "number", "text", "finish", "final", "note", "input_tokens", "output_tokens", "estimated_tokens",
+        "reasoning_tokens", "model_name", "provider_state", named=True
     )
 )  # fmt: skip
 _CALLS = Select(
@@ -155,6 +158,9 @@ def _turns(run_id: str, read_only: frozenset[str]) -> tuple[TurnView, ...]:
             input_tokens=turn.input_tokens,
             output_tokens=turn.output_tokens,
             estimated=turn.estimated_tokens,
+            reasoning=turn.reasoning_tokens,
+            made_by=turn.model_name,
+            state=turn.provider_state,
         )
         for turn in _TURNS.rows(run=run_id)
     )
@@ -179,9 +185,10 @@ def _call_view(call: Any, read_only: frozenset[str]) -> CallView:
 def _failed(attempt: Any, now: datetime) -> Failed:
     return Failed(
         model_id=attempt.model_id or 0,
-        trouble=Trouble(attempt.trouble),
+        kind=ErrorKind(attempt.trouble),
         retry_after=attempt.retry_after,
         ago=(now - attempt.at).total_seconds(),
+        message=attempt.message,
     )
 
 
@@ -193,5 +200,5 @@ def _spent(run: Any, turns: tuple[TurnView, ...], now: datetime) -> Spent:
         tokens=run.input_tokens + run.output_tokens,
         cost=run.cost or Decimal(0),
         energy=run.energy,
-        seconds=(now - (run.started_at or now)).total_seconds() - waited,
+        seconds=(now - (run.started_at or now)).total_seconds() - waited - run.lost_seconds,
     )

@@ -11,7 +11,7 @@ from subagents.models import Attempt, Run, ToolCall, Turn
 
 
 def entries(run: Run) -> Iterator[dict[str, Any]]:
-    """In the order in which things ended, ``at``; times in milliseconds, cost in US dollars or None."""
+    """The entries in the order in which things ended (``at``); times in milliseconds, cost in US dollars or None."""
     found = [*_turns(run), *_attempts(run), *_calls(run)]
     yield from sorted(found, key=lambda entry: entry["at"])
 
@@ -26,6 +26,9 @@ def _turns(run: Run) -> Iterator[dict[str, Any]]:
             "outputTokens": turn.output_tokens,
             "totalTokens": turn.input_tokens + turn.output_tokens,
             "cachedTokens": turn.cached_tokens,
+            "cacheWriteTokens": turn.cache_write_tokens,
+            "reasoningTokens": turn.reasoning_tokens,
+            "cacheSavedUsd": None if turn.cache_saved is None else float(turn.cache_saved),
             "costUsd": None if turn.cost is None else float(turn.cost),
         }
 
@@ -52,7 +55,8 @@ def _calls(run: Run) -> Iterator[dict[str, Any]]:
             "charactersIn": len(call.arguments),
             "charactersOut": call.raw_characters or len(call.result),
         }
-        yield entry | ({"details": call.details} if call.details else {})
+        coerced = {"coerced": call.coerced.splitlines()} if call.coerced else {}
+        yield entry | ({"details": call.details} if call.details else {}) | coerced
 
 
 def _head(run: Run, kind: str, at: Any, status: str, latency: float | None) -> dict[str, Any]:

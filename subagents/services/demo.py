@@ -1,4 +1,4 @@
-"""The demo's expert tool: on a scripted model, so that it runs without a key; everything by the ordinary verbs."""
+"""The demo's expert tool, on a scripted model, so that it runs without a key. Made with the ordinary verbs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _TOOLS = (("git", "git_status"), ("git", "git_log"), ("time", "get_current_time"
 
 @transaction.atomic
 def set_up(*, actor: str) -> ExpertTool | None:
-    """None, with nothing changed, when the demo's servers are not there or the tool is already."""
+    """Make the demo's expert tool; called by ``controlplane.first_run``.
+
+    None, with nothing changed, when the demo's servers are not there or the tool is already.
+    """
     tools = [Tool.objects.filter(server__slug=server, name=name).first() for server, name in _TOOLS]
     found = [tool for tool in tools if tool is not None]
     agent, endpoint = Agent.objects.filter(slug="local").first(), Endpoint.objects.filter(slug="default").first()

@@ -7,12 +7,14 @@ from typing import Any
 
 from django.db import transaction
 
-from mcpregistry.domain.canonical import canonical, digest
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
-from mcpregistry.domain.schema import check_schema
+from mcpregistry.domain.schema.validation import check_schema
+from mcpregistry.domain.text.canonical import canonical, digest
 from mcpregistry.models import Agent, Endpoint, Grant, Server, Tool
-from mcpregistry.services import access, audit
-from mcpregistry.services.records import save_checked
+from mcpregistry.services.access import grants
+from mcpregistry.services.access.agents import save_agent
+from mcpregistry.services.configuration.saving import save_checked
+from mcpregistry.services.records import audit
 from subagents.domain.chains import MAX_DEPTH, leads_back, longest_through
 from subagents.models import ExpertTarget, ExpertTool, ExpertVersion, LanguageModel, Run
 from subagents.models.expert import OnDeath
@@ -43,7 +45,7 @@ def save_expert(*, expert: ExpertTool, targets: Sequence[LanguageModel], actor: 
 def _identity(name: str, actor: str) -> Agent:
     slug = f"{AGENT_PREFIX}{name}".replace("__", "_")[:63]
     agent = Agent(slug=slug, name=f"Expert tool {name}", description="Makes the calls of this expert tool's runs.")
-    return access.save_agent(agent=agent, actor=actor)
+    return save_agent(agent=agent, actor=actor)
 
 
 def _check_schemas(expert: ExpertTool) -> None:
@@ -57,7 +59,7 @@ def _check_schemas(expert: ExpertTool) -> None:
 
 
 def schema_of(expert: ExpertTool) -> dict[str, Any]:
-    """The input schema, whichever notation the arguments are in."""
+    """The tool's input schema, whichever notation its arguments are in."""
     if not isinstance(expert.arguments, dict):
         raise ConfigInvalid("The arguments must be an object.", remedy='Write e.g. {"query": {"type": "string"}}.')
     from mcpregistry.domain.formats.slipsnisse import input_schema  # brings YAML along, which runmcp can do without
@@ -130,12 +132,15 @@ def _check_awaited(expert: ExpertTool) -> None:
 
 @transaction.atomic
 def grant_awaited(server: Server, names: Sequence[str], **_: object) -> None:
-    """A server offers tools for the first time or again: whoever's whitelist waits for them gets them now."""
+    """Grant tools that a server offers for the first time, or again, to the whitelists that wait for them.
+
+    A receiver of ``definitions.decisions.offered``.
+    """
     offered = {f"{server.slug}::{name}": name for name in names}
     for expert in ExpertTool.objects.exclude(awaited_tools=[]).select_related("agent"):
         arrived = [key for key in expert.awaited_tools if key in offered]
         for tool in Tool.objects.filter(server=server, name__in=[offered[key] for key in arrived]):
-            access.grant(agent=expert.agent, tool=tool, actor=f"whitelist of {expert.name}")
+            grants.grant(agent=expert.agent, tool=tool, actor=f"whitelist of {expert.name}")
         if arrived:
             expert.awaited_tools = [key for key in expert.awaited_tools if key not in offered]
             expert.save(update_fields=["awaited_tools"])
@@ -153,9 +158,9 @@ def set_whitelist(*, expert: ExpertTool, tools: Iterable[Tool], actor: str) -> N
     plain = Grant.objects.filter(agent=expert.agent, tool__isnull=False, argument_pins={}, expires_at=None)
     for grant in plain.select_related("tool__server", "agent", "endpoint", "server"):
         if grant.tool_id not in wanted:
-            access.withdraw_grant(grant=grant, actor=actor)
+            grants.withdraw_grant(grant=grant, actor=actor)
     for tool in wanted.values():
-        access.grant(agent=expert.agent, tool=tool, actor=actor)
+        grants.grant(agent=expert.agent, tool=tool, actor=actor)
 
 
 def _arrived(expert: ExpertTool) -> list[Tool]:
@@ -172,7 +177,10 @@ def _arrived(expert: ExpertTool) -> list[Tool]:
 
 @transaction.atomic
 def delete_expert(*, expert: ExpertTool, actor: str) -> None:
-    """With its identity and grants. Raises Conflict while runs of it are kept: switch it off instead."""
+    """Delete the tool with its agent and grants.
+
+    Raises ``Conflict`` while runs of it are kept: switch it off instead.
+    """
     if Run.objects.filter(version__expert=expert).exists():
         raise Conflict("There are runs of it on record.", remedy="Switch it off instead; they go with retention.")
     agent = expert.agent
@@ -183,9 +191,9 @@ def delete_expert(*, expert: ExpertTool, actor: str) -> None:
 
 @transaction.atomic
 def offer(*, expert: ExpertTool, agents: Iterable[Agent], endpoints: Iterable[Endpoint], actor: str) -> None:
-    """Say who may call it, and on which endpoints it is listed.
+    """Say which agents may call the tool, and on which endpoints it is listed.
 
-    Raises ConfigInvalid for experts that would call each other in a circle, or too deep.
+    Raises ``ConfigInvalid`` for experts that would call each other in a circle, or too deep.
     """
     users = list(agents)
     _refuse_chain(expert, users)

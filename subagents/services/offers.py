@@ -30,7 +30,7 @@ class Offered:
 
 
 def offered() -> tuple[Offered, ...]:
-    """Every expert tool that is switched on, in a fixed number of queries."""
+    """Every expert tool that is switched on, in a fixed number of queries; a section of the snapshot."""
     rows = ExpertTool.objects.filter(enabled=True).with_newest().select_related("agent")
     return tuple(_offered(expert) for expert in rows.prefetch_related("users", "endpoints"))
 

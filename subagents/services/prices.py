@@ -10,7 +10,7 @@ from typing import Any
 
 from django.db import transaction
 
-from mcpregistry.services import audit
+from mcpregistry.services.records import audit
 from subagents.models import LanguageModel
 
 _MILLION = Decimal(1_000_000)
@@ -19,7 +19,10 @@ _NAMES = {"google": ("gemini/{}", "{}"), "openrouter": ("openrouter/{}",), "olla
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """``changed``: fields that are new; empty when the list knows nothing else, None when it has no such model."""
+    """What litellm's list knows of one model.
+
+    ``changed``: fields that are new; empty when the list knows nothing else, None when it has no such model.
+    """
 
     model: LanguageModel
     changed: Mapping[str, Any] | None

@@ -9,30 +9,28 @@ from django.db import transaction
 from django.db.models import ProtectedError
 from django.utils import timezone
 
-from mcpregistry.domain.canonical import plain
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
-from mcpregistry.services import audit
-from mcpregistry.services.records import save_checked
-from mcpregistry.services.wakeups import send
+from mcpregistry.domain.text.canonical import plain
+from mcpregistry.services.configuration.dispatch import send
+from mcpregistry.services.configuration.saving import save_checked
+from mcpregistry.services.records import audit
+from subagents.domain.model_options import combined, problem
 from subagents.domain.spec import DEFAULT_WINDOW
 from subagents.models import LanguageModel, Provider
 from subagents.models.provider import Kind
 
-# What a local server's options may hold (Ollama's own names); a misspelt one would be ignored in silence.
-_OLLAMA = {
-    "num_ctx", "num_predict", "temperature", "top_p", "top_k", "min_p", "repeat_last_n", "repeat_penalty", "stop",
-    "seed", "think",
-}  # fmt: skip
 _TOKENIZER = re.compile(r"^(tiktoken:\w+|anthropic|claude|gemini|google)(:[\w.-]+)?\Z")
 _LONGEST_TEST = 1_000  # characters
-_OURS = {"model", "messages", "tools", "stream", "api_key", "api_base", "num_retries", "max_retries", "timeout"}
 
 
 @transaction.atomic
 def save_provider(
     *, provider: Provider, actor: str, key: str | None = None, headers: Mapping[str, str] | None = None
 ) -> Provider:
-    """``key`` and ``headers``: None keeps what is stored. Raises ConfigInvalid naming what is wrong."""
+    """Save the provider; for ``key`` and ``headers``, None keeps what is stored.
+
+    Raises ``ConfigInvalid`` naming what is wrong.
+    """
     kind = "provider.changed" if provider.pk else "provider.created"
     _check(provider)
     _check_key(key)
@@ -70,19 +68,24 @@ def _check(provider: Provider) -> None:
         raise ConfigInvalid("A compatible server needs its address.", remedy="Enter the base URL, e.g. http://host/v1.")
     if not isinstance(provider.options, dict):
         raise ConfigInvalid("The options must be an object.", remedy='Write e.g. {"top_p": 0.9}.')
-    ours = sorted(_OURS & set(provider.options))
-    if ours:
-        raise ConfigInvalid(f"These options are set by the site itself: {', '.join(ours)}.", remedy="Remove them.")
-    unknown = sorted(set(provider.options) - _OLLAMA) if provider.kind == Kind.OLLAMA else []
-    if unknown:
-        raise ConfigInvalid(
-            f"Ollama has no options named {', '.join(unknown)}.", remedy=f"Known: {', '.join(sorted(_OLLAMA))}."
-        )
+    _check_options(provider, LanguageModel(provider=provider))
+    for model in provider.models.all() if provider.pk else ():
+        _check_options(provider, model)
+
+
+def _check_options(provider: Provider, model: LanguageModel) -> None:
+    """What is sent with every request of this model; ``model`` without a name stands for any that may come."""
+    options = combined(provider.kind, model.name, provider.options, model.overrides)
+    choice = model.tool_choice or provider.tool_choice
+    wrong = problem(provider.kind, model.name, options, max_output=model.max_output or 0, tool_choice=choice)
+    if wrong is not None:
+        about = f"{model.name}: " if model.name else ""
+        raise ConfigInvalid(f"{about}{wrong.sentence}", remedy=wrong.remedy)
 
 
 @transaction.atomic
 def delete_provider(*, provider: Provider, actor: str) -> None:
-    """Raises Conflict while an expert tool asks one of its models."""
+    """Delete the provider with its models. Raises ``Conflict`` while an expert tool asks one of them."""
     try:
         provider.delete()
     except ProtectedError as error:
@@ -92,7 +95,7 @@ def delete_provider(*, provider: Provider, actor: str) -> None:
 
 @transaction.atomic
 def save_model(*, model: LanguageModel, actor: str) -> LanguageModel:
-    """Raises ConfigInvalid naming what is wrong."""
+    """Save the model. Raises ``ConfigInvalid`` naming what is wrong."""
     kind = "model.changed" if model.pk else "model.created"
     _check_model(model)
     save_checked(model)
@@ -103,9 +106,7 @@ def save_model(*, model: LanguageModel, actor: str) -> LanguageModel:
 def _check_model(model: LanguageModel) -> None:
     if not isinstance(model.overrides, dict):
         raise ConfigInvalid("The overrides must be an object.", remedy='Write e.g. {"temperature": 0.2}.')
-    ours = sorted(_OURS & set(model.overrides))
-    if ours:
-        raise ConfigInvalid(f"These overrides are set by the site itself: {', '.join(ours)}.", remedy="Remove them.")
+    _check_options(model.provider, model)
     window = model.context_window or DEFAULT_WINDOW
     if (model.max_output or 0) + (model.buffer_tokens or 0) >= window:
         raise ConfigInvalid(
@@ -121,7 +122,7 @@ def _check_model(model: LanguageModel) -> None:
 
 @transaction.atomic
 def delete_model(*, model: LanguageModel, actor: str) -> None:
-    """Raises Conflict while an expert tool asks it."""
+    """Delete the model. Raises ``Conflict`` while an expert tool asks it."""
     try:
         model.delete()
     except ProtectedError as error:
@@ -151,7 +152,7 @@ def request_test(*, provider: Provider, actor: str) -> LanguageModel:
 
 
 def note_test(*, provider_id: int, answer: str, error: str, took_ms: float) -> None:
-    """What a test has found. Not a change of the provider: its history says nothing of it."""
+    """Note what a test has found; no change of the provider, so its history says nothing of it."""
     Provider.objects.filter(pk=provider_id).update(
         tested_at=timezone.now(), test_answer=plain(answer, _LONGEST_TEST), test_error=plain(error, _LONGEST_TEST),
         test_ms=took_ms,

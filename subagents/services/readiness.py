@@ -1,4 +1,4 @@
-"""What stands in the way of a run, found before anything is spent: models without key, tools that are not there."""
+"""What stands in the way of a run, found before anything is spent: models without a key, tools that are not there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from django.db.models import F, Q
 from django.utils import timezone
 
-from mcpregistry.domain.launch import fill
+from mcpregistry.domain.servers.launch import fill
 from mcpregistry.models import Credential, Tool
 from mcpregistry.models.server import Lifecycle
 from subagents.models import ExpertTool, LanguageModel, Provider
@@ -19,6 +19,8 @@ _PAID = (Kind.OPENAI, Kind.ANTHROPIC, Kind.GOOGLE, Kind.OPENROUTER)
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
+    """One thing that stands in the way, as a sentence, and what to do about it."""
+
     sentence: str
     remedy: str
 
@@ -47,7 +49,10 @@ def _of_models(expert: ExpertTool, targets: Iterable[int]) -> list[Obstacle]:
 
 
 def key_problem(provider: Provider) -> Obstacle | None:
-    """A variable can only be looked up where models are asked, so a reference to one counts as a key here."""
+    """What is wrong with the provider's key; None if nothing is.
+
+    A variable can only be looked up in the process that asks models, so a reference to one counts as a key here.
+    """
     if not provider.sealed_key:
         if provider.kind not in _PAID or provider.base_url:
             return None

@@ -1,4 +1,4 @@
-"""Forgetting in time: the texts of old runs first, then the runs, by the site's own retention."""
+"""Retention of runs: their texts go first, then the runs, by the site's own settings."""
 
 from __future__ import annotations
 

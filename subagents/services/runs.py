@@ -9,20 +9,21 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, F, OuterRef, Q
 from django.utils import timezone
 
-from mcpregistry.domain.canonical import canonical
 from mcpregistry.domain.errors import ArgumentsInvalid, ConfigInvalid, Conflict, Denied, NotFound
 from mcpregistry.domain.lifecycle import TERMINAL
-from mcpregistry.domain.policy import Outcome
-from mcpregistry.domain.schema import check_arguments
+from mcpregistry.domain.policy.decision import Outcome
+from mcpregistry.domain.schema.validation import check_arguments
+from mcpregistry.domain.text.canonical import canonical
 from mcpregistry.models import Invocation
-from mcpregistry.services import audit
-from mcpregistry.services.snapshots import current_revision
-from mcpregistry.services.wakeups import send
+from mcpregistry.services.configuration.dispatch import send
+from mcpregistry.services.configuration.snapshot import current_revision
+from mcpregistry.services.records import audit
 from subagents.domain.chains import MAX_DEPTH
-from subagents.domain.lifecycle import CallState, RunState
+from subagents.domain.lifecycle import OPEN_CALLS, CallState, RunState
+from subagents.domain.transcript import failure
 from subagents.models import ExpertTool, ExpertVersion, LanguageModel, Run, ToolCall
 from subagents.services.readiness import obstacles
 
@@ -32,10 +33,10 @@ def start(
     *, expert: str, arguments: Mapping[str, Any], origin: str, caller: str = "", endpoint: str = "", call_id: str = "",
     parent: str = "", version: ExpertVersion | None = None, replay_of: str = "", asks: LanguageModel | None = None,
 ) -> Run:  # fmt: skip
-    """A queued run; a worker is woken once it is committed. Raises before anything is spent.
+    """Queue a run; a worker is woken once it is committed.
 
-    NotFound, ArgumentsInvalid, Denied (too deep, or a model, its key or a tool of the whitelist is missing).
-    ``asks``: a model in place of the version's own.
+    Raises before anything is spent: ``NotFound``, ``ArgumentsInvalid``, ``Denied`` (too deep, or a model, its key or a
+    tool of the whitelist is missing). ``asks``: a model in place of the version's own.
     """
     version = version or _newest(expert)
     body = json.loads(version.body) | ({"targets": [asks.pk]} if asks else {})
@@ -55,11 +56,11 @@ def start(
 def answered(
     *, expert: str, arguments: Mapping[str, Any], caller: str, tools: str, seconds: float, now: datetime
 ) -> Run | None:
-    """A run that this agent has asked the same of, so lately that its answer may be given again; the newest.
+    """The newest run whose answer may be given again: the same agent asked the same, less than ``seconds`` ago.
 
-    Only while nothing at all has been configured otherwise since that run started (grants, rules, definitions,
-    servers, the tool itself), while the run's tools are those that it had (``tools``: their fingerprint), and
-    never where people were asked about one of its calls: they allowed it once.
+    Only while nothing at all has been configured otherwise since that run started (grants, rules, definitions, servers,
+    the tool itself), while the run's tools are those that it had (``tools``: their fingerprint), and never where people
+    were asked about one of its calls: they allowed it once.
     """
     version = _newest(expert)
     asked = canonical(_with_defaults(json.loads(version.body)["input_schema"], arguments))
@@ -113,42 +114,46 @@ def _depth(parent: str, expert: str) -> int:
 
 
 def wake(run_id: str) -> None:
-    """Tell a worker; without a broker the clock finds the run within seconds."""
+    """Tell a worker to look at the run; without a broker the clock finds it within seconds."""
     send("subagents.tasks.advance_run", run_id)
 
 
 def due(now: datetime, limit: int = 200) -> list[str]:
-    """Open runs that nobody works on and that have something to do."""
+    """Ids of open runs that nobody works on and that have something to do; the clock wakes them."""
     free = Q(lease_until=None) | Q(lease_until__lt=now)
     awake = Q(wake_at=None) | Q(wake_at__lte=now)
     return list(Run.objects.open().filter(free, awake).order_by("created_at").values_list("pk", flat=True)[:limit])
 
 
 def decided(limit: int = 200) -> list[str]:
-    """Sleeping runs one of whose held calls has ended meanwhile: there is something to read."""
+    """Ids of sleeping runs one of whose calls has ended elsewhere meanwhile: held by people, or out when they slept.
+
+    The feed of calls and the clock wake them.
+    """
     ended = Invocation.objects.filter(pk=OuterRef("invocation"), state__in=[*TERMINAL])
-    news = ToolCall.objects.filter(Exists(ended), run=OuterRef("pk"), state=CallState.WAITING)
-    waiting = Run.objects.filter(Exists(news), state=RunState.WAITING)
-    found = list(waiting.values_list("pk", flat=True)[:limit])
-    Run.objects.filter(pk__in=found, state=RunState.WAITING).update(wake_at=None)
+    out = (CallState.WAITING, CallState.STARTED)
+    news = ToolCall.objects.filter(Exists(ended), run=OuterRef("pk"), state__in=out)
+    asleep = Run.objects.open().filter(lease_until=None, wake_at__isnull=False)
+    found = list(asleep.filter(Exists(news)).values_list("pk", flat=True)[:limit])
+    asleep.filter(pk__in=found).update(wake_at=None)
     return found
 
 
 def nudge(run_id: str) -> None:
-    """Something that the run sleeps for has happened: look at it soon."""
+    """Wake a sleeping run soon, because something that it may wait for has happened."""
     if Run.objects.open().filter(pk=run_id).update(wake_at=None):
         wake(run_id)
 
 
 def left_alone(limit: int = 200) -> list[str]:
-    """Open runs whose caller's call has ended without them: the process that waited is gone. Nobody will read them."""
+    """Ids of open runs whose caller's call has ended without them: nobody will read their answer."""
     ended = Invocation.objects.filter(pk=OuterRef("call_id"), state__in=[*TERMINAL])
     found = Run.objects.open().filter(Exists(ended), cancel_requested=False).exclude(call_id="")
     return list(found.values_list("pk", flat=True)[:limit])
 
 
 def task_withdrawn(call_id: str, **_: object) -> None:
-    """A host gives up the task that it has taken for a run."""
+    """Cancel the run behind a task that its host gives up; a receiver of ``host_tasks.withdrawn``."""
     for run_id in Run.objects.open().filter(call_id=call_id).values_list("pk", flat=True):
         cancel(run_id=run_id, actor="caller", reason="the host cancelled its task")
 
@@ -169,33 +174,66 @@ def cancel(*, run_id: str, actor: str, reason: str = "") -> Run:
 def settle(*, call_id: int, as_what: str, actor: str, note: str = "") -> ToolCall:
     """An operator says what became of an unknown call: ``done``, ``failed``, or ``repeat`` it.
 
-    Only while its run is open: an ended run has told its caller already. Raises Conflict otherwise.
+    Only while its run is open: an ended run has told its caller already. A call that shall be repeated keeps what the
+    model was told of it until it is made. Raises Conflict otherwise, or when it could not be made any more.
     """
     call = ToolCall.objects.select_related("run").get(pk=call_id)
     run = _locked(call.run_id)
     if run.finished_at is not None:
         raise Conflict("This run has ended.", remedy="Start a new one.")
-    if as_what == "repeat" and run.turns.filter(number__gt=call.turn_number).exists():
+    if as_what not in _SETTLED:
+        raise ConfigInvalid("Say done, failed or repeat.", remedy="Choose one of them.")
+    if as_what == "repeat":
+        _check_repeatable(run, call)
+    changed = ToolCall.objects.filter(pk=call_id, state=CallState.UNKNOWN).update(
+        **_settled(as_what, note), settled_by=actor
+    )
+    if not changed:
+        raise Conflict("This call is no longer unknown.", remedy="Look at the run again.")
+    if as_what == "repeat":
+        _interrupt(run, call)
+    audit.record(kind=f"run.call_{as_what}", actor=actor, subject=f"run:{run.pk}", call=call.invocation, note=note)
+    transaction.on_commit(lambda: wake(run.pk))
+    return ToolCall.objects.get(pk=call_id)
+
+
+_SETTLED = ("done", "failed", "repeat")
+
+
+def _settled(as_what: str, note: str) -> dict[str, Any]:
+    """The columns of the call, and in them what the model will read."""
+    if as_what == "repeat":
+        return {"state": CallState.PLANNED, "finished_at": None}
+    if as_what == "done":
+        text = f"(An operator has found out: this call took effect. {note}".strip() + ")"
+        return {"state": CallState.DONE, "result": text, "is_error": False}
+    text = failure(f"an operator has found out that this call had no effect. {note}".strip())
+    return {"state": CallState.FAILED, "result": text, "is_error": True}
+
+
+def _check_repeatable(run: Run, call: ToolCall) -> None:
+    """Nothing comes back to a turn that the model has answered, and nothing is called by a run that concludes."""
+    if run.turns.filter(number__gt=call.turn_number).exists():
         raise Conflict(
             "The model has gone on since; it was told that the outcome is not known.",
             remedy="Mark the call as done or failed.",
         )
-    states = {"done": CallState.DONE, "failed": CallState.FAILED, "repeat": CallState.PLANNED}
-    if as_what not in states:
-        raise ConfigInvalid("Say done, failed or repeat.", remedy="Choose one of them.")
-    text = {
-        "done": f"(An operator has found out: this call took effect. {note}".strip() + ")",
-        "failed": f"(tool failed: an operator has found out that this call had no effect. {note}".strip() + ")",
-        "repeat": "",
-    }[as_what]
-    changed = ToolCall.objects.filter(pk=call_id, state=CallState.UNKNOWN).update(
-        state=states[as_what], result=text, is_error=as_what == "failed", settled_by=actor
-    )
-    if not changed:
-        raise Conflict("This call is no longer unknown.", remedy="Look at the run again.")
-    audit.record(kind=f"run.call_{as_what}", actor=actor, subject=f"run:{run.pk}", call=call.invocation, note=note)
-    transaction.on_commit(lambda: wake(run.pk))
-    return ToolCall.objects.get(pk=call_id)
+    if run.final_reason or run.cancel_requested:
+        raise Conflict(
+            "The run makes no calls any more: it has to conclude.", remedy="Mark the call as done or failed."
+        )
+
+
+def _interrupt(run: Run, call: ToolCall) -> None:
+    """Where all other calls have ended, the model is being asked already: that answer shall not be taken.
+
+    Whoever asks loses the run and stops within a second; its next step is the call. While other calls are out, it
+    is seen by itself after them, and interrupting would cut them off.
+    """
+    news: dict[str, Any] = {"wake_at": None}
+    if not run.calls.filter(state__in=OPEN_CALLS).exclude(pk=call.pk).exists():
+        news |= {"fence": F("fence") + 1, "lease_until": None, "worker": ""}
+    Run.objects.filter(pk=run.pk).update(**news)
 
 
 def _locked(run_id: str) -> Run:
@@ -219,11 +257,11 @@ def resume(*, run_id: str, actor: str) -> Run:
 
 @transaction.atomic
 def replay(*, run_id: str, actor: str, version: int | None = None, model: LanguageModel | None = None) -> Run:
-    """The same question once more, to the newest or another version, or to a model that it would not ask.
+    """Ask the same question once more, of the newest or another version, or of a model that it would not ask.
 
-    To compare cost and answer: every replay hangs on the run that was asked first. Raises as ``start`` does, and
-    Conflict when the question is gone, NotFound for a version (its number) that the tool never had, ConfigInvalid
-    for a model without prices under a money budget.
+    To compare cost and answer: every replay hangs on the run that was asked first. Raises as ``start`` does,
+    ``Conflict`` when the question is gone, ``NotFound`` for a version (its number) that the tool never had,
+    ``ConfigInvalid`` for a model without prices under a money budget.
     """
     old = Run.objects.select_related("version").filter(pk=run_id).first()
     if old is None:

@@ -10,7 +10,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from mcpregistry.models import Agent, AuditEntry, Configuration, Credential, Endpoint, Grant, Token, Tool, Workspace
-from mcpregistry.services.access import find_token
+from mcpregistry.services.access.tokens import find_token
 from tests.admin.conftest import ClientOf
 from tests.fakes.seed import Site
 
@@ -199,12 +199,12 @@ def test_what_a_service_refuses_becomes_a_message(
     client_of: ClientOf, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     from mcpregistry.domain.errors import Conflict
-    from mcpregistry.services import access
+    from mcpregistry.services.access import agents
 
     def refuse(**_: Any) -> None:
         raise Conflict("Somebody else was faster.", remedy="Look again.")
 
-    monkeypatch.setattr(access, "save_agent", refuse)
+    monkeypatch.setattr(agents, "save_agent", refuse)
     data = {"slug": "ci", "enabled": "on", "capabilities": "mcp_integration"} | INLINE
     answer = client_of("admin").post(change(site.agents["ci"]), data, follow=True)
     assert answer.status_code == 200

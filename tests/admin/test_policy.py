@@ -10,7 +10,9 @@ from django.urls import reverse
 from django.utils import timezone
 
 from mcpregistry.models import AuditEntry, Permit, PolicyRule, Server, Tool
-from mcpregistry.services import audit, definitions, policy
+from mcpregistry.services.definitions import decisions, observe
+from mcpregistry.services.policy import rules
+from mcpregistry.services.records import audit
 from tests.admin.conftest import ClientOf
 from tests.fakes.seed import ACTOR, Site, tool
 
@@ -19,7 +21,7 @@ RULES = "/admin/mcpregistry/policyrule/"
 
 def form(**changes: Any) -> dict[str, Any]:
     values = {"name": "Big", "enabled": "on", "outcome": "ask", "priority": 100, "quorum": 1, "decide_seconds": 900,
-              "execute_seconds": 600, "condition": "", "expert": "", "note": ""}  # fmt: skip
+              "execute_seconds": 600, "refusal_seconds": 300, "condition": "", "expert": "", "note": ""}  # fmt: skip
     return values | changes
 
 
@@ -67,8 +69,8 @@ def test_rules_are_found_filtered_and_switched_in_bulk(client_of: ClientOf, site
 
 
 def test_a_rule_is_switched_by_its_buttons_and_shows_its_failures(client_of: ClientOf, site: Site) -> None:
-    rule = policy.save_rule(rule=PolicyRule(name="r<b>", condition="args.x == 1"), actor=ACTOR)
-    audit.record(kind=policy.CONDITION_FAILED, actor="policy", subject=f"rule:{rule.pk}", why="reads 'x'")
+    rule = rules.save_rule(rule=PolicyRule(name="r<b>", condition="args.x == 1"), actor=ACTOR)
+    audit.record(kind=rules.CONDITION_FAILED, actor="policy", subject=f"rule:{rule.pk}", why="reads 'x'")
     root = client_of("root")
     page = root.get(f"{RULES}{rule.pk}/change/").content.decode()
     assert "Its condition gave no answer" in page
@@ -105,7 +107,7 @@ def test_a_draft_is_tried_on_past_calls_and_nothing_is_saved(client_of: ClientOf
 
 
 def test_a_saved_rule_is_tried_with_changes(client_of: ClientOf, site: Site) -> None:
-    rule = policy.save_rule(rule=PolicyRule(name="all", outcome="deny", enabled=False), actor=ACTOR)
+    rule = rules.save_rule(rule=PolicyRule(name="all", outcome="deny", enabled=False), actor=ACTOR)
     url = reverse("admin:mcpregistry_policyrule_try_one", args=[rule.pk])
     client = client_of("viewer")
     assert client.get(url).context["form"].initial["outcome"] == "deny"
@@ -148,8 +150,8 @@ def test_why_says_every_stage(client_of: ClientOf, site: Site) -> None:
 @pytest.fixture
 def claimed(site: Site) -> Tool:
     listed = tool("fetch", "Fetch.", annotations={"readOnlyHint": True, "openWorldHint": True})
-    definitions.observe(server=site.servers["time"], listed=[listed])
-    definitions.approve_waiting(server=site.servers["time"], actor=ACTOR)
+    observe.observe(server=site.servers["time"], listed=[listed])
+    decisions.approve_waiting(server=site.servers["time"], actor=ACTOR)
     return Tool.objects.get(name="fetch")
 
 
@@ -186,7 +188,7 @@ def test_one_click_approves_ahead_and_takes_it_back(client_of: ClientOf, claimed
     for name, count in (("auto-approve", 1), ("ask-again", 0)):
         root.post(tool_verb(claimed, name))
         root.post(reverse("admin:mcpregistry_server_verb", args=[server.pk, name]))
-        assert len(policy.auto_rules(tool=claimed)) == len(policy.auto_rules(server=server)) == count
+        assert len(rules.auto_rules(tool=claimed)) == len(rules.auto_rules(server=server)) == count
     assert client_of("approver").post(tool_verb(claimed, "auto-approve")).status_code == 403
 
 

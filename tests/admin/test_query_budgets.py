@@ -25,7 +25,10 @@ from mcpregistry.models import (
     Token,
     Tool,
 )  # fmt: skip
-from mcpregistry.services import access, definitions, notifications, servers
+from mcpregistry.services.access import agents, grants, tokens
+from mcpregistry.services.definitions import decisions, observe
+from mcpregistry.services.notifications import outbox
+from mcpregistry.services.servers import lifecycle
 from tests.admin.conftest import ClientOf
 from tests.fakes.seed import ACTOR, Site, tool
 
@@ -36,16 +39,19 @@ BUDGETS = {
 }  # fmt: skip
 
 
+MORE = 10  # one question for each row would show with two
+
+
 def more(site: Site) -> None:
-    """Thirty more of everything that lists show."""
+    """As many more of everything that lists show."""
     now, owner = timezone.now(), site.people["admin"]
-    for number in range(30):
-        server = servers.save_server(server=Server(slug=f"more-{number}", command=["x"]), actor=ACTOR)
-        definitions.observe(server=server, listed=[tool("a", "b")])
-        definitions.approve_waiting(server=server, actor=ACTOR, user=owner)
-        agent = access.save_agent(agent=Agent(slug=f"agent-{number}", owner=owner), actor=ACTOR)
-        access.issue_token(name="t", agent=agent, actor=ACTOR)
-        access.save_grant(grant=Grant(agent=agent, tool=Tool.objects.get(server=server)), actor=ACTOR, user=owner)
+    for number in range(MORE):
+        server = lifecycle.save_server(server=Server(slug=f"more-{number}", command=["x"]), actor=ACTOR)
+        observe.observe(server=server, listed=[tool("a", "b")])
+        decisions.approve_waiting(server=server, actor=ACTOR, user=owner)
+        agent = agents.save_agent(agent=Agent(slug=f"agent-{number}", owner=owner), actor=ACTOR)
+        tokens.issue_token(name="t", agent=agent, actor=ACTOR)
+        grants.save_grant(grant=Grant(agent=agent, tool=Tool.objects.get(server=server)), actor=ACTOR, user=owner)
         found = Tool.objects.get(server=server)
         PolicyRule.objects.create(name=f"more {number}", tool=found, agent=agent, server=server)
         Permit.objects.create(agent=agent, tool=found, definition_hash="h", server_revision=1, expires_at=now)
@@ -53,8 +59,8 @@ def more(site: Site) -> None:
         ServerEvent.objects.create(server=server, at=now, kind="connected")
         ServerTest.objects.create(server=server, requested_at=now, requested_by=owner)
         channel = Channel(name=f"more-{number}", kind="email", addresses=["a@example.org"])
-        notifications.save_channel(channel=channel, actor=ACTOR, servers=[server])
-        notifications.send_test(channel=channel, actor=ACTOR)
+        outbox.save_channel(channel=channel, actor=ACTOR, servers=[server])
+        outbox.send_test(channel=channel, actor=ACTOR)
         SlackIdentity.objects.create(team="T0", member=f"U{number}", user=owner)
         Invocation.objects.create(
             id=f"more-{number}", state="succeeded", agent_slug=agent.slug, server_slug=server.slug, tool_name="a",
@@ -87,11 +93,11 @@ def test_a_records_page_keeps_its_budget_when_rows_multiply(client_of: ClientOf,
     row = site.servers["github"] if name == "server" else site.agents["local"]
     url = reverse(f"admin:mcpregistry_{name}_change", args=[row.pk])
     before = asked(client_of, url)
-    definitions.observe(server=site.servers["github"], listed=[tool(f"t{number}", "x") for number in range(50)])
-    definitions.approve_waiting(server=site.servers["github"], actor=ACTOR)
-    for number in range(20):
-        access.issue_token(name=f"t{number}", agent=site.agents["local"], actor=ACTOR)
-    assert Token.objects.count() > 20
+    observe.observe(server=site.servers["github"], listed=[tool(f"t{number}", "x") for number in range(MORE)])
+    decisions.approve_waiting(server=site.servers["github"], actor=ACTOR)
+    for number in range(MORE):
+        tokens.issue_token(name=f"t{number}", agent=site.agents["local"], actor=ACTOR)
+    assert Token.objects.count() > MORE
     assert asked(client_of, url) <= before
     assert before <= 30
 

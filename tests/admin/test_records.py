@@ -11,11 +11,13 @@ from django.urls import reverse
 from django.utils import timezone
 
 from controlplane.dashboard import next_step
-from mcpregistry import queries
 from mcpregistry.models import Agent, AuditEntry, Invocation, Server, guards
 from mcpregistry.models.sealing import Sealed
-from mcpregistry.services import audit, servers
-from mcpregistry.services.roles import ROLES
+from mcpregistry.queries import calls
+from mcpregistry.queries.audit import verify_audit
+from mcpregistry.services.access.roles import ROLES
+from mcpregistry.services.records import audit
+from mcpregistry.services.servers import lifecycle
 from subagents.models import Provider
 from tests.admin.conftest import ClientOf
 from tests.fakes.seed import ACTOR, Site
@@ -112,7 +114,7 @@ def test_the_first_entry_that_was_changed_is_named(
     client_of: ClientOf, site: Site, columns: dict[str, object], seq: int
 ) -> None:  # fmt: skip
     tamper(**columns)
-    chain = next(chain for chain in queries.verify_audit() if chain.writer == audit.CHAIN)
+    chain = next(chain for chain in verify_audit() if chain.writer == audit.CHAIN)
     assert chain.bad_seq == seq
     html = client_of("viewer").post(reverse("admin:mcpregistry_auditentry_verify")).content.decode()
     assert f"Entry {seq}:" in html
@@ -126,7 +128,7 @@ def test_a_removed_entry_breaks_the_chain_and_a_changed_one_is_marked(client_of:
     guards.drop_guards()
     AuditEntry.objects.filter(pk=entry.pk)._raw_delete("default")
     guards.install_guards()
-    chain = next(chain for chain in queries.verify_audit() if chain.writer == audit.CHAIN)
+    chain = next(chain for chain in verify_audit() if chain.writer == audit.CHAIN)
     assert (chain.bad_seq, chain.problem) == (6, "entries from 5 on are missing before it")
 
 
@@ -141,7 +143,7 @@ def test_the_log_is_searched_by_subject(client_of: ClientOf, site: Site) -> None
 def test_a_history_names_fields_and_keeps_secrets(client_of: ClientOf, site: Site) -> None:
     git = Server.objects.get(slug="git")
     git.description, git.env = "Other words", {"GIT_TOKEN": "fresh-canary"}
-    servers.save_server(server=git, actor=ACTOR)
+    lifecycle.save_server(server=git, actor=ACTOR)
     html = client_of("viewer").get(reverse("admin:mcpregistry_server_history", args=[git.pk])).content.decode()
     assert "Other words" in html
     assert "<strong>env</strong>" in html
@@ -171,7 +173,7 @@ def test_an_empty_site_says_what_to_do_next(client_of: ClientOf, site: Site) -> 
     Server.objects.update(lifecycle="draft")
     assert next_step() == "confirm"
     for server in Server.objects.all():
-        servers.delete_server(server=server, actor=ACTOR)
+        lifecycle.delete_server(server=server, actor=ACTOR)
     Invocation.objects.all().delete()
     html = client.get(reverse("admin:index")).content.decode()
     assert "Nothing is registered yet" in html
@@ -199,11 +201,11 @@ def test_percentiles_are_those_of_the_last_day(site: Site) -> None:
         id="expert", state="succeeded", agent_slug="a", server_slug="expert", tool_name="t", exposed_name="t",
         origin="http", writer="w", received_at=now, duration_ms=1e9,
     )  # fmt: skip
-    figures = queries.call_figures(now=now, server=site.servers["git"])
-    assert figures == queries.CallFigures(calls=100, errors=1, p50=51.0, p95=96.0)
+    figures = calls.call_figures(now=now, server=site.servers["git"])
+    assert figures == calls.CallFigures(calls=100, errors=1, p50=51.0, p95=96.0)
     assert figures.error_rate == 0.01
-    assert queries.call_figures(now=now, server=site.servers["time"]) == queries.CallFigures(calls=1)
-    assert queries.call_figures(now=now) == queries.CallFigures(calls=102, errors=1, p50=51.0, p95=96.0)
+    assert calls.call_figures(now=now, server=site.servers["time"]) == calls.CallFigures(calls=1)
+    assert calls.call_figures(now=now) == calls.CallFigures(calls=102, errors=1, p50=51.0, p95=96.0)
 
 
 @pytest.mark.parametrize("role", ROLES)

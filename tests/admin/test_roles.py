@@ -12,12 +12,14 @@ from django.urls import reverse
 
 from mcpregistry.admin.base import RecordAdmin, Verb
 from mcpregistry.models import Agent, AuditEntry, Delivery, Permit, PolicyRule, Server, Token, Tool
-from mcpregistry.services import servers
-from mcpregistry.services.roles import ADMIN, APPROVER, OPERATOR, ROLES, VIEWER
+from mcpregistry.services.access.roles import ADMIN, APPROVER, OPERATOR, ROLES, VIEWER
+from mcpregistry.services.servers import lifecycle
 from subagents.models import ExpertTool, LanguageModel
 from subagents.services import experts, providers
 from tests.admin.conftest import ClientOf
 from tests.fakes.seed import ACTOR, Site, govern
+
+pytestmark = pytest.mark.one_database  # roles are asked in Python; the pages' queries have tests of their own
 
 OURS = [model for model, page in admin.site._registry.items() if isinstance(page, RecordAdmin)]
 LADDER = {role: place for place, role in enumerate(ROLES)}
@@ -216,7 +218,7 @@ def test_an_operator_cannot_make_a_changed_server_run(client_of: ClientOf, site:
     server = site.servers["time"]
     server.refresh_from_db()
     server.command = ["sh", "-c", "touch /tmp/canary"]
-    servers.save_server(server=server, actor=ACTOR)
+    lifecycle.save_server(server=server, actor=ACTOR)
     client = client_of(OPERATOR)
     for name in ("enable", "disable", "enable", "test", "reconnect"):
         client.post(page(Server, "verb", server.pk, name))

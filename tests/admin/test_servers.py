@@ -11,14 +11,15 @@ from django.test import Client
 from django.urls import reverse
 
 from mcpregistry.models import AuditEntry, Invocation, Server, Tool
-from mcpregistry.services import definitions, servers
+from mcpregistry.services.definitions import observe
+from mcpregistry.services.servers import lifecycle
 from tests.admin.conftest import ClientOf
 from tests.fakes.seed import ACTOR, Site, tool
 
 ADD = "/admin/mcpregistry/server/add/"
 LIMITS = {
     "connect_mode": "lazy", "protocol_mode": "auto", "resend": "safe", "check_interval": 300, "connect_timeout": 30,
-    "request_timeout": 30, "idle_timeout": 600, "max_message_bytes": 4194304, "max_concurrency": 8,
+    "request_timeout": 30, "idle_timeout": 600, "max_message_bytes": 4194304, "max_concurrency": 8, "max_tools": 2000,
 }  # fmt: skip
 LOCAL = LIMITS | {"slug": "new", "transport": "stdio", "command": "uvx\nmcp-server-time", "env": "TOKEN=s3cret"}
 
@@ -135,7 +136,7 @@ def confirm(server: Server) -> str:
 
 def test_the_launch_page_shows_every_word_and_no_value(client_of: ClientOf, site: Site) -> None:
     words = ["sh", "-c", "echo 'a b' && true", "", "x" * 5_000]
-    server = servers.save_server(
+    server = lifecycle.save_server(
         server=Server(slug="long", command=words, env={"KEY": "canary-value"}, cwd="/srv/x"), actor=ACTOR
     )
     html = client_of("admin").get(confirm(server)).content.decode()
@@ -149,7 +150,7 @@ def test_the_launch_page_shows_every_word_and_no_value(client_of: ClientOf, site
 
 
 def test_a_program_that_is_not_there_is_said_to_be_missing(client_of: ClientOf, site: Site) -> None:
-    server = servers.save_server(server=Server(slug="gone", command=["no-such-program-here"]), actor=ACTOR)
+    server = lifecycle.save_server(server=Server(slug="gone", command=["no-such-program-here"]), actor=ACTOR)
     assert "was not found on this machine" in client_of("admin").get(confirm(server)).content.decode()
 
 
@@ -166,7 +167,7 @@ def test_a_launch_that_changed_meanwhile_is_not_confirmed_and_shown_anew(client_
     client, server = client_of("admin"), site.servers["browser"]
     shown = client.get(confirm(server)).context["launch"]
     server.command = ["sh", "-c", "evil"]
-    servers.save_server(server=server, actor=ACTOR)
+    lifecycle.save_server(server=server, actor=ACTOR)
     answer = client.post(confirm(server), {"launch": shown})
     html = answer.content.decode()
     assert answer.status_code == 409
@@ -291,7 +292,7 @@ def test_secrets_that_no_longer_open_leave_the_page_readable(client_of: ClientOf
 
 def test_json_of_a_tool_is_shown_as_the_server_wrote_it(client_of: ClientOf, site: Site) -> None:
     listed = tool("evil", "<img src=x onerror=alert(1)> \u202eabc")
-    definitions.observe(server=site.servers["time"], listed=[listed])
+    observe.observe(server=site.servers["time"], listed=[listed])
     found = Tool.objects.get(name="evil")
     html = client_of("viewer").get(reverse("admin:mcpregistry_tool_change", args=[found.pk])).content.decode()
     assert "&lt;img src=x onerror=alert(1)&gt; ⟦U+202E⟧abc" in html

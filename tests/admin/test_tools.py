@@ -6,7 +6,7 @@ import pytest
 from django.urls import reverse
 
 from mcpregistry.models import AuditEntry, Definition, Tool
-from mcpregistry.services import definitions
+from mcpregistry.services.definitions import decisions, observe
 from tests.admin.conftest import ClientOf
 from tests.fakes.seed import ACTOR, Site, tool
 
@@ -40,11 +40,11 @@ def verb(found: Tool, name: str) -> str:
 def test_tools_are_filtered_by_status(client_of: ClientOf, site: Site, status: str, names: set[str] | None) -> None:
     push = named("git_push").latest
     assert push is not None
-    definitions.reject(definition=push, actor=ACTOR)
+    decisions.reject(definition=push, actor=ACTOR)
     log = named("git_log")
     log.enabled = False
-    definitions.save_tool(tool=log, actor=ACTOR)
-    definitions.observe(
+    decisions.save_tool(tool=log, actor=ACTOR)
+    observe.observe(
         server=site.servers["time"], listed=[tool("get_current_time", "Get the current time in a time zone.")]
     )
     answer = client_of("viewer").get(f"{LIST}?status={status}")
@@ -53,7 +53,7 @@ def test_tools_are_filtered_by_status(client_of: ClientOf, site: Site, status: s
 
 
 def test_the_status_filter_agrees_with_the_model(site: Site) -> None:
-    from mcpregistry.queries import with_status
+    from mcpregistry.queries.definitions import with_status
 
     for status in ("gone", "approved", "rejected", "changed", "quarantined"):
         every = Tool.objects.select_related("latest")
@@ -81,7 +81,7 @@ def test_approving_pins_what_was_shown(client_of: ClientOf, site: Site) -> None:
 def test_a_definition_that_changed_after_the_page_was_shown_is_not_approved(client_of: ClientOf, site: Site) -> None:
     shown = named("create_issue").latest
     assert shown is not None
-    definitions.observe(server=site.servers["github"], listed=[tool("create_issue", "Now something else entirely")])
+    observe.observe(server=site.servers["github"], listed=[tool("create_issue", "Now something else entirely")])
     answer = client_of("approver").post(verb(named("create_issue"), "approve"), {"shown": shown.hash}, follow=True)
     assert "changed the definition meanwhile" in answer.content.decode()
     assert named("create_issue").status == "changed"
@@ -116,7 +116,7 @@ def test_the_sidebar_counts_what_waits(client_of: ClientOf, site: Site) -> None:
     assert waiting(request) == "2"
     for found in Tool.objects.waiting():
         assert found.latest is not None
-        definitions.approve(definition=found.latest, actor=ACTOR)
+        decisions.approve(definition=found.latest, actor=ACTOR)
     assert waiting(request) == ""
 
 

@@ -16,7 +16,9 @@ from django.utils import timezone
 
 from mcpregistry.api.auth import guesses
 from mcpregistry.models import Agent, Definition, Invocation, Server, Tool
-from mcpregistry.services import access, definitions, servers
+from mcpregistry.services.access import tokens
+from mcpregistry.services.definitions import decisions, observe
+from mcpregistry.services.servers import lifecycle
 
 ROOT = "/api/v1"
 
@@ -62,8 +64,8 @@ def caller() -> Callable[[str], Caller]:
         if kind == "anonymous":
             return Caller()
         if kind == "agent":
-            return Caller(access.issue_token(agent=new_agent("robot"), name="test", actor="test")[1])
-        return Caller(access.issue_token(user=new_user(kind), name="test", actor="test")[1])
+            return Caller(tokens.issue_token(agent=new_agent("robot"), name="test", actor="test")[1])
+        return Caller(tokens.issue_token(user=new_user(kind), name="test", actor="test")[1])
 
     return make
 
@@ -81,15 +83,15 @@ def new_agent(slug: str) -> Agent:
 
 def new_server(slug: str = "echo", **fields: Any) -> Server:
     values = {"transport": "stdio", "command": ["echo-server"]} | fields
-    return servers.save_server(server=Server(slug=slug, **values), actor="test")
+    return lifecycle.save_server(server=Server(slug=slug, **values), actor="test")
 
 
 def new_tool(server: Server, name: str = "say", *, approve: bool = True, **data: Any) -> Tool:
     listed = {"name": name, "description": f"Does {name}", "inputSchema": {"type": "object"}} | data
     known = [tool.latest.data for tool in server.tools.exclude(name=name).select_related("latest")]
-    definitions.observe(server=server, listed=[*known, listed])
+    observe.observe(server=server, listed=[*known, listed])
     if approve:
-        definitions.approve(definition=Definition.objects.get(tool__name=name, tool__server=server), actor="test")
+        decisions.approve(definition=Definition.objects.get(tool__name=name, tool__server=server), actor="test")
     return Tool.objects.get(server=server, name=name)
 
 

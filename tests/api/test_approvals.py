@@ -13,17 +13,17 @@ from django.utils import timezone
 from mcpregistry.api.approvals import seconds_to_wait
 from mcpregistry.db import db_call
 from mcpregistry.models import ApprovalRequest, Configuration, Invocation, Permit, PolicyRule
-from mcpregistry.services import access
+from mcpregistry.services.access import tokens
 from tests.api.conftest import ROOT, new_agent, new_user
 from tests.api.test_calls import Site, site  # noqa: F401 - the fixture
 
 
-def more_people(tokens: dict[str, str]) -> None:
+def more_people(given: dict[str, str]) -> None:
     """Everything is held; two who may decide, and an agent without any grant."""
     Configuration.objects.update(default_outcome="ask")
     for name in ("ann", "bob"):
-        tokens[name] = access.issue_token(user=new_user("approver"), name="t", actor="test")[1]
-    tokens["stranger"] = access.issue_token(agent=new_agent("stranger"), name="t", actor="test")[1]
+        given[name] = tokens.issue_token(user=new_user("approver"), name="t", actor="test")[1]
+    given["stranger"] = tokens.issue_token(agent=new_agent("stranger"), name="t", actor="test")[1]
 
 
 @pytest.fixture

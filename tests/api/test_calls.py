@@ -17,11 +17,15 @@ from django.utils import timezone
 
 from mcpregistry.api.answers import content_type, failure, plain_result
 from mcpregistry.calls.call import CallOutcome
-from mcpregistry.calls.engine import Engine, set_current_engine
+from mcpregistry.calls.engine import Engine, current_engine, set_current_engine
 from mcpregistry.db import db_call
+from mcpregistry.domain.calls.ends import LOOK_FIRST, NOT_SENT
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import Agent, Configuration, Endpoint, Invocation, KeptAnswer, Server
-from mcpregistry.services import access, definitions, servers
+from mcpregistry.services.access import grants, tokens
+from mcpregistry.services.definitions import decisions, observe
+from mcpregistry.services.records import idempotency
+from mcpregistry.services.servers import lifecycle
 from tests.api.conftest import ROOT, new_agent, new_server, new_user
 from tests.fakes.targets import SERVERS
 
@@ -34,9 +38,9 @@ def serve(slug: str, script: str, tools: tuple[str, ...], **fields: Any) -> Serv
     says = listed + [NARROW] * (slug == "echo")  # approved a moment later
     fields["env"] = {"FAKE_LISTED": json.dumps(says)} | fields.get("env", {})
     server = new_server(slug, command=[sys.executable, "-S", str(SERVERS / f"{script}.py")], **fields)
-    servers.confirm_launch(server=server, actor="test", launch_hash=server.launch_hash())
-    definitions.observe(server=server, listed=listed)
-    definitions.approve_waiting(server=server, actor="test")
+    lifecycle.confirm_launch(server=server, actor="test", launch_hash=server.launch_hash())
+    observe.observe(server=server, listed=listed)
+    decisions.approve_waiting(server=server, actor="test")
     return server
 
 
@@ -46,8 +50,8 @@ NARROW = {"name": "narrow", "inputSchema": {"type": "object", "required": ["a"]}
 def set_up() -> dict[str, str]:
     """A site with a working server and three that fail in their own ways; tokens by name."""
     echo = serve("echo", "echo", TOOLS)
-    definitions.observe(server=echo, listed=[*({"name": n, "inputSchema": {"type": "object"}} for n in TOOLS), NARROW])
-    definitions.approve_waiting(server=echo, actor="test")
+    observe.observe(server=echo, listed=[*({"name": n, "inputSchema": {"type": "object"}} for n in TOOLS), NARROW])
+    decisions.approve_waiting(server=echo, actor="test")
     others = [
         serve("down", "crash", ("pid",), env={"FAKE_CRASH": "start"}),
         serve("falls", "crash", ("crash",)),
@@ -57,12 +61,12 @@ def set_up() -> dict[str, str]:
     Configuration.objects.update(default_outcome="allow")
     robot, idle = new_agent("robot"), new_agent("idle")
     for server in (echo, *others):
-        access.grant(agent=robot, actor="test", server=server)
+        grants.grant(agent=robot, actor="test", server=server)
     return {
-        "robot": access.issue_token(agent=robot, name="t", actor="test")[1],
-        "idle": access.issue_token(agent=idle, name="t", actor="test")[1],
-        "operator": access.issue_token(user=new_user("operator"), name="t", actor="test")[1],
-        "viewer": access.issue_token(user=new_user("viewer"), name="t", actor="test")[1],
+        "robot": tokens.issue_token(agent=robot, name="t", actor="test")[1],
+        "idle": tokens.issue_token(agent=idle, name="t", actor="test")[1],
+        "operator": tokens.issue_token(user=new_user("operator"), name="t", actor="test")[1],
+        "viewer": tokens.issue_token(user=new_user("viewer"), name="t", actor="test")[1],
     }
 
 
@@ -214,7 +218,7 @@ async def test_odd_arguments_neither_crash_nor_vanish(site):
 
 
 RESULTS = [
-    ({"content": []}, None, "none"),
+    ({"content": []}, None, "json"),
     ({"content": [], "structuredContent": {"a": 1}}, {"a": 1}, "json"),
     ({"content": [{"type": "text", "text": '{"a":1}'}]}, {"a": 1}, "json"),
     ({"content": [{"type": "text", "text": "abc"}]}, "abc", "text"),
@@ -222,8 +226,13 @@ RESULTS = [
     ({"content": [{"type": "text", "text": "NaN"}]}, "NaN", "text"),
     ({"content": [{"type": "text", "text": "[" * 100_000}]}, "[" * 100_000, "text"),
     ({"content": [{"type": "image", "data": "AA=="}, {"type": "text", "text": "x"}]}, {"type": "image", "data": "AA=="}, "binary"),
-    ({"content": "broken"}, None, "none"),
-    ({}, None, "none"),
+    ({"content": [{"type": "resource", "resource": {"uri": "f:/x", "text": "inside"}}]},
+     {"type": "resource", "resource": {"uri": "f:/x", "text": "inside"}}, "text"),
+    ({"content": [{"type": "resource", "resource": {"uri": "f:/x", "blob": "AA=="}}]},
+     {"type": "resource", "resource": {"uri": "f:/x", "blob": "AA=="}}, "binary"),
+    ({"content": [{"type": "resource_link", "uri": "f:/x"}]}, {"type": "resource_link", "uri": "f:/x"}, "json"),
+    ({"content": "broken"}, None, "json"),
+    ({}, None, "json"),
 ]  # fmt: skip
 
 
@@ -240,9 +249,16 @@ def test_failures_speak_with_the_words_of_whoever_failed():
     two = {"isError": True, "content": [{"type": "text", "text": "first"}, {"type": "text", "text": "second"}]}
     assert failure(outcome(result=two)) == "first"
     assert failure(outcome(result={"isError": True, "content": []})) == "Unknown error"
+    inside = {"isError": True, "content": [{"type": "resource", "resource": {"uri": "f:/x", "text": "full disk"}}]}
+    assert failure(outcome(result=inside)) == "full disk"
+    picture = {"isError": True, "content": [{"type": "image", "data": "A" * 10_000, "mimeType": "image/png"}]}
+    assert failure(outcome(result=picture)).startswith('{"type": "image"')
+    assert len(failure(outcome(result=picture))) < 5_000
+    assert content_type(None) == "text", "the sentence of the failure"
     down = outcome(state=State.NOT_SENT, error_code="CONNECTION_FAILED")
-    assert failure(down) == "Server not connected: Gone."
-    assert failure(outcome(state=State.UNKNOWN, error_code="TIMEOUT")) == "Tool execution failed: Gone."
+    assert failure(down) == f"Server not connected: Gone. {NOT_SENT}"
+    unknown = outcome(state=State.UNKNOWN, error_code="TIMEOUT", remedy=LOOK_FIRST)
+    assert failure(unknown) == f"Tool execution failed: OUTCOME UNKNOWN: Gone. {LOOK_FIRST}"
 
 
 async def test_a_repeated_key_answers_from_the_first_call(site):
@@ -265,6 +281,35 @@ async def test_a_call_that_may_have_happened_is_not_repeated(site):
     assert await db_call(Invocation.objects.count) == 1
 
 
+async def died(**changes: Any) -> None:
+    """As a process leaves a key that dies before the answer is kept."""
+    await db_call(lambda: KeptAnswer.objects.update(**({"status": None, "body": ""} | changes)))
+
+
+@pytest.mark.parametrize("name", ["echo__echo", "falls__crash", "echo__refuse"])
+async def test_after_a_crash_a_key_answers_from_the_record_of_its_call(site, name: str):
+    keyed = {"Idempotency-Key": "k-1"}
+    status, first = await site.call(name, **keyed)
+    await died()
+    again = await site.call(name, **keyed)
+    assert (again[0], again[1]["success"], again[1]["result"]) == (status, first["success"], first["result"])
+    for fact in ("invocation_id", "state", "error_code", "content"):
+        assert again[1]["mcp"][fact] == first["mcp"][fact]
+    assert await db_call(Invocation.objects.count) == 1
+
+
+async def test_after_a_crash_a_key_whose_call_was_never_begun_makes_it_under_its_id(site):
+    keyed = {"Idempotency-Key": "k-1"}
+    await site.call("echo__echo", **keyed)
+    await died(call_id="c" * 32)
+    status, problem = await site.call("echo__echo", **keyed)
+    assert (status, "c" * 32 in problem["remedy"]) == (409, True), "it may be about to begin"
+    await died(created_at=timezone.now() - idempotency.BEGINS_WITHIN)
+    status, answer = await site.call("echo__echo", **keyed)
+    assert (status, answer["mcp"]["invocation_id"]) == (200, "c" * 32)
+    assert await site.call("echo__echo", **keyed) == (status, answer)
+
+
 async def test_of_two_requests_at_once_with_one_key_only_one_runs(site):
     body, keyed = {"params": {"steps": 2, "pause": 0.05}}, {"Idempotency-Key": "k-1"}
     answers = await asyncio.gather(*(site.call("slow__count", body, **keyed) for _ in range(5)))
@@ -277,6 +322,15 @@ async def test_a_refused_request_gives_its_key_back(site):
     assert (await site.call("nope__nope", **keyed))[0] == 404
     assert (await site.call("echo__echo", {"endpoint": "nowhere"}, **keyed))[0] == 404
     assert (await site.call("echo__echo", **keyed))[0] == 200
+
+
+async def test_a_call_during_the_stop_is_told_to_come_again_and_keeps_no_key(site):
+    current_engine().begin_stop()
+    headers = {"Authorization": f"Bearer {site.tokens['robot']}", "Idempotency-Key": "k-1"}
+    path = f"{ROOT}/tools/echo__echo/call"
+    answer = await site.client.post(path, "{}", content_type="application/json", headers=headers)
+    assert (answer.status_code, answer.headers["Retry-After"], answer.json()["code"]) == (503, "1", "BUSY")
+    assert await db_call(lambda: (Invocation.objects.count(), KeptAnswer.objects.count())) == (0, 0)
 
 
 async def test_a_key_is_forgotten_after_a_day(site):

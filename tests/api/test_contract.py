@@ -15,7 +15,7 @@ from schemathesis.generation import GenerationMode
 from mcpregistry.models import Endpoint
 from tests.api.conftest import ROOT, new_agent, new_call, new_server, new_tool
 
-pytestmark = pytest.mark.attack
+pytestmark = [pytest.mark.attack, pytest.mark.one_database]
 
 load_all_checks()
 # Those that look at one answer. The stateful ones need links; what they would find, the tests of roles do.

@@ -10,11 +10,11 @@ from unittest import mock
 import pytest
 
 from mcpregistry.models import Server
-from mcpregistry.services.targets import refuse_unless_runnable, target_for
+from mcpregistry.services.servers.targets import refuse_unless_runnable, target_for
 from tests.api.conftest import new_server
 from tests.api.test_permissions import operations
 
-pytestmark = pytest.mark.attack
+pytestmark = [pytest.mark.attack, pytest.mark.one_database]
 
 CONFIRM = "POST /servers/{slug}/confirm"
 # Ways to hide a program in what looks like an argument list or an environment.

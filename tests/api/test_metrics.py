@@ -79,7 +79,7 @@ def test_it_only_reads(db):
 def test_a_scrape_asks_a_fixed_number_of_questions(busy, django_assert_max_num_queries):
     for number in range(20):
         new_server(f"more-{number}")
-    with django_assert_max_num_queries(12):
+    with django_assert_max_num_queries(13):
         scrape()
 
 

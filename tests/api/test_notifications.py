@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mcpregistry.models import Channel, Delivery, PolicyRule
-from mcpregistry.services import notifications
+from mcpregistry.services.notifications import outbox
 from tests.api.conftest import new_server
 from tests.api.test_metrics import scrape
 from tests.services.telling import SIGNING, email, held, tell
@@ -16,7 +16,7 @@ NEW = {"name": "Chat", "kind": "webhook", "url": URL, "signing": SIGNING}
 
 @pytest.fixture(autouse=True)
 def _no_broker(monkeypatch):
-    monkeypatch.setattr(notifications, "wake", lambda *_: True)
+    monkeypatch.setattr(outbox, "wake", lambda *_: True)
 
 
 def test_a_channel_from_beginning_to_end(live_db, caller):

@@ -8,11 +8,11 @@ import re
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
+import subagents.api  # noqa: F401 - its operations belong to the document
 from mcpregistry.api.auth import Bearer, Session
 from mcpregistry.api.permissions import TABLE
 from mcpregistry.api.routes import Routes
 from mcpregistry.api.v1 import api
-from subagents import api as _experts  # noqa: F401 - its operations belong to the document
 
 ROLES = ("viewer", "operator", "approver", "admin")
 

@@ -11,7 +11,7 @@ from django.db import connection
 from django.utils import timezone
 
 from mcpregistry.models import AuditEntry, guards
-from mcpregistry.services import audit
+from mcpregistry.services.records import audit
 from tests.api.conftest import new_call
 
 

@@ -8,7 +8,9 @@ import pytest
 from django.utils import timezone
 
 from mcpregistry.models import Agent, Configuration, Endpoint, Permit, PolicyRule, Server
-from mcpregistry.services import access, audit, policy
+from mcpregistry.services.access import agents, grants
+from mcpregistry.services.policy import rules
+from mcpregistry.services.records import audit
 from tests.api.conftest import new_agent, new_call, new_server, new_tool, new_user
 
 pytestmark = pytest.mark.django_db
@@ -18,6 +20,14 @@ pytestmark = pytest.mark.django_db
 def admin(caller):
     new_user("approver")
     return caller("admin")
+
+
+@pytest.mark.parametrize("spelling", ["echo::say", "echo__say", "say"])
+def test_a_rule_names_its_tool_by_any_spelling(admin, spelling):
+    new_tool(new_server("echo"), "say")
+    made = admin.post("/rules", {"name": "spelt", "outcome": "ask", "tool": spelling})
+    assert (made.status_code, made.json()["tool"]) == (201, "echo::say")
+    assert admin.get(f"/tools/{spelling}/annotations").status_code == 200
 
 
 def test_a_rule_lives_and_dies(admin):
@@ -33,10 +43,13 @@ def test_a_rule_lives_and_dies(admin):
     assert made.status_code == 201, made.content
     rule = made.json()
     assert {key: rule[key] for key in body} == body
+    assert rule["refusal_seconds"] == 300
     path = f"/rules/{rule['id']}"
     assert admin.get(path).json() == rule
     changed = admin.patch(path, {"tool": None, "server": "echo", "outcome": "deny"}).json()
     assert (changed["tool"], changed["server"], changed["outcome"], changed["name"]) == (None, "echo", "deny", "big")
+    assert admin.patch(path, {"refusal_seconds": 0}).json()["refusal_seconds"] == 0
+    assert admin.patch(path, {"refusal_seconds": -1}).status_code == 422
     assert admin.delete(path).status_code == 204
     assert admin.get(path).status_code == 404
 
@@ -55,7 +68,7 @@ def test_a_rule_lives_and_dies(admin):
 def test_what_the_pages_refuse_is_refused_here(admin, body, says):
     PolicyRule.objects.create(name="taken")
     answer = admin.post("/rules", {"name": "r", "outcome": "ask"} | body)
-    assert answer.status_code in (400, 422)
+    assert answer.status_code in (400, 409, 422)
     assert says in answer.json()["message"]
     assert answer.json()["remedy"]
     assert PolicyRule.objects.count() == 1
@@ -88,7 +101,7 @@ def test_starter_rules_and_one_click(admin):
     assert admin.post("/rules/starter").json() == []
     assert admin.post("/tools/echo::say/auto-approval").json()["tool"] == "echo::say"
     assert admin.post("/servers/echo/auto-approval").json()["server"] == "echo"
-    assert policy.auto_rules(tool=tool)
+    assert rules.auto_rules(tool=tool)
     assert admin.delete("/tools/echo::say/auto-approval").status_code == 204
     assert admin.delete("/servers/echo/auto-approval").status_code == 204
     assert PolicyRule.objects.count() == 2
@@ -97,7 +110,7 @@ def test_starter_rules_and_one_click(admin):
 def test_a_draft_is_tried_without_being_saved(admin):
     new_tool(new_server())
     new_agent("robot")
-    access.save_endpoint(endpoint=Endpoint(slug="default"), actor="test")
+    agents.save_endpoint(endpoint=Endpoint(slug="default"), actor="test")
     Configuration.objects.update(default_outcome="allow")
     for number in range(3):
         new_call(number, arguments=f'{{"amount": {number}}}')
@@ -142,8 +155,8 @@ def test_permits_are_listed_and_revoked(caller):
 
 def test_why_over_rest(caller):
     tool = new_tool(new_server())
-    access.grant(agent=new_agent("robot"), server=tool.server, actor="test")
-    access.save_endpoint(endpoint=Endpoint(slug="default"), actor="test")
+    grants.grant(agent=new_agent("robot"), server=tool.server, actor="test")
+    agents.save_endpoint(endpoint=Endpoint(slug="default"), actor="test")
     viewer = caller("viewer")
     query = "/why?agent=robot&endpoint=default&tool=echo::say"
     hidden = viewer.get(query).json()
@@ -164,6 +177,6 @@ def test_why_over_rest(caller):
 def test_rules_without_an_answer_are_in_the_metrics(caller):
     ids = [PolicyRule.objects.create(name=name).pk for name in ("a", "b", "c")]
     for rule in (ids[0], ids[0], ids[1]):
-        audit.record(kind=policy.CONDITION_FAILED, actor="policy", subject=f"rule:{rule}")
+        audit.record(kind=rules.CONDITION_FAILED, actor="policy", subject=f"rule:{rule}")
     text = caller("anonymous").get("/metrics").content.decode()
     assert "slipsnisse_policy_conditions_failed 2.0" in text

@@ -9,13 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.utils import timezone
 
 from mcpregistry.calls.call import CallOutcome, CallRequest
 from mcpregistry.calls.engine import Engine
 from mcpregistry.db import db_call
 from mcpregistry.models import Agent, AuditEntry, Configuration, Endpoint, Invocation, Server
-from mcpregistry.services import access, definitions, invariants, servers
+from mcpregistry.services.access import agents, grants
+from mcpregistry.services.definitions import decisions, observe
+from mcpregistry.services.servers import lifecycle
+from mcpregistry.services.upkeep.invariants import calls
+from tests.fakes.remembered import remembered
 from tests.fakes.targets import stdio_target
 
 ACTOR = "test"
@@ -28,17 +33,22 @@ def tool(name: str, schema: dict[str, Any] | None = None, **more: Any) -> dict[s
 
 def add_server(fake: str, *tools: dict[str, Any], args: tuple[str, ...] = (), **fields: Any) -> Server:
     """An active server that starts ``fakes/servers/FAKE.py``; its tools are approved, and granted to "ann"."""
+    key = ("server", fake, json.dumps([tools, args, fields], sort_keys=True, default=repr))
+    return remembered(key, lambda: _add_server(fake, *tools, args=args, **fields))
+
+
+def _add_server(fake: str, *tools: dict[str, Any], args: tuple[str, ...], **fields: Any) -> Server:
     command = [*stdio_target(fake).argv, *args]
     env = {"FAKE_LISTED": json.dumps(tools)} | fields.pop("env", {})  # it says what is approved here
     fields = {"slug": fake, "command": command, "env": env} | fields
-    server = servers.save_server(server=Server(**fields), actor=ACTOR)
-    server = servers.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
-    definitions.observe(server=server, listed=tools)
-    definitions.approve_waiting(server=server, actor=ACTOR)
-    agent = Agent.objects.filter(slug="ann").first() or access.save_agent(agent=Agent(slug="ann"), actor=ACTOR)
-    access.grant(agent=agent, server=server, actor=ACTOR)
+    server = lifecycle.save_server(server=Server(**fields), actor=ACTOR)
+    server = lifecycle.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
+    observe.observe(server=server, listed=tools)
+    decisions.approve_waiting(server=server, actor=ACTOR)
+    agent = Agent.objects.filter(slug="ann").first() or agents.save_agent(agent=Agent(slug="ann"), actor=ACTOR)
+    grants.grant(agent=agent, server=server, actor=ACTOR)
     if not Endpoint.objects.filter(slug="default").exists():
-        access.save_endpoint(endpoint=Endpoint(slug="default"), actor=ACTOR)
+        agents.save_endpoint(endpoint=Endpoint(slug="default"), actor=ACTOR)
         Configuration.objects.update(default_outcome="allow")  # what is granted runs, unless a test says otherwise
     return server
 
@@ -66,8 +76,11 @@ class Site:
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Path:
-    return tmp_path / "journal"
+def journal() -> Path:
+    """The same name in every test: it stands in the server's row, which is remembered."""
+    path = settings.VAR_DIR / "journal"
+    path.unlink(missing_ok=True)
+    return path
 
 
 @pytest.fixture
@@ -88,7 +101,7 @@ async def site(live_db: None, journal: Path) -> AsyncIterator[Callable[..., Any]
 
 def broken() -> list[str]:
     """What ``manage.py invariants --strict`` would complain about."""
-    found = invariants.check(timezone.now(), strict=True)
+    found = calls.check(timezone.now(), strict=True)
     return [f"{finding.rule} {finding.examples}" for finding in found if finding.violations]
 
 

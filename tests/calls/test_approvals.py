@@ -17,13 +17,14 @@ from mcpregistry.domain.errors import Denied
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import (
     ApprovalRequest,
+    ApprovalSeat,
     Configuration,
     Invocation,
     PolicyRule,
     Server,
 )
-from mcpregistry.services import approvals, holding
-from mcpregistry.services.roles import install_roles
+from mcpregistry.services.access.roles import install_roles
+from mcpregistry.services.approvals import held_calls, votes
 from tests.calls.conftest import Site, add_server, told, tool
 
 Make = Callable[..., Any]
@@ -65,9 +66,16 @@ async def held(count: int = 1) -> list[ApprovalRequest]:
             await asyncio.sleep(0.01)
 
 
+async def seated(count: int) -> None:
+    """Once so many callers wait, for whatever request."""
+    async with asyncio.timeout(60):
+        while await db_call(ApprovalSeat.objects.count) != count:
+            await asyncio.sleep(0.01)
+
+
 async def vote(user: User, approve: bool = True, **facts: Any) -> ApprovalRequest:
     (request,) = await held()
-    return await db_call(approvals.vote, request_id=request.pk, user=user, approve=approve, via="web", **facts)
+    return await db_call(votes.vote, request_id=request.pk, user=user, approve=approve, via="web", **facts)
 
 
 async def only() -> tuple[ApprovalRequest, list[str]]:
@@ -142,8 +150,8 @@ async def test_a_caller_that_leaves_takes_its_request_with_it(site: Make, asking
     with pytest.raises(asyncio.CancelledError):
         await call
     ended = await until(State.CANCELLED)
-    with pytest.raises(approvals.AlreadyDecided, match="left"):
-        await db_call(approvals.vote, request_id=request.pk, user=bob, approve=True, via="web")
+    with pytest.raises(votes.AlreadyDecided, match="left"):
+        await db_call(votes.vote, request_id=request.pk, user=bob, approve=True, via="web")
     assert (ended.join_key, here.sent()) == (None, [])
 
 
@@ -164,15 +172,13 @@ async def test_a_caller_that_leaves_at_once_leaves_no_open_request(site: Make, a
 async def test_the_identical_call_joins_and_each_caller_gets_the_one_result(site: Make, asking: Server, bob: User):
     here, there = await site(), await site()
     calls = [calling(here), calling(there), calling(here)]
-    async with asyncio.timeout(15):
-        while (await held())[0].holders < 3:
-            await asyncio.sleep(0.01)
+    await seated(3)
     other = calling(here, {"n": 2})
     await held(2)
     other.cancel()
     await asyncio.gather(other, return_exceptions=True)
-    request = next(each for each in await held() if each.holders == 3)
-    await db_call(approvals.vote, request_id=request.pk, user=bob, approve=True, via="web")
+    request = next(each for each in await held() if each.call.arguments == '{"n":1}')
+    await db_call(votes.vote, request_id=request.pk, user=bob, approve=True, via="web")
     outcomes = await asyncio.gather(*calls)
     assert {outcome.state for outcome in outcomes} == {State.SUCCEEDED}
     assert len({outcome.invocation_id for outcome in outcomes}) == 1
@@ -183,9 +189,7 @@ async def test_the_identical_call_joins_and_each_caller_gets_the_one_result(site
 async def test_one_caller_leaving_does_not_take_the_call_from_the_other(site: Make, asking: Server, bob: User):
     here: Site = await site()
     first, second = calling(here), calling(here)
-    async with asyncio.timeout(15):
-        while (await held())[0].holders < 2:
-            await asyncio.sleep(0.01)
+    await seated(2)
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
     await vote(bob)
@@ -224,10 +228,10 @@ async def test_silence_means_no(site: Make, asking: Server, bob: User):
     call = calling(here)
     (request,) = await held()
     late = datetime.now(UTC) + timedelta(hours=1)
-    with pytest.raises(approvals.AlreadyDecided, match="Nobody decided in time"):
-        await db_call(approvals.vote, request_id=request.pk, user=bob, approve=True, via="web", now=late)
+    with pytest.raises(votes.AlreadyDecided, match="Nobody decided in time"):
+        await db_call(votes.vote, request_id=request.pk, user=bob, approve=True, via="web", now=late)
     outcome = await call
-    assert (outcome.state, outcome.error_code, outcome.message) == (State.EXPIRED, "EXPIRED", holding.SILENCE)
+    assert (outcome.state, outcome.error_code, outcome.message) == (State.EXPIRED, "EXPIRED", held_calls.SILENCE)
     assert here.sent() == []
 
 
@@ -238,23 +242,25 @@ async def test_the_holder_itself_ends_what_nobody_decides(site: Make, asking: Se
     here: Site = await site()
     outcome = await here.call("echo__echo", {"n": 1})
     assert outcome.state == State.EXPIRED
-    assert await db_call(holding.expire_due, datetime.now(UTC)) == 0
+    assert await db_call(held_calls.expire_due, datetime.now(UTC)) == 0
 
 
 async def test_an_approval_that_nobody_uses_in_time_runs_nothing(site: Make, asking: Server, bob: User, settings: Any):
     here: Site = await site()
     await pending(here, settings)
     request = await vote(bob)
-    assert await db_call(holding.expire_due, request.execute_by) == 1
+    assert await db_call(held_calls.expire_due, request.execute_by) == 1
     outcome = await here.call("echo__echo", {"n": 1})
-    assert (outcome.state, outcome.message, here.sent()) == (State.EXPIRED, holding.TOO_LATE, [])
+    assert (outcome.state, outcome.message, here.sent()) == (State.EXPIRED, held_calls.TOO_LATE, [])
 
 
 async def test_an_end_that_nobody_came_for_in_time_is_asked_anew(site: Make, asking: Server, bob: User, settings: Any):
     here: Site = await site()
     first = await pending(here, settings)
     await vote(bob, False)
-    await db_call(holding.forget_ends, datetime.now(UTC) + timedelta(hours=1))
+    long_ago = datetime.now(UTC) - timedelta(hours=1)
+    await db_call(lambda: ApprovalRequest.objects.update(decided_at=long_ago))  # a refusal holds five minutes
+    await db_call(held_calls.forget_ends, datetime.now(UTC) + timedelta(hours=1))
     await asked_anew(here, settings, first)
 
 
@@ -282,12 +288,10 @@ async def test_a_call_may_run_although_its_caller_has_left(site: Make, asking: S
     await held()
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
-    async with asyncio.timeout(15):
-        while (await held())[0].holders:
-            await asyncio.sleep(0.01)
+    await seated(0)
     request = await vote(bob)
     soon = datetime.now(UTC) + timedelta(seconds=2)
-    assert await db_call(holding.ready_by_themselves, soon) == [request.call_id]
+    assert await db_call(held_calls.ready_by_themselves, soon) == [request.call_id]
     assert (await here.engine.approvals.settle_call(request.call_id)).state == State.SUCCEEDED
     back = await here.call("echo__echo", {"n": 1})
     assert (back.invocation_id, back.state, len(here.sent())) == (request.call_id, State.SUCCEEDED, 1)
@@ -325,7 +329,7 @@ async def test_a_host_may_ask_the_requester_only_where_the_rule_says_so(site: Ma
     here: Site = await site()
     call = calling(here)
     (request,) = await held()
-    ticket = await db_call(holding.find, held_id=request.pk, agent_slug="ann")
+    ticket = await db_call(held_calls.find, held_id=request.pk, agent_slug="ann")
     with pytest.raises(Denied):
         await here.engine.approvals.confirm(ticket, "the person at host")
     await vote(bob)
@@ -337,10 +341,10 @@ async def test_the_person_at_the_host_confirms_where_the_rule_says_so(site: Make
     here: Site = await site()
     call = calling(here)
     (request,) = await held()
-    ticket = await db_call(holding.find, held_id=request.call_id, agent_slug="ann")
+    ticket = await db_call(held_calls.find, held_id=request.call_id, agent_slug="ann")
     assert await here.engine.approvals.confirm(ticket, "the person at host") == State.READY
     assert (await call).state == State.SUCCEEDED
-    assert await db_call(holding.find, held_id=request.pk, agent_slug="other") is None
+    assert await db_call(held_calls.find, held_id=request.pk, agent_slug="other") is None
 
 
 async def test_an_approval_is_seen_and_its_call_sent_in_a_moment(site: Make, asking: Server, bob: User):
@@ -354,3 +358,28 @@ async def test_an_approval_is_seen_and_its_call_sent_in_a_moment(site: Make, ask
     rows = await db_call(lambda: list(ApprovalRequest.objects.select_related("call")))
     took = sorted((each.call.dispatched_at - each.decided_at).total_seconds() for each in rows)
     assert took[0] <= 0.3, took
+
+
+async def test_of_callers_who_joined_one_request_the_running_call_is_everybodys(
+    site: Make, live_db: None, journal: Path
+):
+    """They wake together. Whoever loses the claim must not take the call that is out off the list of those that run."""
+
+    def asked() -> None:
+        add_server("slow", tool("count"), env={"FAKE_JOURNAL": str(journal)})
+        Configuration.objects.update(default_outcome="ask")
+
+    await db_call(asked)
+    here: Site = await site()
+    callers = [asyncio.ensure_future(here.call("slow__count", {"steps": 100, "pause": 0.1})) for _ in range(3)]
+    await seated(3)
+    await vote(await db_call(person, "bob"))
+    await here.until_sent()
+    await asyncio.sleep(0.3)  # those who lost have come to their end
+    assert len(here.engine.approvals._running) == 1
+    for caller in callers:
+        caller.cancel()
+    await asyncio.gather(*callers, return_exceptions=True)
+    ended = await until(State.UNKNOWN)
+    assert ended.call.error_code == "CANCELLED"
+    assert len(here.sent()) == 1

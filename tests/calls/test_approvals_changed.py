@@ -14,9 +14,13 @@ from mcpregistry.calls.call import CallOutcome
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, Denied
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.models import Agent, Configuration, Grant, Invocation, Permit, PolicyRule, Server, Tool
-from mcpregistry.services import approvals, definitions, permits, servers
-from mcpregistry.services.permits import PermitWish
+from mcpregistry.models import Agent, Configuration, Endpoint, Grant, Invocation, Permit, PolicyRule, Server, Tool
+from mcpregistry.services.access import agents, grants
+from mcpregistry.services.approvals import requests, votes
+from mcpregistry.services.definitions import decisions, observe
+from mcpregistry.services.policy import permits
+from mcpregistry.services.policy.permits import PermitWish
+from mcpregistry.services.servers import lifecycle
 from tests.calls.conftest import ACTOR, Site, tool
 from tests.calls.test_approvals import NUMBER, asking, bob, calling, held, only, pending, person, vote
 
@@ -31,13 +35,13 @@ Make = Callable[..., Any]
 def edit_server() -> None:
     server = Server.objects.get(slug="echo")
     server.request_timeout = 77
-    servers.save_server(server=server, actor=ACTOR)
+    lifecycle.save_server(server=server, actor=ACTOR)
 
 
 def change_definition() -> None:
     server = Server.objects.get(slug="echo")
-    definitions.observe(server=server, listed=[tool("echo", NUMBER, description="other"), tool("pid")])
-    definitions.approve_waiting(server=server, actor=ACTOR)
+    observe.observe(server=server, listed=[tool("echo", NUMBER, description="other"), tool("pid")])
+    decisions.approve_waiting(server=server, actor=ACTOR)
 
 
 CHANGES: dict[str, tuple[Callable[[], Any], str]] = {
@@ -82,14 +86,64 @@ async def test_a_change_between_the_look_and_the_claim_loses_the_claim(
     recorder, changed = here.engine.recorder, []
     real = recorder.claim
 
-    async def late(row: Any, **facts: Any) -> int:
+    async def late(*claim: Any) -> int:
         if not changed:
             changed.append(await db_call(edit_server))
-        return await real(row, **facts)
+        return await real(*claim)
 
     monkeypatch.setattr(recorder, "claim", late)
     outcome = await here.engine.approvals.run(first.ticket)
     assert (outcome.state, here.sent()) == (State.VOID, [])
+
+
+async def test_an_edited_call_that_a_rule_has_come_to_deny_is_not_run(
+    site: Make, asking: Server, bob: User, settings: Any
+):
+    """The new rule does not touch what was asked for, only what the approver made of it."""
+    here: Site = await site()
+    first = await pending(here, settings)
+    await vote(bob, arguments={"n": 51})
+    await db_call(lambda: PolicyRule(name="few", outcome="deny", condition="args.n > 50").save())
+    outcome = await here.engine.approvals.run(first.ticket)
+    assert (outcome.state, outcome.error_code) == (State.VOID, "VOID")
+    assert "a rule denies the call now" in outcome.message
+    assert here.sent() == []
+
+
+async def test_an_edit_into_what_a_rule_denies_is_refused_at_once(site: Make, asking: Server, bob: User, settings: Any):
+    await db_call(lambda: PolicyRule(name="few", outcome="deny", condition="args.n > 50").save())
+    here: Site = await site()
+    await pending(here, settings)
+    with pytest.raises(Denied, match="A rule denies the call with these arguments"):
+        await vote(bob, arguments={"n": 51})
+    request, _ = await only()
+    assert (request.edited, request.call.state) == ("", State.PENDING)
+    await vote(bob, approve=False)
+
+
+@pytest.mark.parametrize("field", ["endpoint_slug", "agent_slug"])
+async def test_a_record_that_says_other_than_what_was_approved_is_not_run(
+    site: Make, asking: Server, bob: User, settings: Any, field: str
+):
+    """Somebody writes another endpoint or agent into the row, which may call the tool just as well."""
+    await db_call(twins)
+    here: Site = await site()
+    first = await pending(here, settings)
+    await vote(bob)
+    before = await db_call(lambda: Invocation.objects.values_list(field, flat=True).get())
+    await db_call(lambda: Invocation.objects.update(**{field: "other"}))
+    outcome = await here.engine.approvals.run(first.ticket)
+    assert (outcome.state, outcome.error_code) == (State.VOID, "VOID")
+    assert "the record is not what was approved" in outcome.message
+    assert here.sent() == []
+    await db_call(lambda: Invocation.objects.update(**{field: before}))  # let the record be true again
+
+
+def twins() -> None:
+    """An agent and an endpoint "other", which may do what "ann" and "default" may."""
+    agents.save_endpoint(endpoint=Endpoint(slug="other"), actor=ACTOR)
+    other = agents.save_agent(agent=Agent(slug="other"), actor=ACTOR)
+    grants.grant(agent=other, server=Server.objects.get(slug="echo"), actor=ACTOR)
 
 
 # -- edits and permits -------------------------------------------------------------------------------
@@ -140,7 +194,7 @@ async def test_votes_on_other_arguments_do_not_count(site: Make, asking: Server,
     here: Site = await site()
     call = calling(here)
     await held()
-    shown = approvals.arguments_hash((await held())[0])
+    shown = requests.arguments_hash((await held())[0])
     await vote(bob, seen=shown)
     await vote(eve, arguments={"n": 5}, seen=shown)
     assert (await only())[0].call.state == State.PENDING
@@ -168,7 +222,7 @@ async def test_a_permit_lets_such_calls_run_and_no_others(site: Make, asking: Se
     await pending(here, settings, {"n": 1, "note": "d"})  # used up
     await pending(here, settings, {"n": 2})  # never covered
     for request in await held(2):
-        await db_call(approvals.vote, request_id=request.pk, user=bob, approve=False, via="web")
+        await db_call(votes.vote, request_id=request.pk, user=bob, approve=False, via="web")
 
 
 async def test_who_comes_back_for_an_approved_call_gets_that_though_a_permit_was_given_with_it(

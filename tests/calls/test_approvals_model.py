@@ -2,12 +2,16 @@
 
 The model knows nothing of databases: a few dictionaries and the rules of the game. The real side is an
 engine on a database, with a server that only keeps a journal.
+
+By hand, with as many examples as wanted: ``EXAMPLES=500 pytest -o timeout=0 tests/calls/test_approvals_model.py``. The
+suite needs few and always the same, since each single happening has a test of its own, for every way of waiting (``tests/fault``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -34,15 +38,21 @@ from mcpregistry.domain.errors import Conflict, Denied
 from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.downstream.runtime import LoopThread
 from mcpregistry.models import Agent, Invocation, PolicyRule, Server
-from mcpregistry.services import access, approvals, holding, invariants, servers
-from mcpregistry.services.holding import Ticket
-from mcpregistry.services.roles import install_roles
+from mcpregistry.services.access import agents, grants
+from mcpregistry.services.access.roles import install_roles
+from mcpregistry.services.approvals import held_calls
+from mcpregistry.services.approvals.held_calls import Ticket
+from mcpregistry.services.approvals.refusals import RefusedBefore
+from mcpregistry.services.approvals.votes import AlreadyDecided, vote
+from mcpregistry.services.servers import lifecycle
+from mcpregistry.services.upkeep.invariants import calls
 from tests.calls.conftest import ACTOR, add_server, tool
 
 PEOPLE = ("bob", "eve", "dan")
 VALUES = ({"n": 0}, {"n": 1})
 EDITS = (None, None, None, {"n": 1}, {"n": 9})
 COUNT = iter(range(10**6))
+EXAMPLES = int(os.environ.get("EXAMPLES", "15"))
 
 
 def text(arguments: dict[str, int]) -> str:
@@ -92,13 +102,16 @@ class Machine(RuleBasedStateMachine):
     site: Site
     held = Bundle("held")
 
-    @initialize(target=held, quorum=st.sampled_from((1, 1, 2)))
-    def begin(self, quorum: int) -> Any:
+    @initialize(target=held, quorum=st.sampled_from((1, 1, 2)), holds=st.sampled_from((0, 300)))
+    def begin(self, quorum: int, holds: int) -> Any:
         """Every example has its own agent, people and rule; the site is the same."""
         self.name = f"a{next(COUNT)}"
-        agent = access.save_agent(agent=Agent(slug=self.name), actor=ACTOR)
-        access.grant(agent=agent, server=self.site.server, actor=ACTOR)
-        self.rule = PolicyRule.objects.create(name=self.name, agent=agent, outcome="ask", quorum=quorum)
+        agent = agents.save_agent(agent=Agent(slug=self.name), actor=ACTOR)
+        grants.grant(agent=agent, server=self.site.server, actor=ACTOR)
+        self.rule = PolicyRule.objects.create(
+            name=self.name, agent=agent, outcome="ask", quorum=quorum, refusal_seconds=holds
+        )
+        self.refusals_hold = bool(holds)
         self.people = {each: User.objects.create_user(f"{each}-{self.name}") for each in PEOPLE}
         for user in self.people.values():
             user.groups.add(Group.objects.get(name="approver"))
@@ -118,8 +131,14 @@ class Machine(RuleBasedStateMachine):
         self.site.engine.live.refresh()
         request = CallRequest(self.site.engine.catalogue("default", self.name), "echo__echo", arguments, "http")
         call = self.site.engine.pipeline.judge(request).call
-        ticket = self.site.loop.run(self.site.engine.approvals.ask(call, "hold"))
-        same = [each for each in self.calls if each.joinable and each.asked == text(arguments) and self._stands(each)]
+        alike = [each for each in self.calls if each.asked == text(arguments)]
+        same = [each for each in alike if each.joinable and self._stands(each)]
+        asking = self.site.engine.approvals.ask(call, "hold")
+        if not same and self.refusals_hold and any(each.state is State.REJECTED for each in alike):
+            with pytest.raises(RefusedBefore):
+                self.site.loop.run(asking)
+            return multiple()
+        ticket = self.site.loop.run(asking)
         assert ticket.joined == bool(same)
         if same:
             assert ticket.id == same[0].ticket.id
@@ -147,14 +166,14 @@ class Machine(RuleBasedStateMachine):
 
     @rule(call=held)
     def cancel(self, call: Modelled) -> None:
-        after = holding.cancel(request_id=call.ticket.id, reason="Enough", actor=ACTOR)
+        after = held_calls.cancel(request_id=call.ticket.id, reason="Enough", actor=ACTOR)
         if call.state in (State.PENDING, State.READY):
             call.state = State.CANCELLED
         assert after is call.state
 
     @rule(call=held)
     def time_passes(self, call: Modelled) -> None:
-        holding.expire(request_id=call.ticket.id, now=datetime.now(UTC) + timedelta(hours=1))
+        held_calls.expire(request_id=call.ticket.id, now=datetime.now(UTC) + timedelta(hours=1))
         if call.state in (State.PENDING, State.READY):
             call.state = State.EXPIRED
 
@@ -168,7 +187,7 @@ class Machine(RuleBasedStateMachine):
     def edit_the_server(self) -> None:
         server = Server.objects.get(pk=self.site.server.pk)
         server.request_timeout += 1
-        servers.save_server(server=server, actor=ACTOR)
+        lifecycle.save_server(server=server, actor=ACTOR)
 
     @rule()
     def edit_the_rule(self) -> None:
@@ -209,15 +228,15 @@ class Machine(RuleBasedStateMachine):
     def the_records_are_as_the_model_says(self) -> None:
         if not hasattr(self, "calls"):
             return
-        states = holding.states([each.ticket.call_id for each in self.calls])
+        states = held_calls.states([each.ticket.call_id for each in self.calls])
         assert states == {each.ticket.call_id: each.state for each in self.calls}
         assert self.site.journal == self.ran
 
     def teardown(self) -> None:
-        found = invariants.check(timezone.now())
+        found = calls.check(timezone.now())
         assert [f"{each.rule} {each.examples}" for each in found if each.violations] == []
         for each in getattr(self, "calls", []):
-            holding.cancel(request_id=each.ticket.id, reason="The example is over", actor=ACTOR)
+            held_calls.cancel(request_id=each.ticket.id, reason="The example is over", actor=ACTOR)
         if hasattr(self, "rule"):
             self.rule.delete()
 
@@ -243,16 +262,16 @@ class Machine(RuleBasedStateMachine):
 
     def _refusal(self, call: Modelled, who: str) -> type[Exception] | None:
         if call.state is not State.PENDING:
-            return approvals.AlreadyDecided
+            return AlreadyDecided
         return None if self.people[who].is_active else Denied
 
     def _vote(self, expected: type[Exception] | None, call: Modelled, who: str, **facts: Any) -> bool:
         user = User.objects.get(pk=self.people[who].pk)
         if expected is None:
-            approvals.vote(request_id=call.ticket.id, user=user, via="web", **facts)
+            vote(request_id=call.ticket.id, user=user, via="web", **facts)
             return True
         with pytest.raises(expected):
-            approvals.vote(request_id=call.ticket.id, user=user, via="web", **facts)
+            vote(request_id=call.ticket.id, user=user, via="web", **facts)
         return False
 
 
@@ -263,7 +282,11 @@ def test_held_calls_follow_the_model():
         run_state_machine_as_test(
             Machine,
             settings=settings(
-                max_examples=25, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+                max_examples=EXAMPLES,
+                stateful_step_count=40,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+                derandomize="EXAMPLES" not in os.environ,
             ),
         )
     finally:

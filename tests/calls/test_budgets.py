@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mcpregistry.calls.budgets import RateLimited, Rates
-from mcpregistry.domain.snapshot import AgentSpec
+from mcpregistry.calls.rates import RateLimited, Rates
+from mcpregistry.domain.specs import AgentSpec
 
 
 def agent(limit: int | None, slug: str = "ann") -> AgentSpec:

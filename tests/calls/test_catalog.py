@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from mcpregistry.calls.catalog import PAGE, Catalogue, Catalogues, DownstreamTools
-from mcpregistry.domain.snapshot import AgentSpec, EndpointSpec, GrantSpec, ServerSpec, Snapshot, ToolSpec
+from mcpregistry.domain.snapshot import Snapshot
+from mcpregistry.domain.specs import AgentSpec, EndpointSpec, GrantSpec, ServerSpec, ToolSpec
 
 SERVER = ServerSpec(1, "git", "Git", 1, "stdio", "lazy", 30.0, 1024, True)
 AGENT = AgentSpec(1, "ann", frozenset({"mcp_integration"}), None, (GrantSpec(1, None, {}, None),))
@@ -39,14 +41,22 @@ def test_names_are_found_whole_in_either_form_and_listed_in_order():
     found = catalogue(tools("push", "diff", "a__b"))
     assert list(found.entries) == ["git__a__b", "git__diff", "git__push"]
     assert found.find("git__push") is found.find("git::push") is not None
-    assert [found.find(name) for name in ("push", "git__pus", "git", "", "git__a", "git::a")] == [None] * 6
+    assert [found.find(name) for name in ("git__pus", "git", "", "git__a", "git::a")] == [None] * 5
 
 
 def test_what_hosts_see_is_the_approved_definition_under_its_exposed_name():
     listing = catalogue(tools("push", inputSchema={"type": "object", "x": 1})).entries["git__push"].listing
     assert listing == {"name": "git__push", "description": "Does push.", "inputSchema": {"type": "object", "x": 1}}
-    bracket = replace(ENDPOINT, description_style="bracket")
-    assert catalogue(tools("push"), endpoint=bracket).entries["git__push"].listing["description"] == "[git] Does push."
+
+
+@pytest.mark.parametrize(
+    ("style", "description"),
+    [("none", "Does push."), ("bracket", "[git] Does push."), ("mcp_bracket", "[MCP:git] Does push.")],
+)
+def test_a_list_says_whose_a_tool_is_where_the_endpoint_asks(style: str, description: str):
+    found = catalogue(tools("push"), endpoint=replace(ENDPOINT, description_style=style))
+    (listed,) = json.loads(found.page_bytes(None, legacy=False, extra={}))["tools"]
+    assert (listed["name"], listed["description"]) == ("git__push", description)
 
 
 def test_an_unavailable_server_is_hidden_only_where_asked():
@@ -72,12 +82,46 @@ def test_pages_hold_every_tool_once(count: int, legacy: bool):
 
 @pytest.mark.attack
 @pytest.mark.parametrize(
-    "cursor", ["x", "0", ".", "{v}.", "{v}.-1", "{v}.٣", "{v}.1e3", "other.500", "{v}.500x", "{v}.5.5"]
+    "cursor",
+    [
+        "x",
+        "0",
+        ".",
+        "{v}.",
+        "{v}.-1",
+        "{v}.٣",
+        "{v}.1e3",
+        "other.500",
+        "{v}.500x",
+        "{v}.5.5",
+        "{v}.500",
+        "{v}.0",
+        "{v}." + "9" * 5000,
+    ],
 )
 def test_a_cursor_of_another_list_is_refused(cursor: str):
     found = catalogue(tools("push"))
     with pytest.raises(ValueError, match="changed"):
         found.page(cursor.format(v=found.version), legacy=False)
+
+
+@pytest.mark.attack
+def test_only_our_own_cursors_make_pages_so_nobody_fills_the_memory_with_them():
+    found = catalogue(tools(*(f"t{n:05}" for n in range(2 * PAGE + 7))))
+    for start in range(3 * PAGE):
+        with suppress(ValueError):
+            found.page_bytes(f"{found.version}.{start}", legacy=False, extra={})
+    assert sorted(start for _, start in found._pages) == [PAGE, 2 * PAGE]
+
+
+def test_a_tool_is_found_by_each_of_its_spellings_and_by_nothing_in_between():
+    found = catalogue(tools("push", "mcp_approval_status"), endpoint=replace(ENDPOINT, naming_style="single"))
+    (entry,) = [each for each in found.entries.values() if each.offer.tool.name == "push"]
+    assert entry.name == "git_push"
+    for name in ("git_push", "git__push", "git::push", "push"):
+        assert found.find(name) is entry
+    for name in ("git:push", "git/push", "git___push", "us", "", "GIT__push", "mcp_approval_status"):
+        assert found.find(name) is None
 
 
 def test_the_version_changes_with_what_hosts_see_and_with_nothing_else():

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.calls.recorder import NotClaimed, Recorder
+from mcpregistry.calls.recording.recorder import NotClaimed, Recorder
 from mcpregistry.db import db_call
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import ApprovalRequest, AuditEntry, Configuration, Invocation
-from mcpregistry.services import chains
+from mcpregistry.services.records import chains
+from mcpregistry.services.records.audit import Fact
 
 MINUTE = timedelta(minutes=1)
 
@@ -26,6 +27,9 @@ async def recorder(live_db: None) -> AsyncIterator[Recorder]:
     yield made
     await asyncio.get_running_loop().run_in_executor(None, made.close)
     assert await db_call(lambda: list(chains.verify())) == []
+
+
+SENT = Fact("call.dispatched", "ann", "call:1", {"binding": "b"})
 
 
 def ready(number: int, **changes: Any) -> dict[str, Any]:
@@ -54,7 +58,7 @@ def dispatched() -> int:
 
 async def test_a_claim_moves_the_call_and_raises_its_fence(recorder: Recorder):
     row = await db_call(ready, 1)
-    assert await recorder.claim(row, facts={"binding": "b"}) == 1
+    assert await recorder.claim(row, SENT) == 1
     call = await db_call(row_of, 1)
     assert (call.state, call.fence, call.dispatched_at) == (State.DISPATCHED, 1, row["dispatched_at"])
     assert await db_call(dispatched) == 1
@@ -73,37 +77,37 @@ LOST: dict[str, dict[str, Any]] = {
 async def test_a_claim_on_what_is_no_longer_so_is_lost_without_a_trace(recorder: Recorder, why: str):
     row = await db_call(lambda: ready(1, **LOST[why]))
     with pytest.raises(NotClaimed):
-        await recorder.claim(row, facts={})
+        await recorder.claim(row, SENT)
     call = await db_call(row_of, 1)
     assert (call.state, call.fence, await db_call(dispatched)) == (State.READY, 0, 0)
 
 
 async def test_of_many_claims_in_one_commit_each_call_is_won_once(recorder: Recorder):
     rows = await db_call(lambda: [ready(number) for number in range(1, 6)])
-    tried = await asyncio.gather(*(recorder.claim(row, facts={}) for row in rows * 4), return_exceptions=True)
+    tried = await asyncio.gather(*(recorder.claim(row, SENT) for row in rows * 4), return_exceptions=True)
     assert [each for each in tried if not isinstance(each, NotClaimed)] == [1] * 5
     assert await db_call(dispatched) == 5
 
 
 async def test_a_lost_claim_does_not_disturb_what_is_written_with_it(recorder: Recorder):
     good, bad = await db_call(lambda: (ready(1), ready(2, binding="c")))
-    tried = await asyncio.gather(recorder.claim(bad, facts={}), recorder.claim(good, facts={}), return_exceptions=True)
+    tried = await asyncio.gather(recorder.claim(bad, SENT), recorder.claim(good, SENT), return_exceptions=True)
     assert isinstance(tried[0], NotClaimed)
     assert tried[1] == 1
 
 
 async def test_whoever_sees_the_end_finds_the_whole_result(recorder: Recorder):
     row = await db_call(ready, 1)
-    fence = await recorder.claim(row, facts={})
+    fence = await recorder.claim(row, SENT)
     result = {"content": [{"type": "text", "text": "x" * 100_000}]}
     now = datetime.now(UTC)
     end = {
-        "id": row["id"], "agent_slug": "ann", "state": State.SUCCEEDED.value, "result": result, "keep": True,
-        "fence": fence, "finished_at": now, "duration_ms": 1.0,
+        "id": row["id"], "before": "dispatched", "fence": fence, "keep": True, "state": State.SUCCEEDED.value,
+        "reason": "", "error_code": "", "result": result, "finished_at": now, "duration_ms": 1.0,
     }  # fmt: skip
-    await recorder.end(end | {"fence": fence + 1}, kind="call.late", facts={})
+    await recorder.end(end | {"fence": fence + 1}, SENT._replace(kind="call.late"))
     assert (await db_call(ApprovalRequest.objects.get)).result == ""  # an end of somebody who is not in charge
-    await recorder.end(end, kind="call.succeeded", facts={})
+    await recorder.end(end, SENT._replace(kind="call.succeeded"))
     call = await db_call(row_of, 1)
     assert (call.state, len(call.result) < 100_000) == (State.SUCCEEDED, True)
     assert json.loads((await db_call(ApprovalRequest.objects.get)).result) == result

@@ -9,7 +9,7 @@ import pytest
 
 from mcpregistry.db import db_call
 from mcpregistry.models import Invocation, Server, Tool
-from mcpregistry.services import definitions
+from mcpregistry.services.definitions import decisions, observe
 from tests.calls.conftest import ACTOR, add_server, tool
 
 pytestmark = [pytest.mark.attack, pytest.mark.asyncio]
@@ -54,17 +54,17 @@ async def test_other_instructions_alone_stop_the_tools(site, journal):
 
 def _observe_with_instructions() -> None:
     server = Server.objects.get()
-    definitions.observe(server=server, listed=[tool("echo")], instructions="Be kind.")
-    definitions.approve_waiting(server=server, actor=ACTOR)
+    observe.observe(server=server, listed=[tool("echo")], instructions="Be kind.")
+    decisions.approve_waiting(server=server, actor=ACTOR)
 
 
 async def test_a_server_that_goes_back_to_the_approved_text_serves_again(site, journal):
     await db_call(lambda: add_server("echo", tool("echo"), env={"FAKE_JOURNAL": str(journal)}))
     here = await site()
     server = await db_call(Server.objects.get)
-    await db_call(lambda: definitions.observe(server=server, listed=[tool("echo", description="worse")]))
+    await db_call(lambda: observe.observe(server=server, listed=[tool("echo", description="worse")]))
     await wait_for(lambda: not here.engine.live.current.tools)
     assert (await here.call("echo__echo")).error_code == "NOT_FOUND"
-    await db_call(lambda: definitions.observe(server=server, listed=[tool("echo")]))
+    await db_call(lambda: observe.observe(server=server, listed=[tool("echo")]))
     await wait_for(lambda: bool(here.engine.live.current.tools))
     assert (await here.call("echo__echo")).state == "succeeded"

@@ -6,14 +6,14 @@ import asyncio
 from typing import Any
 
 from mcpregistry.db import db_call
-from mcpregistry.domain.policy import Question
+from mcpregistry.domain.policy.decision import Question
 from mcpregistry.models import AuditEntry, Configuration, PolicyRule, Tool
-from mcpregistry.services import policy
+from mcpregistry.services.policy.rules import CONDITION_FAILED, auto_approve, failures, save_rule
 from tests.calls.conftest import ACTOR, Site, add_server, tool
 
 
 def save(**fields: Any) -> PolicyRule:
-    return policy.save_rule(rule=PolicyRule(**fields), actor=ACTOR)
+    return save_rule(rule=PolicyRule(**fields), actor=ACTOR)
 
 
 async def counts(here: Site, rules: int) -> None:
@@ -53,14 +53,14 @@ async def test_a_condition_without_an_answer_asks_and_raises_one_alarm(site: Any
         assert decision.failed
 
     def alarms() -> list[str]:
-        return list(AuditEntry.objects.filter(kind=policy.CONDITION_FAILED).values_list("body", flat=True))
+        return list(AuditEntry.objects.filter(kind=CONDITION_FAILED).values_list("body", flat=True))
 
     async with asyncio.timeout(15):
         while not (found := await db_call(alarms)):
             await asyncio.sleep(0.02)
     assert len(found) == 1
     assert "hunter2" not in found[0]
-    assert await db_call(lambda: policy.failures(rule).count()) == 1
+    assert await db_call(lambda: failures(rule).count()) == 1
 
 
 async def test_without_a_rule_a_call_is_asked_about(site: Any, journal: Any):
@@ -74,6 +74,6 @@ async def test_without_a_rule_a_call_is_asked_about(site: Any, journal: Any):
         Question(catalogue.agent, catalogue.endpoint, entry.offer.server, entry.offer.tool, {})
     )
     assert (decision.outcome, decision.reason) == ("ask", "no rule fits")
-    await db_call(lambda: policy.auto_approve(tool=Tool.objects.get(), actor=ACTOR))
+    await db_call(lambda: auto_approve(tool=Tool.objects.get(), actor=ACTOR))
     await counts(here, 1)
     assert (await here.call("echo__echo", {})).state == "succeeded"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from mcpregistry.db import db_call
-from mcpregistry.services.health import request_reconnect
+from mcpregistry.services.servers.checks import request_reconnect
 from tests.calls.conftest import ACTOR, add_server, tool
 
 

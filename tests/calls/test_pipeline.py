@@ -14,15 +14,20 @@ import pytest
 from django.db import OperationalError, connection
 from django.utils import timezone
 
-from mcpregistry.calls import ledger
+from mcpregistry.api.answers import failure
 from mcpregistry.calls.call import CallOutcome
+from mcpregistry.calls.recording import ledger, recorder
 from mcpregistry.db import db_call
+from mcpregistry.domain.calls.ends import LOOK_FIRST, NOT_SENT, RECORD_LATE
 from mcpregistry.domain.errors import Busy, DownstreamError, NotFound
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.domain.policy import Decision, Outcome
+from mcpregistry.domain.policy.decision import Decision, Outcome
+from mcpregistry.gateway.answers import RECORD_KEY, tool_result
 from mcpregistry.models import Agent, Grant, Invocation, Server, Tool
-from mcpregistry.services import access, definitions, servers
-from mcpregistry.services.reaping import reap_calls
+from mcpregistry.services.access import grants
+from mcpregistry.services.definitions import decisions
+from mcpregistry.services.servers import lifecycle
+from mcpregistry.services.upkeep.reaping import reap_calls
 from tests.calls.conftest import ACTOR, Site, add_server, only_call, told, tool
 
 Make = Callable[..., Any]
@@ -151,7 +156,7 @@ async def test_arguments_beside_the_pins_are_denied_and_those_within_run(site: M
     def pin() -> None:
         Grant.objects.all().delete()
         grant = Grant(agent=Agent.objects.get(), tool=Tool.objects.get(name="echo"), argument_pins={"repo": "docs"})
-        access.save_grant(grant=grant, actor=ACTOR)
+        grants.save_grant(grant=grant, actor=ACTOR)
 
     await db_call(pin)
     here = await site()
@@ -270,7 +275,7 @@ async def test_a_fault_of_our_own_refuses_the_call_and_tells_no_secret(
     def broken(*_: Any) -> None:
         raise ZeroDivisionError("hunter2")
 
-    monkeypatch.setattr("mcpregistry.calls.pipeline.check_arguments", broken)
+    monkeypatch.setattr("mcpregistry.calls.stages.check_arguments", broken)
     outcome = await refused(await site(), "echo__echo", {}, "DENIED")
     assert "hunter2" not in outcome.message + outcome.remedy
 
@@ -286,6 +291,24 @@ async def test_calls_beyond_the_rate_are_refused_with_the_time_to_wait(site: Mak
     assert outcomes[2].error_code == "RATE_LIMITED"
     assert "seconds" in outcomes[2].remedy
     assert len(here.sent()) == 2
+
+
+async def test_a_flood_of_refusals_fills_no_disk_and_is_counted(site: Make, echo: Server):
+    """A token that leaked may not write a row for each call of a name that does not exist."""
+    await db_call(lambda: Agent.objects.update(calls_per_minute=2))
+    here: Site = await site()
+    outcomes = [await here.call("echo__absent") for _ in range(100)]
+    assert [outcome.error_code for outcome in outcomes] == ["NOT_FOUND"] * 2 + ["RATE_LIMITED"] * 98
+    ids = await db_call(lambda: set(Invocation.objects.values_list("pk", flat=True)))
+    assert len(ids) == 3
+    assert {outcome.invocation_id for outcome in outcomes} == ids, "whoever was refused finds a record of it"
+    here.engine.pipeline.close()
+    async with asyncio.timeout(10):
+        while await db_call(Invocation.objects.count) < 4:
+            await asyncio.sleep(0.02)
+    last = await db_call(lambda: Invocation.objects.exclude(pk__in=ids).get())
+    assert (last.state, last.error_code) == ("denied", "RATE_LIMITED")
+    assert "97 more calls" in last.reason
 
 
 async def test_an_oversize_answer_is_a_typed_error(site: Make, live_db: None):
@@ -318,7 +341,12 @@ async def test_a_server_that_cannot_start_means_not_sent(site: Make, live_db: No
     here = await site()
     outcome = await here.call("crash__pid")
     assert (outcome.state, outcome.error_code) == (State.NOT_SENT, "CONNECTION_FAILED")
-    assert (await recorded(outcome))[1] == ["call.dispatched", "call.not_sent"]
+    row, kinds = await recorded(outcome)
+    assert kinds == ["call.dispatched", "call.not_sent"]
+    text = tool_result(outcome, legacy=False)["content"][0]["text"]
+    assert text.startswith("NOT SENT (CONNECTION_FAILED): ")
+    for said in (text, failure(outcome), row.reason):
+        assert NOT_SENT in said
 
 
 async def test_a_server_that_dies_in_the_call_leaves_it_unknown_and_the_next_call_works(
@@ -330,9 +358,30 @@ async def test_a_server_that_dies_in_the_call_leaves_it_unknown_and_the_next_cal
     outcome = await here.call("crash__crash")
     assert (outcome.state, outcome.error_code) == (State.UNKNOWN, "CONNECTION_FAILED")
     assert [sent["name"] for sent in here.sent()] == ["pid", "crash"]
+    told_so = tool_result(outcome, legacy=False)
+    for said in (
+        told_so["content"][0]["text"],
+        told_so["structuredContent"]["remedy"],
+        failure(outcome),
+        (await db_call(lambda: Invocation.objects.get(pk=outcome.invocation_id))).reason,
+    ):
+        assert LOOK_FIRST in said, "a model repeats what it does not know to be unknown"
+    assert told_so["content"][0]["text"].startswith("OUTCOME UNKNOWN (CONNECTION_FAILED): ")
     async with asyncio.timeout(15):
         while (await here.call("crash__pid")).state != State.SUCCEEDED:
             await asyncio.sleep(0.05)
+
+
+async def test_of_a_tool_that_is_confirmed_to_only_read_an_unknown_call_may_be_repeated(site: Make, live_db: None):
+    def prepare() -> None:
+        add_server("crash", tool("crash"))
+        Tool.objects.filter(name="crash").update(read_only=True)
+
+    await db_call(prepare)
+    outcome = await (await site()).call("crash__crash")
+    assert outcome.state == State.UNKNOWN
+    assert "only reads" in outcome.remedy
+    assert "Do not repeat" not in outcome.remedy
 
 
 @pytest.mark.parametrize(("idempotent", "times"), [(False, 1), (True, 2)])
@@ -419,13 +468,13 @@ async def test_a_stopping_engine_refuses_new_calls_and_lets_running_ones_end(sit
 
 
 async def test_a_call_that_outlasts_the_drain_is_unknown_and_its_caller_hears_of_it(
-    site: Make, live_db: None, journal: Path, monkeypatch: pytest.MonkeyPatch
+    site: Make, live_db: None, journal: Path
 ):
-    monkeypatch.setattr("mcpregistry.calls.engine.DRAIN_SECONDS", 0.1)
     await db_call(lambda: add_server("slow", tool("count"), **journal_env(journal)))
     here: Site = await site()
     running = asyncio.create_task(here.call("slow__count", {"steps": 1000, "pause": 0.1}))
     await here.until_sent()
+    here.engine.begin_stop(0.1)
     await here.engine.stop()
     with pytest.raises(DownstreamError, match="stopped") as caught:
         await running
@@ -487,15 +536,19 @@ async def test_an_expired_grant_disappears_from_the_list_in_time(site: Make, ech
 
 
 class Outage:
-    """Commits fail while ``on``; ``after`` lets so many through first."""
+    """Commits fail while ``on``; ``after`` lets so many through first. ``written``: they say so after writing."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.on, self.after = False, 0
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, written: bool = False) -> None:
+        self.on, self.after, self.tries = False, 0, 0
+        self._written = written
         self._real = ledger.BACKENDS[connection.vendor]
         monkeypatch.setitem(ledger.BACKENDS, connection.vendor, self._commit)
 
     def _commit(self, work: ledger.Work, *claims: Any) -> None:
         if self.on and self.after <= 0:
+            self.tries += 1
+            if self._written and work:
+                self._real(work, *claims)
             raise OperationalError("no space left on device: hunter2")
         self.after -= 1
         self._real(work, *claims)
@@ -520,21 +573,66 @@ async def test_what_cannot_be_recorded_is_not_sent_and_when_it_can_it_is(
 
 
 @pytest.mark.fault
-async def test_an_answer_whose_end_cannot_be_recorded_is_given_and_the_record_becomes_unknown(
-    site: Make, echo: Server, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("written", [False, True], ids=["nothing was written", "it was written after all"])
+async def test_an_end_that_cannot_be_recorded_is_told_to_be_late_and_recorded_once_as_soon_as_it_can_be(
+    site: Make, echo: Server, monkeypatch: pytest.MonkeyPatch, written: bool
 ):
     here: Site = await site()
     await here.call("echo__echo", {"n": 1})
-    outage = Outage(monkeypatch)
+    outage = Outage(monkeypatch, written=written)
     outage.on, outage.after = True, 1  # the intent passes, the end does not
     outcome = await here.call("echo__echo", {"n": 2})
-    assert (outcome.state, bool(outcome.result)) == (State.SUCCEEDED, True)
+    assert (outcome.state, bool(outcome.result), outcome.late) == (State.SUCCEEDED, True, True)
+    assert tool_result(outcome, legacy=False)["_meta"][RECORD_KEY] == RECORD_LATE
     outage.on = False
-    row = await db_call(lambda: Invocation.objects.get(id=outcome.invocation_id))
+
+    def read() -> Invocation:
+        return Invocation.objects.get(id=outcome.invocation_id)
+
+    async with asyncio.timeout(15):
+        while (row := await db_call(read)).state != "succeeded" or here.engine.recorder.late:
+            await asyncio.sleep(0.02)
+    assert (row.result_bytes > 0, row.lease_until) == (True, None)
+    assert await db_call(told, row.id) == ["call.dispatched", "call.succeeded"]
+    assert len(here.sent()) == 2
+
+
+@pytest.mark.fault
+async def test_an_end_that_is_late_when_the_process_ends_is_tried_for_a_while(
+    site: Make, echo: Server, monkeypatch: pytest.MonkeyPatch
+):
+    here: Site = await site()
+    outage = Outage(monkeypatch)
+    outage.on, outage.after = True, 1
+    outcome = await here.call("echo__echo", {"n": 2})
+    assert outcome.late
+    closing = asyncio.get_running_loop().run_in_executor(None, here.engine.recorder.close)
+    failed = outage.tries
+    async with asyncio.timeout(15):
+        while outage.tries == failed:
+            await asyncio.sleep(0.01)
+    outage.on = False
+    await closing
+    assert (await recorded())[0].state == "succeeded"
+
+
+@pytest.mark.fault
+async def test_a_process_that_cannot_write_its_last_ends_stops_all_the_same_and_the_reaper_does_not_guess_why(
+    site: Make, echo: Server, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(recorder, "FLUSH_SECONDS", 0.3)
+    here: Site = await site()
+    outage = Outage(monkeypatch)
+    outage.on, outage.after = True, 1
+    assert (await here.call("echo__echo", {"n": 2})).late
+    await asyncio.wait_for(asyncio.get_running_loop().run_in_executor(None, here.engine.recorder.close), 15)
+    outage.on = False
+    row, _ = await recorded()
     assert row.state == "dispatched"
     assert await db_call(reap_calls, row.lease_until + timedelta(seconds=1)) == 1
-    assert (await db_call(lambda: Invocation.objects.get(id=outcome.invocation_id))).state == "unknown"
-    assert len(here.sent()) == 2
+    row, _ = await recorded()
+    assert row.state == "unknown"
+    assert row.reason == f"No end of this call was recorded in time. {LOOK_FIRST}"
 
 
 # -- changes under way ---------------------------------------------------------------------------------
@@ -572,14 +670,14 @@ async def test_soon_after_a_change_no_call_gets_through_whatever_runs_meanwhile(
 def _withdraw(how: str) -> None:
     tool_row = Tool.objects.get(name="echo")
     if how == "disable":
-        servers.disable_server(server=Server.objects.get(), actor=ACTOR)
+        lifecycle.disable_server(server=Server.objects.get(), actor=ACTOR)
     elif how == "withdraw":
-        access.withdraw_grant(grant=Grant.objects.get(), actor=ACTOR)
+        grants.withdraw_grant(grant=Grant.objects.get(), actor=ACTOR)
     elif how == "reject":
         assert tool_row.pinned is not None
-        definitions.reject(definition=tool_row.pinned, actor=ACTOR)
+        decisions.reject(definition=tool_row.pinned, actor=ACTOR)
     elif how == "switch off":
         tool_row.enabled = False
-        definitions.save_tool(tool=tool_row, actor=ACTOR)
+        decisions.save_tool(tool=tool_row, actor=ACTOR)
     else:
         Agent.objects.update(enabled=False)

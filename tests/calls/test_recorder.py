@@ -6,7 +6,6 @@ import asyncio
 import signal
 import sqlite3
 import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
@@ -17,14 +16,15 @@ import psycopg
 import pytest
 from django.db import connection, connections
 
-from mcpregistry.calls import ledger
-from mcpregistry.calls import recorder as module
-from mcpregistry.calls.recorder import NotRecorded, Recorder
+from mcpregistry.calls.recording import ledger
+from mcpregistry.calls.recording import recorder as module
+from mcpregistry.calls.recording.recorder import NotRecorded, Recorder
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import Busy
 from mcpregistry.models import AuditEntry, Invocation
-from mcpregistry.services import chains
-from tests.externals import ROOT
+from mcpregistry.services.records import audit, chains, sql
+from mcpregistry.services.records.audit import Fact
+from tests import forkserver
 
 Make = Callable[[], Recorder]
 POSTGRES = "postgresql"
@@ -40,16 +40,22 @@ def intent(number: int, **facts: Any) -> dict[str, Any]:
 
 
 def end(number: int, **facts: Any) -> dict[str, Any]:
-    row = intent(number) | {"state": "succeeded", "result": {"content": []}, "finished_at": datetime.now(UTC)}
-    return row | {"duration_ms": 1.0} | facts
+    return {
+        "id": f"{number:032x}", "before": "dispatched", "fence": 0, "keep": False, "state": "succeeded", "reason": "",
+        "error_code": "", "result": {"content": []}, "finished_at": datetime.now(UTC), "duration_ms": 1.0,
+    } | facts  # fmt: skip
+
+
+def fact(number: int, kind: str, **facts: Any) -> Fact:
+    return Fact(kind, "ann", f"call:{number:032x}", facts)
 
 
 async def begin(recorder: Recorder, number: int, **facts: Any) -> None:
-    await recorder.begin(intent(number, **facts), kind="call.dispatched", facts={"n": number})
+    await recorder.begin(intent(number, **facts), fact(number, "call.dispatched", n=number))
 
 
 async def finish(recorder: Recorder, number: int, **facts: Any) -> None:
-    await recorder.end(end(number, **facts), kind="call.succeeded", facts={"n": number})
+    await recorder.end(end(number, **facts), fact(number, "call.succeeded", n=number))
 
 
 @pytest.fixture
@@ -158,12 +164,12 @@ async def test_every_column_that_is_given_is_stored(recorder: Make):
         reason="why", host_name="h", request_id="r",
     )  # fmt: skip
     here = recorder()
-    await here.begin(given, kind="call.dispatched", facts={})
+    await here.begin(given, fact(7, "call.dispatched"))
     row = await db_call(Invocation.objects.get)
     assert {name: getattr(row, name) for name in given} == given
     assert row.writer == here.writer
     last = end(7, reason="done", error_code="X", duration_ms=2.5)
-    await here.end(last, kind="call.succeeded", facts={})
+    await here.end(last, fact(7, "call.succeeded"))
     row = await db_call(Invocation.objects.get)
     assert (row.reason, row.error_code, row.duration_ms, row.lease_until) == ("done", "X", 2.5, None)
     assert row.finished_at == last["finished_at"]
@@ -189,8 +195,8 @@ async def test_an_end_counts_only_for_a_call_that_is_out_and_for_its_own_fence(r
 )
 async def test_no_result_and_no_fact_is_too_odd_to_be_recorded(recorder: Make, value: Any):
     here = recorder()
-    await here.begin(intent(1), kind="call.dispatched", facts={"v": value})
-    await here.end(end(1, result={"v": value}), kind="call.succeeded", facts={"v": value})
+    await here.begin(intent(1), fact(1, "call.dispatched", v=value))
+    await here.end(end(1, result={"v": value}), fact(1, "call.succeeded", v=value))
     assert list(states().values()) == ["succeeded"]
     assert await db_call(verified)
 
@@ -384,7 +390,7 @@ async def test_a_caller_that_leaves_while_its_intent_is_written_can_still_end_it
     caller.cancel()
     with pytest.raises(asyncio.CancelledError):
         await caller
-    here.end_soon(end(1, state="not_sent", result=None), kind="call.not_sent", facts={})
+    here.end_soon(end(1, state="not_sent", result=None), fact(1, "call.not_sent"))
     await begin(here, 2)  # in order: this one is written last
     assert states()[f"{1:032x}"] == "not_sent"
 
@@ -393,7 +399,7 @@ async def test_a_caller_that_leaves_while_its_intent_is_written_can_still_end_it
 
 _CHILD = """
 import asyncio, sys, django; django.setup()
-from mcpregistry.calls.recorder import Recorder
+from mcpregistry.calls.recording.recorder import Recorder
 from tests.calls.test_recorder import begin, finish
 
 async def main(first, count):
@@ -411,9 +417,8 @@ asyncio.run(main(int(sys.argv[1]), int(sys.argv[2])))
 """
 
 
-def child(env: dict[str, str], first: int, count: int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", _CHILD, str(first), str(count)]
-    return subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True)
+def child(env: dict[str, str], first: int, count: int) -> forkserver.Process:
+    return forkserver.popen(["-c", _CHILD, str(first), str(count)], env=env, stdout=subprocess.PIPE)
 
 
 @pytest.mark.fault
@@ -444,12 +449,11 @@ def test_a_process_killed_in_the_middle_leaves_whole_chains_and_everything_it_ac
 
 def test_the_statements_write_every_column_of_the_models():
     assert set(ledger.INSERT_COLUMNS) == {f.column for f in Invocation._meta.local_concrete_fields}
-    assert {*ledger.AUDIT_COLUMNS, "id"} == {f.column for f in AuditEntry._meta.local_concrete_fields}
-    assert set(ledger.FINISH_COLUMNS) <= set(ledger.INSERT_COLUMNS)
+    assert {*audit.Entry._fields, "id"} == {f.column for f in AuditEntry._meta.local_concrete_fields}
 
 
 @pytest.mark.parametrize(
     "at", [datetime(2026, 11, 22, 9, 5, 7, tzinfo=UTC), datetime(2026, 1, 2, 3, 4, 5, 6, UTC), None]
 )
 def test_moments_are_written_as_django_writes_them(db: None, at: datetime | None) -> None:
-    assert ledger.moment(at) == connection.ops.adapt_datetimefield_value(at)
+    assert sql.moment(at) == connection.ops.adapt_datetimefield_value(at)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+from pathlib import Path
 
 import pytest
 
 from mcpregistry.db import db_call
 from mcpregistry.models import AuditEntry, Credential, Invocation, ServerEvent
-from mcpregistry.services.configuration import save_credential
+from mcpregistry.services.access.credentials import save_credential
 from tests.calls.conftest import add_server, tool
 
 pytestmark = [pytest.mark.attack]
@@ -49,9 +51,30 @@ async def test_secrets_are_replaced_before_host_and_record_see_them(live_db, sit
     assert "Answers held secrets of this server" in notes[0]
 
 
+async def test_a_changed_credential_ends_the_connections_that_hold_the_old_one(live_db, site):
+    server = await db_call(leaky)
+    here = await site()
+
+    async def given() -> bytes:
+        await here.call("envdump__env")
+        state = here.engine.pool.states()[server.pk]
+        return Path(f"/proc/{state.pid}/environ").read_bytes()
+
+    assert f"FORGE={SECRET}".encode() in await given()
+    await db_call(lambda: save_credential(credential=Credential.objects.get(), actor="test", value="canary-new-00"))
+    await noticed(here, server.pk, server.revision + 1)
+    assert b"FORGE=canary-new-00" in await given()
+
+
+async def noticed(here, server_id: int, revision: int) -> None:
+    async with asyncio.timeout(15):
+        while here.engine.live.current.servers[server_id].revision != revision:
+            await asyncio.sleep(0.01)
+
+
 async def test_a_server_without_secrets_is_not_looked_through(live_db, site, monkeypatch):
     await db_call(add_server, "envdump", tool("env"), env={"LOG_LEVEL": "very-verbose"})
     here = await site()
-    monkeypatch.setattr("mcpregistry.downstream.blotting.characters", lambda _: pytest.fail("it was looked through"))
+    monkeypatch.setattr("mcpregistry.downstream.pool.redact.characters", lambda _: pytest.fail("it was looked through"))
     outcome = await here.call("envdump__env")
     assert "very-verbose" in outcome.result["content"][0]["text"]

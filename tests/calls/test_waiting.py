@@ -1,4 +1,4 @@
-"""The ladder through a real engine: what is said while a call is held, and when the host is let go."""
+"""The wait strategy through a real engine: what is said while a call is held, and when the host is let go."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from mcpregistry.calls import waiting
+from mcpregistry.calls.approvals import waiting
 from mcpregistry.calls.call import Host, Prompt, Reply
-from mcpregistry.calls.waiting import duration
 from mcpregistry.db import db_call
-from mcpregistry.domain import hosts
-from mcpregistry.domain.hosts import Limits
-from mcpregistry.domain.ladder import MARGIN
+from mcpregistry.domain.calls import hosts
+from mcpregistry.domain.calls.hosts import Limits
 from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.text.durations import two_units
 from mcpregistry.models import ApprovalRequest, Configuration, PolicyRule, Server
-from mcpregistry.services import approvals
+from mcpregistry.services.approvals import votes
 from tests.calls.conftest import Site, add_server, tool
 from tests.calls.test_approvals import Make, held, person, vote
 
@@ -30,7 +29,7 @@ HASTY = Host(name="hasty", transport="http")
 @pytest.fixture(autouse=True)
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """A host that waits so little that it is held for a fifth of a second."""
-    monkeypatch.setitem(hosts.TABLE, "hasty", Limits(MARGIN + 0.2, False, True, "made for tests"))
+    monkeypatch.setitem(hosts.TABLE, "hasty", Limits(0.25, False, True, "made for tests"))
 
 
 @pytest.fixture
@@ -64,7 +63,7 @@ async def test_an_approved_call_that_runs_longer_than_its_host_waits_is_fetched_
     site: Make, asking: Server, bob: User
 ) -> None:
     here: Site = await site()
-    arguments = {"steps": 1, "pause": 2}
+    arguments = {"steps": 1, "pause": 1}
     first = await here.call("slow__count", arguments, host=HASTY)
     assert first.state is State.PENDING
     await vote(bob)
@@ -94,7 +93,7 @@ async def test_progress_is_told_again_and_again_with_the_time_that_is_left(
 
 
 async def test_no_hold_outlives_the_time_to_decide(site: Make, asking: Server) -> None:
-    await db_call(PolicyRule.objects.create, name="brief", outcome="ask", decide_seconds=5)
+    await db_call(PolicyRule.objects.create, name="brief", outcome="ask", decide_seconds=1)
     here: Site = await site()
     ear = Ear()
     host = Host(name="claude-code", transport="http", progress=True)
@@ -148,7 +147,7 @@ async def test_a_decision_made_in_the_moment_in_which_time_is_up_is_told(site: M
     away = here.engine.approvals.away
 
     async def slowly(ticket: Any) -> Any:
-        await db_call(approvals.vote, request_id=ticket.id, user=bob, approve=False, reason="no", via="web")
+        await db_call(votes.vote, request_id=ticket.id, user=bob, approve=False, reason="no", via="web")
         return await away(ticket)
 
     here.engine.approvals.away = slowly
@@ -165,4 +164,4 @@ async def test_a_decision_made_in_the_moment_in_which_time_is_up_is_told(site: M
     ],
 )  # fmt: skip
 def test_durations_in_words(seconds: float, words: str) -> None:
-    assert duration(seconds) == words
+    assert two_units(seconds) == words

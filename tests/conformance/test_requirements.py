@@ -8,7 +8,7 @@ import pytest
 
 from tests.conformance.suite import HERE, Outcome, run
 
-pytestmark = [pytest.mark.e2e, pytest.mark.node, pytest.mark.timeout(360)]
+pytestmark = [pytest.mark.e2e, pytest.mark.node, pytest.mark.timeout(360), pytest.mark.one_database]
 
 BOTH = {
     "dns-rebinding-protection", "json-schema-2020-12", "server-sse-multiple-streams", "tools-call-audio",

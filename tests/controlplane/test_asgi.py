@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import signal
+import time
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connection
 
 from controlplane import asgi, health
+from mcpregistry.calls.recording import readiness
+from mcpregistry.calls.watch.changes import Feed
+from mcpregistry.db import db_call
+from mcpregistry.models import Invocation
 
 
 class Gateway:
@@ -18,6 +27,7 @@ class Gateway:
 
     def __init__(self, broken: bool = False) -> None:
         self.events: list[str] = []
+        self.engine = SimpleNamespace(feed=Feed())
         self._broken = broken
 
     async def startup(self) -> None:
@@ -104,13 +114,15 @@ async def test_the_gateway_lives_as_long_as_the_server_and_gets_its_own_paths_on
     assert gateway.events == ["up", "/mcp/default", "down"]
 
 
-async def test_a_signal_ends_listen_streams_at_once_and_the_handler_goes_with_the_server(site, gateway):
+async def test_a_signal_ends_listen_streams_at_once_and_the_handler_goes_with_the_server(live_db, site, gateway):
     before = signal.getsignal(signal.SIGTERM)
 
     async def stop() -> None:
         signal.raise_signal(signal.SIGTERM)
         await asyncio.sleep(0)
         assert gateway.events == ["up", "stopping"]
+        status, body = await site.get("/readyz")  # answered still, so that nobody sends more
+        assert (status, json.loads(body)["gateway"]) == (503, "stopping")
 
     await site.live(stop)
     assert signal.getsignal(signal.SIGTERM) is before
@@ -155,3 +167,71 @@ async def test_a_dead_database_is_said_without_its_words(live_db, site, monkeypa
     status, body = await site.get("/readyz")
     assert (status, json.loads(body)["database"]) == (503, "unreachable")
     assert b"hunter2" not in body
+
+
+async def test_not_ready_within_two_seconds_while_the_database_does_not_answer(live_db, site, monkeypatch):
+    monkeypatch.setattr(health, "unapplied_migrations", lambda: time.sleep(3) or [])
+    began = time.monotonic()
+    status, body = await site.get("/readyz")
+    assert (status, json.loads(body)["database"]) == (503, "unreachable")
+    assert time.monotonic() - began < 2.0
+
+
+@pytest.mark.one_database
+async def test_not_ready_while_the_disk_is_full(live_db, site, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "")
+
+    async def look() -> None:
+        assert (await site.get("/readyz"))[0] == 200
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "posix_fallocate", full)
+            status, body = await site.get("/readyz")
+        said = json.loads(body)["recording"]
+        assert (status, said) == (503, "the disk of the database cannot be written: No space left on device")
+        assert (await site.get("/readyz"))[0] == 200
+
+    await site.live(look)
+
+
+def test_whether_a_folder_can_be_written_is_really_tried(tmp_path):
+    assert readiness.unwritable(tmp_path) == ""
+    assert readiness.unwritable(Path("/proc")) != ""
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_not_ready_while_a_newer_column_keeps_this_process_from_recording(live_db, site):
+    """As in the middle of a rolling upgrade by a release that forgot the column's default."""
+
+    def change(statement: str) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(f"ALTER TABLE {Invocation._meta.db_table} {statement}")
+
+    async def look() -> None:
+        assert (await site.get("/readyz"))[0] == 200
+        # SQLite itself refuses such a column without a default; its own rebuilding of the table makes one all the same.
+        if connection.vendor == "sqlite":
+            return
+        await db_call(change, "ADD COLUMN newer integer NOT NULL")
+        try:
+            status, body = await site.get("/readyz")
+        finally:
+            await db_call(change, "DROP COLUMN newer")
+        assert status == 503
+        assert "mcpregistry_invocation.newer is newer than this process" in json.loads(body)["recording"]
+        assert (await site.get("/readyz"))[0] == 200
+
+    await site.live(look)
+
+
+async def test_a_process_that_asks_instead_of_hearing_is_ready_and_says_so_a_blind_one_is_not(live_db, site, gateway):
+    states = iter(["ok", "polling", "blind"])
+    gateway.engine = SimpleNamespace(feed=SimpleNamespace())
+
+    async def look() -> None:
+        for state in ("ok", "polling", "blind"):
+            gateway.engine.feed.state = SimpleNamespace(value=next(states))
+            status, body = await site.get("/readyz")
+            assert (status, json.loads(body)["changes"]) == (503 if state == "blind" else 200, state)
+
+    await site.live(look)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from django.db import connection
 
 from controlplane import checks, doctor
+from mcpregistry.calls.watch import sources
 
 
 @pytest.fixture
@@ -63,3 +65,16 @@ def test_the_startup_code_of_setuptools_is_known(tmp_path, monkeypatch):
     (tmp_path / "distutils-precedence.pth").write_text(line)
     monkeypatch.setattr(doctor, "_folders", lambda: [tmp_path])
     assert [finding.ok for finding in doctor._startup_code()] == [True]
+
+
+def test_the_doctor_proves_that_notifications_come_and_that_the_pools_have_room(live_db, settings, monkeypatch):
+    """PostgreSQL only: SQLite needs neither."""
+    settings.DATABASES["default"] = connection.settings_dict
+    if connection.vendor == "sqlite":
+        assert [*doctor._changes(), *doctor._connections()] == []
+        return
+    assert [finding.ok for finding in (*doctor._changes(), *doctor._connections())] == [True, True]
+    monkeypatch.setattr(sources, "delivered", lambda: False)  # as behind PgBouncer in transaction mode
+    (finding,) = doctor._changes()
+    assert not finding.ok
+    assert "session mode" in finding.remedy

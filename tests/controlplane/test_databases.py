@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 from threading import Thread
 
@@ -12,7 +11,7 @@ from django.contrib.auth.models import Group
 from django.db import connection, connections
 
 from controlplane.databases import settings_for
-from tests.externals import ROOT
+from tests import forkserver
 
 
 def test_sqlite_opens_writers_at_once_and_never_waits_for_a_lock_upgrade():
@@ -26,7 +25,15 @@ def test_postgres_gets_a_pool_and_keeps_no_connection_by_age():
     settings = settings_for("postgres://me:pw@%2Frun%2Fpg:5433/site?sslmode=require", Path("/site"))
     assert (settings["HOST"], settings["PORT"], settings["NAME"]) == ("/run/pg", 5433, "site")
     assert settings["CONN_MAX_AGE"] == 0
-    assert settings["OPTIONS"] == {"sslmode": "require", "pool": {"min_size": 1, "max_size": 8}}
+    assert settings["CONN_HEALTH_CHECKS"] is True  # a pooled connection is tried when it is taken
+    assert settings["OPTIONS"]["sslmode"] == "require"
+    assert settings["OPTIONS"]["pool"] == {"min_size": 1, "max_size": 20, "timeout": 3.0, "reconnect_timeout": 2.0}
+    assert settings_for("postgres://me@db/site", Path("/site"), 50)["OPTIONS"]["pool"]["max_size"] == 50
+
+
+def test_what_the_address_says_of_timeouts_goes_first():
+    options = settings_for("postgres://me@db/site?connect_timeout=9", Path("/site"))["OPTIONS"]
+    assert (str(options["connect_timeout"]), options["tcp_user_timeout"]) == ("9", 8_000)
 
 
 @pytest.mark.django_db
@@ -56,5 +63,5 @@ def test_live_rows_are_seen_by_other_threads_and_gone_afterwards(live_db, _round
 def test_live_rows_are_seen_by_a_child_process(site_env):
     Group.objects.create(name="seen")
     code = "import django; django.setup(); from django.contrib.auth.models import Group; print(Group.objects.filter(name='seen').count())"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=site_env, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+    child = forkserver.popen(["-c", code], env=site_env, stdout=subprocess.PIPE)
+    assert (child.communicate(), child.wait()) == (("1\n", None), 0)

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from controlplane.logging import MASK, scrub
+from controlplane.logging import scrub
+from mcpregistry.domain.text.redaction import MASK
 from tests.externals import ROOT
 
 _SECRET = "hunter2-very-secret"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
+from controlplane import requests
 from controlplane.requests import Guarded
+from tests.logs import logged
 
 
 async def _ask(
@@ -84,7 +85,7 @@ async def test_a_sound_request_id_is_kept_and_a_strange_one_replaced():
 
 
 async def test_the_log_holds_one_line_without_query_or_headers():
-    with capture_logs() as logs:
+    with logged(requests) as logs:
         await _ask(_hello, "/a", query=b"token=hunter2", authorization="Bearer hunter2")
     assert [(entry["event"], entry["path"], entry["status"]) for entry in logs] == [("GET", "/a", 200)]
     assert "hunter2" not in str(logs)

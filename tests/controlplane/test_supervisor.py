@@ -75,6 +75,14 @@ def test_a_dead_child_is_started_again_after_growing_pauses(site):
     ]
 
 
+def test_who_had_worked_for_a_while_comes_back_at_once_however_often_it_dies(site):
+    site.supervisor._pauses = Pauses(0.05, 0.2, 0.1)
+    site.python("killed", "import time; time.sleep(0.2); raise SystemExit(3)")
+    site.until(lambda: len(site.lines("up")) == 3)
+    assert set(site.lines("up")) == {"killed ended (exit code 3); starting it again in 0.05 s"}
+    assert Pauses().steady <= 10, "a process that is killed every minute is away for half of it"
+
+
 def test_the_last_words_of_a_dying_child_are_heard_before_its_end_is_told(site):
     site.python("crash", "raise RuntimeError('the reason')")
     site.until(lambda: site.lines("up"))

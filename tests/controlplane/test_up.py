@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import signal
 import socket
@@ -19,6 +20,7 @@ from threading import Thread
 import psutil
 import pytest
 
+from tests.controlplane import stops
 from tests.externals import ROOT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -103,7 +105,7 @@ def _manage(var: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "manage.py", *arguments], cwd=ROOT, env=env, capture_output=True, text=True)
 
 
-def test_a_first_run_from_start_to_sigterm(tmp_path):
+def test_a_first_run_from_start_to_sigterm(tmp_path):  # and a second one, by who has lost the password
     var = tmp_path / "var"
     with running(var) as up:
         url = up.says(r"the site answers at (http://127\.0\.0\.1:\d+)/")[1]
@@ -144,6 +146,13 @@ def test_a_first_run_from_start_to_sigterm(tmp_path):
         assert _gone(family)
     assert password not in "".join(path.read_text(errors="replace") for path in var.rglob("*") if path.is_file())
 
+    with running(var, "--new-password") as up:  # who has lost it gets a new one
+        second = up.says(r"Password, shown this once:  (\S+)")[1]
+        up.process.terminate()
+        up.ended()
+    opens = "from django.contrib.auth import authenticate; print([bool(authenticate(username='admin', password=p)) for p in {}])"
+    assert _manage(var, "shell", "-c", opens.format([password, second])).stdout.strip().endswith("[False, True]")
+
 
 def test_kill_9_leaves_no_process_and_the_next_run_starts_over_it(tmp_path):
     with running(tmp_path / "var", "--workers", "2") as up:
@@ -175,3 +184,8 @@ def test_an_unsafe_site_is_not_started(tmp_path):
     done = _manage(tmp_path / "var", "up", "--port", "0")
     assert done.returncode == 1
     assert "chmod 600" in done.stdout
+
+
+def test_a_first_start_is_stopped_at_any_moment_and_nothing_is_lost():
+    """A few; ``python -m tests.controlplane.stops 200`` makes as many as wanted."""
+    assert stops.rounds(2, seed=random.SystemRandom().randrange(10**6)) == []

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.domain.access import capable, covers, may_call, may_see, next_expiry, pinned
-from mcpregistry.domain.snapshot import AgentSpec, EndpointSpec, GrantSpec, ServerSpec, ToolSpec
+from mcpregistry.domain.policy.access import capable, covers, may_call, may_see, next_expiry, pinned, readings
+from mcpregistry.domain.specs import AgentSpec, EndpointSpec, GrantSpec, ServerSpec, ToolSpec
 
 NOW = 1_000.0
 SERVER = ServerSpec(1, "git", "Git", 1, "stdio", "lazy", 30.0, 1024, True)
@@ -45,11 +45,36 @@ def endpoint(*grants: GrantSpec, lists_only: bool = False) -> EndpointSpec:
         ({"MCP_INTEGRATION"}, False),
         ({"mcp_gi"}, False),
         ({"mcp_git_"}, False),
+        ({"mcp_git::push"}, True),
+        ({"mcp_git::*"}, True),
+        ({"mcp_git::pull"}, False),
+        ({"mcp_time::*"}, False),
         ({"*"}, False),
     ],
 )
 def test_any_layer_of_capability_is_enough_and_none_is_not(capabilities: set[str], allowed: bool):
-    assert capable(agent(capabilities=frozenset(capabilities)), SERVER, TOOL) is allowed
+    meant = {reading for name in capabilities for reading in readings(name, ["git", "time"], ())}
+    assert capable(agent(capabilities=frozenset(meant)), SERVER, TOOL) is allowed
+
+
+@pytest.mark.parametrize(
+    ("capability", "slugs", "approved", "meant"),
+    [
+        ("mcp_git_push", ["git"], [], ["mcp_git::push"]),
+        ("mcp_git_push", ["git_push"], [], ["mcp_git_push::*"]),
+        ("mcp_git_push", ["git", "git_push"], [], ["mcp_git_push::*"]),
+        ("mcp_git_push", ["git", "git_push"], [("git", "push")], ["mcp_git::push", "mcp_git_push::*"]),
+        ("mcp_a_b_c", ["a", "a_b"], [("a_b", "c")], ["mcp_a_b::c"]),
+        ("mcp_a_b_c", ["a", "a_b"], [("a_b", "c"), ("a", "b_c")], ["mcp_a::b_c", "mcp_a_b::c"]),
+        ("mcp_a_b_c", ["a", "a_b"], [], []),
+        ("mcp_git", ["git", "git_push"], [("git", "push")], ["mcp_git::*"]),
+        ("mcp_git::push", ["git", "git_push"], [], ["mcp_git::push"]),
+        ("mcp_integration", ["git"], [], ["mcp_integration"]),
+        ("mcp_nothing", ["git"], [], []),
+    ],
+)
+def test_a_capability_is_read_in_every_way_that_it_can_be(capability, slugs, approved, meant):
+    assert list(readings(capability, slugs, frozenset(approved))) == meant
 
 
 GRANTS = [(), (ON_SERVER,), (ON_TOOL,), (ELSEWHERE,), (ELSEWHERE, ON_TOOL)]

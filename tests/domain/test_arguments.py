@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpregistry.domain.arguments import editable, laid_out, parsed, sha256, typed_in
-from mcpregistry.domain.canonical import canonical
+from mcpregistry.domain.calls.arguments import editable, laid_out, parsed, sha256, typed_in
 from mcpregistry.domain.errors import ArgumentsInvalid
-from mcpregistry.domain.reveal import reveal
+from mcpregistry.domain.text.canonical import canonical
+from mcpregistry.domain.text.display import printable
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 VALUES = st.recursive(
@@ -26,7 +26,9 @@ VALUES = st.recursive(
 def test_an_editor_loses_nothing_and_hides_nothing(arguments):
     text = editable(canonical(arguments))
     assert typed_in(text) == canonical(arguments)
-    assert reveal(text.replace("\n", ""), len(text)).count("⟦") == text.count("⟦") + reveal(text).count(" more marks⟧")
+    assert printable(text.replace("\n", ""), len(text)).count("⟦") == text.count("⟦") + printable(text).count(
+        " more marks⟧"
+    )
 
 
 @given(st.dictionaries(TEXTS, VALUES, max_size=5), st.dictionaries(TEXTS, VALUES, max_size=5))

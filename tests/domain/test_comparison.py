@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from mcpregistry.domain.comparison import MAX_LINES, lines, readable
+from mcpregistry.domain.definitions.comparison import MAX_LINES, lines, readable
 
 
 def test_texts_are_compared_line_by_line() -> None:

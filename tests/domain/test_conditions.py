@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.domain.conditions import (
+from mcpregistry.domain.policy.conditions import (
     LONGEST,
     ConditionFailed,
     ConditionInvalid,
@@ -78,7 +78,7 @@ def test_deep_nesting_is_refused_quickly(source: str):
 def test_long_chains_neither_crash_nor_take_long(source: str):
     """In a process of its own: a stack that overflows in compiled code takes the whole process along."""
     program = (
-        "import sys, threading; from mcpregistry.domain.conditions import *\n"
+        "import sys, threading; from mcpregistry.domain.policy.conditions import *\n"
         "c = compile_condition(sys.argv[1])\n"
         "t = threading.Thread(target=lambda: print(c.holds(context_of({'args': {}}), {}))); t.start(); t.join()"
     )
@@ -179,7 +179,7 @@ def test_a_block_is_false_exactly_when_all_are():
 def test_compiling_loads_no_command_line():
     """The package's own ``__init__`` would load one, half a second of it."""
     program = (
-        "import sys; from mcpregistry.domain.conditions import compile_condition; assert 'cel' not in sys.modules;"
+        "import sys; from mcpregistry.domain.policy.conditions import compile_condition; assert 'cel' not in sys.modules;"
         "compile_condition('true'); assert 'typer' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

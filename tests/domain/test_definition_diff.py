@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpregistry.domain.wording import MAX_WORDS, rewordings, words
+from mcpregistry.domain.definitions.diff import MAX_WORDS, rewordings, words
 
 
 def test_only_the_words_that_changed_are_marked():

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.domain.definitions import (
+from mcpregistry.domain.definitions.definition import (
     LISTED,
     MAX_INSTRUCTIONS,
     VISIBLE,
@@ -28,6 +28,7 @@ TOOL: dict[str, Any] = {
     "outputSchema": {"type": "object"},
     "annotations": {"readOnlyHint": True, "title": "x"},
     "icons": [{"src": "data:x"}],
+    "execution": {"taskSupport": "optional"},
     "_meta": {"v": {"deep": [1, 2]}},
 }
 
@@ -81,7 +82,7 @@ def test_any_change_of_what_a_model_sees_is_another_definition(other: dict[str, 
     [
         reordered(TOOL),
         TOOL | {"vendor": 1},
-        TOOL | {"execution": None},
+        TOOL | {"vendor": None},
         {**{"zzz": 0}, **TOOL},
     ],
     ids=["order", "unknown", "null", "first"],

@@ -5,7 +5,7 @@ import unicodedata
 
 import pytest
 
-from mcpregistry.domain.reveal import reveal
+from mcpregistry.domain.text.display import printable
 
 
 def test_no_character_that_shows_nothing_comes_through() -> None:
@@ -13,7 +13,7 @@ def test_no_character_that_shows_nothing_comes_through() -> None:
     through = [
         code
         for code in range(0x110000)
-        if unicodedata.category(char := chr(code)) in unseen and char not in "\n\t" and char in reveal(char)
+        if unicodedata.category(char := chr(code)) in unseen and char not in "\n\t" and char in printable(char)
     ]
     assert through == []
 
@@ -34,22 +34,22 @@ def test_no_character_that_shows_nothing_comes_through() -> None:
     ],
 )
 def test_hidden_characters_are_named_and_others_stay(text: str, shown: str) -> None:
-    assert reveal(text) == shown
-    assert reveal(text).encode()
+    assert printable(text) == shown
+    assert printable(text).encode()
 
 
 def test_marks_stacked_upon_a_letter_are_counted_instead_of_drawn() -> None:
-    assert reveal("Z" + "\u0301" * 500) == "Z" + "\u0301" * 4 + "⟦496 more marks⟧"
+    assert printable("Z" + "\u0301" * 500) == "Z" + "\u0301" * 4 + "⟦496 more marks⟧"
 
 
 def test_ten_megabytes_are_cut_at_once_and_the_cut_is_told() -> None:
     began = time.process_time()
-    shown = reveal("\u202e" * 10_000_000)
+    shown = printable("\u202e" * 10_000_000)
     assert time.process_time() - began < 2
     assert shown.endswith("… (9,980,000 more characters)")
     assert len(shown) < 200_000
 
 
 def test_a_text_of_exactly_the_limit_is_whole() -> None:
-    assert reveal("x" * 50, 50) == "x" * 50
-    assert reveal("x" * 51, 50) == "x" * 50 + "… (1 more characters)"
+    assert printable("x" * 50, 50) == "x" * 50
+    assert printable("x" * 51, 50) == "x" * 50 + "… (1 more characters)"

@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.launch import check_command, check_env, check_networks, check_pairs, check_url, fill, fill_pairs
+from mcpregistry.domain.servers.launch import (
+    check_command,
+    check_env,
+    check_networks,
+    check_pairs,
+    check_url,
+    fill,
+    fill_pairs,
+)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcpregistry.domain.naming import MAX_NAME, described, exposed_names, long_names
+from mcpregistry.domain.definitions.naming import MAX_NAME, described, exposed_names, long_names
 
 STYLES = ["double", "single", "mcp_single", "mcp_double", "plain"]
 LEGAL = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
@@ -81,7 +81,7 @@ def test_a_suffix_that_was_made_to_collide_becomes_longer(monkeypatch: pytest.Mo
         def hexdigest(self) -> str:
             return self.hex
 
-    monkeypatch.setattr("mcpregistry.domain.naming.hashlib.sha256", Colliding)
+    monkeypatch.setattr("mcpregistry.domain.definitions.naming.hashlib.sha256", Colliding)
     names = exposed_names([("a", "x y"), ("a", "x_y")], "double")
     assert len(set(names.values())) == 2
     assert all(LEGAL.match(name) for name in names.values())

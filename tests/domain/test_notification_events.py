@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.notices import (
+from mcpregistry.domain.notifications.events import (
     KEPT_TRYING,
     SHOWN_CHARACTERS,
     Event,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.domain.policy import Decision, Outcome, allow_granted, decide
+from mcpregistry.domain.policy.decision import Decision, Outcome, decide
 
 QUESTION: Any = object()
 
@@ -48,5 +48,5 @@ def test_a_rule_that_answers_anything_else_denies(answer: Any):
     assert decide(lambda _: answer, QUESTION).outcome is Outcome.DENY
 
 
-def test_without_rules_what_is_granted_may_run():
-    assert decide(allow_granted, QUESTION) == Decision(Outcome.ALLOW, "granted")
+def test_what_a_policy_allows_may_run():
+    assert decide(lambda _: Decision(Outcome.ALLOW, "granted"), QUESTION) == Decision(Outcome.ALLOW, "granted")

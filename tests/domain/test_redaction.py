@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mcpregistry.domain.redaction import BLOT, SHORTEST, Blotter, blot, characters, secrets_in
+from mcpregistry.domain.text.redaction import REDACTED, SHORTEST, Redactor, characters, redacted, secrets_in
 
 SECRET = 'canary/"7f3a+91'
 JSON = st.recursive(
@@ -39,10 +39,10 @@ def encoded(text: str) -> str:
 )
 def test_a_secret_is_replaced_in_every_form(text):
     said = {"content": [{"type": "text", "text": text}], "structuredContent": {text: [text, 1, None]}}
-    shown, found = Blotter([SECRET]).clean(said)
+    shown, found = Redactor([SECRET]).clean(said)
     assert found >= 3
     whole = json.dumps(shown)
-    assert BLOT in whole
+    assert REDACTED in whole
     for piece in (SECRET, json.dumps(SECRET)[1:-1], encoded(SECRET)[:-4], quote(SECRET, safe="")):
         assert piece not in whole
     assert shown["structuredContent"][next(iter(shown["structuredContent"]))][1:] == [1, None]
@@ -50,7 +50,7 @@ def test_a_secret_is_replaced_in_every_form(text):
 
 def test_the_rest_of_a_longer_base64_text_stays():
     text = encoded("user:" + SECRET + ":and more")
-    shown, _ = Blotter([SECRET]).clean(text)
+    shown, _ = Redactor([SECRET]).clean(text)
     assert shown.startswith(text[:6])
     assert shown.endswith(text[-8:])
 
@@ -58,44 +58,44 @@ def test_the_rest_of_a_longer_base64_text_stays():
 def test_a_value_that_is_split_is_not_found():
     """What the documentation says: only exact values and their usual forms."""
     text = "\u200b".join(SECRET)
-    assert Blotter([SECRET]).clean(text) == (text, 0)
+    assert Redactor([SECRET]).clean(text) == (text, 0)
 
 
 def test_of_two_secrets_of_which_one_holds_the_other_none_is_left_in_part():
-    shown, found = Blotter(["secret-one", "secret-one-and-more"]).clean("a secret-one-and-more b secret-one c")
-    assert (shown, found) == (f"a {BLOT} b {BLOT} c", 2)
+    shown, found = Redactor(["secret-one", "secret-one-and-more"]).clean("a secret-one-and-more b secret-one c")
+    assert (shown, found) == (f"a {REDACTED} b {REDACTED} c", 2)
 
 
 @given(JSON)
 def test_what_holds_no_secret_is_given_back_as_it_is(value):
-    shown, found = Blotter([SECRET]).clean(value)
+    shown, found = Redactor([SECRET]).clean(value)
     assert shown is value
     assert found == 0
-    assert Blotter([]).clean(value)[0] is value
+    assert Redactor([]).clean(value)[0] is value
 
 
 @given(st.text(min_size=SHORTEST, max_size=40), JSON, st.integers(1, 3))
 def test_whatever_the_secret_it_is_found(secret, other, copies):
     """Also lone surrogates, control characters and letters that JSON escapes."""
-    assume(secret not in f"a{BLOT}b")
+    assume(secret not in f"a{REDACTED}b")
     value = [other, *([f"a{secret}b"] * copies)]
-    shown, found = Blotter([secret]).clean(value)
+    shown, found = Redactor([secret]).clean(value)
     assert found >= copies
     assert [text for text in shown[1:] if secret in text] == []
     assert characters(value) >= copies * len(secret)
 
 
 def test_short_values_and_no_values_are_no_secrets():
-    assert not Blotter(["", "short"])
-    assert Blotter(["short"]).clean("a short text") == ("a short text", 0)
-    assert blot(b"a short text", ["short", ""]) == b"a short text"
+    assert not Redactor(["", "short"])
+    assert Redactor(["short"]).clean("a short text") == ("a short text", 0)
+    assert redacted(b"a short text", ["short", ""]) == b"a short text"
 
 
 def test_a_deep_value_is_looked_through():
     deep: object = SECRET
     for _ in range(100):
         deep = [deep]
-    assert Blotter([SECRET]).clean(deep)[1] == 1
+    assert Redactor([SECRET]).clean(deep)[1] == 1
 
 
 def test_names_and_shapes_tell_which_values_are_secret():

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from mcpregistry.domain.risk import Level, risk_of
+from mcpregistry.domain.policy.risk import Level, risk_of
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpregistry.domain.policy import DEFAULT_TERMS, Outcome, Question, decide
-from mcpregistry.domain.rules import Fit, Rules, RuleSpec
-from mcpregistry.domain.snapshot import AgentSpec, EndpointSpec, ServerSpec, ToolSpec
+from mcpregistry.domain.policy.decision import DEFAULT_TERMS, Outcome, Question, decide
+from mcpregistry.domain.policy.rules import Fit, Rules, RuleSpec
+from mcpregistry.domain.specs import AgentSpec, EndpointSpec, ServerSpec, ToolSpec
 
 ALLOW, ASK, DENY = Outcome.ALLOW, Outcome.ASK, Outcome.DENY
 AGENT = AgentSpec(1, "ann", frozenset(), None, ())
@@ -126,7 +126,7 @@ def test_asking_rules_of_equal_rank_ask_on_the_stricter_terms():
 
 def test_terms_are_those_of_the_rule():
     facts = {"group_id": 4, "group": "ops", "quorum": 2, "decide_seconds": 60, "execute_seconds": 30,
-             "requester_may_confirm": True, "run_if_caller_left": True}  # fmt: skip
+             "requester_may_confirm": True, "run_if_caller_left": True, "refusal_seconds": 7}  # fmt: skip
     terms = Rules([rule(7, **facts)])(question()).terms
     assert terms is not None
     assert {name: getattr(terms, name) for name in facts} == facts
@@ -143,8 +143,8 @@ OTHER: dict[str, Any] = {
 @pytest.mark.parametrize("name", [field.name for field in fields(RuleSpec)])
 def test_every_field_that_matters_changes_the_fingerprint(name: str):
     before = rule(1)
-    if name in ("name", "group"):
-        assert replace(before, **{name: "other"}).fingerprint == before.fingerprint
+    if name in ("name", "group", "refusal_seconds"):
+        assert replace(before, **{name: 7 if name == "refusal_seconds" else "other"}).fingerprint == before.fingerprint
     else:
         assert replace(before, **{name: OTHER[name]}).fingerprint != before.fingerprint
 

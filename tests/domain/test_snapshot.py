@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mcpregistry.domain.snapshot import AgentSpec, Snapshot, TokenSpec, WorkspaceSpec
+from mcpregistry.domain.snapshot import Snapshot
+from mcpregistry.domain.specs import AgentSpec, TokenSpec, WorkspaceSpec
 
 
 def workspaces(*directories: str) -> Snapshot:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from mcpregistry.domain.calls.forwarding import NOTHING, TASKS, Forwarding, attributed, passed, unbearable
+from mcpregistry.domain.calls.task_view import DONE, inlined, own_words, status_of
 from mcpregistry.domain.lifecycle import TERMINAL, State
-from mcpregistry.domain.onward import NOTHING, TASKS, Onward, attributed, passed, unbearable
-from mcpregistry.domain.task_view import DONE, inlined, own_words, status_of
 
 
 @pytest.mark.parametrize("state", [State.PENDING, State.READY, State.DISPATCHED])
@@ -41,7 +41,7 @@ def test_inside_a_task_there_is_neither_a_type_nor_a_name_tag_nor_the_old_hint()
 
 
 def test_our_own_words_are_whole_in_the_text_and_in_the_structure():
-    said = own_words(code="REJECTED", text="Bob: not on Friday.", state="rejected", call="c1")
+    said = own_words(code="REJECTED", text="Bob: not on Friday.", state=State.REJECTED, call="c1")
     assert said["isError"] is True
     assert said["content"][0]["text"] == "REJECTED: Bob: not on Friday. (call c1)"
     assert said["structuredContent"] == {
@@ -64,9 +64,9 @@ def test_of_a_hosts_capabilities_only_those_that_servers_may_use_go_on():
 
 
 def test_what_people_approved_goes_without_questions_and_answers():
-    onward = Onward(passed({"elicitation": {}, "extensions": {TASKS: {}}}), {"inputResponses": {"a": {}}})
-    assert onward.tasks
-    assert onward.without_questions() == Onward({"extensions": {TASKS: {}}})
+    forwarding = Forwarding(passed({"elicitation": {}, "extensions": {TASKS: {}}}), {"inputResponses": {"a": {}}})
+    assert forwarding.tasks
+    assert forwarding.without_questions() == Forwarding({"extensions": {TASKS: {}}})
     assert NOTHING.without_questions() == NOTHING
 
 

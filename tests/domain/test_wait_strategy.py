@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from mcpregistry.domain.hosts import TABLE, UNKNOWN, limits_of
-from mcpregistry.domain.ladder import (
+from mcpregistry.domain.calls.hosts import NAMELESS, TABLE, UNKNOWN, limits_of
+from mcpregistry.domain.calls.wait_strategy import (
     LONG,
-    MARGIN,
     PEOPLE_NEED,
     SHORT,
     Answer,
-    Rung,
+    WaitStep,
     hold_seconds,
     meant,
     question_modes,
-    rungs,
+    wait_steps,
 )
 
 # name as the host sends it, seconds held with progress, seconds held silently, may it be asked by URL
@@ -29,6 +28,8 @@ HOSTS = [
     ("gemini-cli-mcp-client", 590, 50, True),
     ("opencode", LONG, 50, True),
     ("qwen-cli-mcp-client-slipsnisse", 290, 50, True),
+    ("google-adk", 4, 4, True),
+    ("mcp-inspector", 50, 50, True),
     ("somebody", 50, 50, True),
     ("", 50, 50, True),
 ]
@@ -37,24 +38,30 @@ HOSTS = [
 @pytest.mark.parametrize(("name", "progress", "silent", "url"), HOSTS)
 def test_a_host_is_held_until_just_under_its_limit(name, progress, silent, url):
     limits = limits_of(name)
-    assert hold_seconds(Rung.PROGRESS, limits) == progress
-    assert hold_seconds(Rung.HOLD, limits) == silent
+    assert hold_seconds(WaitStep.PROGRESS, limits) == progress
+    assert hold_seconds(WaitStep.HOLD, limits) == silent
     assert question_modes({"form", "url"}, limits) == ({"form", "url"} if url else {"form"})
 
 
 def test_no_hold_reaches_the_limit_of_a_host_whose_clock_keeps_running():
-    for limits in [*TABLE.values(), UNKNOWN]:
-        assert hold_seconds(Rung.HOLD, limits) <= min(SHORT, limits.silent - MARGIN)
+    for limits in [*TABLE.values(), UNKNOWN, NAMELESS]:
+        assert hold_seconds(WaitStep.HOLD, limits) <= min(SHORT, limits.silent - 1)
         if not limits.progress_extends:
-            assert hold_seconds(Rung.PROGRESS, limits) <= limits.silent - MARGIN
+            assert hold_seconds(WaitStep.PROGRESS, limits) <= limits.silent - 1
+
+
+def test_a_nameless_python_program_that_asks_for_no_progress_is_answered_within_five_seconds():
+    """The OpenAI Agents SDK: it sends its library's own name and no progress token, and gives up after 5 s."""
+    assert hold_seconds(WaitStep.HOLD, limits_of("mcp", progress=False)) == 4
+    assert hold_seconds(WaitStep.PROGRESS, limits_of("mcp", progress=True)) == 50
 
 
 def test_the_operator_or_the_caller_may_shorten_a_hold_and_never_lengthen_it():
     limits = limits_of("codex-mcp-client")
-    assert hold_seconds(Rung.PROGRESS, limits, cap=5) == 5
-    assert hold_seconds(Rung.PROGRESS, limits, cap=5000) == 290
-    assert hold_seconds(Rung.HOLD, limits, cap=0) == 0
-    assert hold_seconds(Rung.AWAY, limits) == hold_seconds(Rung.TASK, limits) == 0
+    assert hold_seconds(WaitStep.PROGRESS, limits, cap=5) == 5
+    assert hold_seconds(WaitStep.PROGRESS, limits, cap=5000) == 290
+    assert hold_seconds(WaitStep.HOLD, limits, cap=0) == 0
+    assert hold_seconds(WaitStep.AWAY, limits) == hold_seconds(WaitStep.TASK, limits) == 0
 
 
 @pytest.mark.parametrize(
@@ -71,7 +78,7 @@ def test_the_operator_or_the_caller_may_shorten_a_hold_and_never_lengthen_it():
     ],
 )
 def test_the_rungs_and_their_order(tasks, questions, may_confirm, progress, expected):
-    found = rungs(tasks=tasks, questions=questions, may_confirm=may_confirm, progress=progress)
+    found = wait_steps(tasks=tasks, questions=questions, may_confirm=may_confirm, progress=progress)
     assert " ".join(found) == expected
 
 

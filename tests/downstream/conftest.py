@@ -10,8 +10,8 @@ from typing import Any
 import psutil
 import pytest
 
-from mcpregistry.domain.targets import Target
-from mcpregistry.downstream.pool import ConnectionEvent, Pool
+from mcpregistry.domain.servers.target import Target
+from mcpregistry.downstream.pool.pool import ConnectionEvent, Pool
 
 
 class Bench:

@@ -24,9 +24,10 @@ from mcpregistry.domain.errors import (
     ResourceLimit,
     TimedOut,
 )
-from mcpregistry.downstream.addresses import is_allowed, is_public, parse_networks
-from mcpregistry.downstream.eventstream import Event, EventReader
-from mcpregistry.downstream.outbound import Attempt, Outbound, origin
+from mcpregistry.downstream.http_client.addresses import is_allowed, is_public, parse_networks
+from mcpregistry.downstream.http_client.client import Attempt, Outbound
+from mcpregistry.downstream.http_client.guard import origin
+from mcpregistry.downstream.transports.eventstream import Event, EventReader
 from tests.downstream.conftest import Bench
 from tests.fakes.http import Always, Echo, Hang, Raw, event, fake_http, gzip_bomb, head, json_reply
 from tests.fakes.targets import http_target
@@ -415,9 +416,27 @@ def test_events_are_the_same_however_they_are_cut(size: int):
     assert seen == [
         Event("endpoint", b"/m"),
         Event("message", b"a\nb"),
-        Event("message", b""),
         Event("message", b"end"),
     ]
+    assert (reader.last_id, reader.retry) == ("7", 0.005)
+
+
+def test_an_event_without_data_tells_its_id_and_nothing_else():
+    reader = EventReader(100)
+    assert reader.feed(b"id: 1_1\nretry: 500\ndata:\n\n") == []
+    assert (reader.last_id, reader.retry) == ("1_1", 0.5)
+    assert reader.feed(b"id: half") == []
+    assert (reader.anew().last_id, reader.anew().retry) == ("1_1", 0.5)
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    "line", [b"retry: " + b"9" * 5000, b"retry: -1", b"retry: 1e9", b"id: a\0b", b"id: " + b"x" * 5000]
+)
+def test_an_unusable_id_or_pause_is_ignored(line: bytes):
+    reader = EventReader(10_000)
+    assert reader.feed(line + b"\n\n") == []
+    assert (reader.last_id, reader.retry) == ("", 1.0)
 
 
 @pytest.mark.parametrize("data", [b"data: " + b"x" * 101, b"data: xxxxxxxxxx\n" * 20])

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from mcpregistry.domain.errors import AuthFailed, ConnectionFailed, DownstreamError, ProtocolError, TimedOut
-from mcpregistry.domain.targets import Limits
+from mcpregistry.domain.servers.target import Limits
 from mcpregistry.downstream.limits import check_tools, exceeds_depth, public_meta, repair_result, repair_tool
-from mcpregistry.downstream.pool import may_resend
-from mcpregistry.downstream.wire import salvage_id
+from mcpregistry.downstream.pool.pool import may_resend
+from mcpregistry.downstream.transports.wire import salvage_id
 from tests.fakes.targets import stdio_target
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from mcpregistry.domain.errors import Busy, ConnectionFailed, NotFound, ResourceLimit, TimedOut
-from mcpregistry.downstream.gate import QUEUE_PER_PLACE, Gate
-from mcpregistry.downstream.pool import Pool
+from mcpregistry.domain.errors import AuthFailed, Busy, ConnectionFailed, NotFound, TimedOut
+from mcpregistry.downstream.pool.gate import QUEUE_PER_PLACE, Gate
+from mcpregistry.downstream.pool.pool import Pool
 from tests.downstream.conftest import Bench
-from tests.fakes.http import Always, Echo, fake_http
+from tests.fakes.http import Always, Echo, Raw, fake_http
 from tests.fakes.sdk import sdk_server
 from tests.fakes.targets import http_target, stdio_target
 
@@ -278,9 +278,13 @@ async def test_unusable_definitions_are_named_and_do_not_hide_the_others(bench: 
 
 
 @pytest.mark.attack
-async def test_too_many_tools_are_a_typed_error(bench: Make):
-    with pytest.raises(ResourceLimit, match="500"):
-        await bench(stdio_target("many", env={"FAKE_TOOLS": "501"})).pool.discover(1)
+@pytest.mark.parametrize("page", [0, 2])
+async def test_of_more_tools_than_the_limit_the_first_by_name_are_taken_and_it_is_said(bench: Make, page: int):
+    env = {"FAKE_TOOLS": "9", "FAKE_PAGE": str(page), "FAKE_BACKWARDS": "1"}
+    discovery = await bench(stdio_target("many", env=env, limits={"max_tools": 4})).pool.discover(1)
+    assert [tool["name"] for tool in discovery.tools] == ["tool_0", "tool_1", "tool_2", "tool_3"]
+    (said,) = discovery.problems
+    assert said.startswith("5 beyond the limit of 4: ")
 
 
 @pytest.mark.attack
@@ -288,7 +292,7 @@ async def test_too_many_tools_are_a_typed_error(bench: Make):
 async def test_a_list_that_never_ends_ends_with_the_connect_deadline_or_the_page_limit(bench: Make, mode: str):
     from mcpregistry.domain.errors import DownstreamError
 
-    here = bench(stdio_target("many", env={"FAKE_LIST": mode}, limits={"connect_timeout": 3.0}))
+    here = bench(stdio_target("many", env={"FAKE_LIST": mode}, limits={"connect_timeout": 1.5}))
     with pytest.raises(DownstreamError):
         await here.pool.discover(1)
 
@@ -396,6 +400,39 @@ async def test_a_refused_credential_is_its_own_error(bench: Make):
         assert report.error is not None
         assert report.error.code == "AUTH_FAILED"
         assert "401" in str(report.error)
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("connect", ["eager", "lazy"])
+async def test_a_refused_credential_is_not_offered_again_until_a_person_says_so(
+    bench: Make, connect: str, caplog: pytest.LogCaptureFixture
+):
+    async with fake_http(Always(raw=b"HTTP/1.1 401 X\r\nContent-Length: 0\r\n\r\n")) as server:
+        here = bench(http_target(server.url, connect=connect, protocol="legacy"))
+        for _ in range(3):
+            with pytest.raises(ConnectionFailed if _ else AuthFailed):
+                await here.call("echo")
+        told = await here.event("state", "error")
+        assert told.code == "AUTH_FAILED"
+        assert len(server.requests) == 1
+        assert here.pool.states()[1].retry_in > 800
+        assert not here.pool._slots[1].alive, "an eager server waits as well"
+        assert "credential_refused" in caplog.text
+        with pytest.raises(AuthFailed):
+            await here.pool.reconnect(1)
+        assert len(server.requests) == 2
+
+
+@pytest.mark.fault
+async def test_a_credential_that_is_refused_in_a_call_is_not_offered_with_the_next_one(bench: Make):
+    async with fake_http(Raw(raw=b"HTTP/1.1 401 X\r\nContent-Length: 0\r\n\r\n")) as server:
+        here = bench(http_target(server.url, connect="eager"))
+        with pytest.raises(AuthFailed):
+            await here.call("echo")
+        await here.event("state", "error")
+        with pytest.raises(ConnectionFailed, match="credential"):
+            await here.call("echo")
+        assert len(server.calls()) == 1
 
 
 @pytest.mark.fault

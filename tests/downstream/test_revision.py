@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from mcpregistry.domain.errors import Conflict, ConnectionFailed, StaleRevision
-from mcpregistry.domain.targets import Target
-from mcpregistry.downstream.pool import Pool
+from mcpregistry.domain.servers.target import Target
+from mcpregistry.downstream.pool.pool import Pool
 from tests.fakes.targets import stdio_target
 
 

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from mcp.client.stdio import PROCESS_TERMINATION_TIMEOUT
 
 from mcpregistry.domain.errors import ConnectionFailed, DownstreamError, ProtocolError, ResourceLimit, TimedOut
-from mcpregistry.downstream.stdio import Lines, Tail
-from mcpregistry.downstream.wire import GARBAGE_LINES
+from mcpregistry.downstream.transports.stdio import EXIT_GRACE, Lines, Tail
+from mcpregistry.downstream.transports.wire import GARBAGE_LINES
 from tests.downstream.conftest import Bench, gone
 from tests.fakes.targets import stdio_target
 
@@ -125,7 +126,7 @@ async def test_an_answer_just_below_the_limit_passes_and_one_above_its_own_bound
     with pytest.raises(ResourceLimit):
         await here.call("big", b'{"size": 5000}', max_result_bytes=4000)
     assert await here.call("big", b'{"size": 3}', max_result_bytes=4000)
-    assert len([event for event in here.events if event.state == "connected"]) == 1
+    assert len([event for event in here.events if event.kind == "state" and event.state == "connected"]) == 1
 
 
 @pytest.mark.attack
@@ -242,6 +243,11 @@ async def started_stubborn(here: Bench, path: Path) -> list[int]:
     return pids_in(path)
 
 
+def test_a_server_that_ends_on_a_signal_only_does_not_make_us_overstay_our_host() -> None:
+    """A host that closes our stdin waits so long before it kills; the rest of our end needs its part of that."""
+    assert EXIT_GRACE <= PROCESS_TERMINATION_TIMEOUT / 2
+
+
 @pytest.mark.fault
 async def test_a_server_that_ignores_every_hint_is_ended_with_its_daemon(bench: Make, tmp_path: Path):
     path = tmp_path / "pids"
@@ -264,7 +270,7 @@ async def test_a_crashed_servers_daemon_ends_with_it(bench: Make, tmp_path: Path
 
 ORPHAN = """
 import asyncio, sys
-from mcpregistry.downstream.pool import Pool
+from mcpregistry.downstream.pool.pool import Pool
 from tests.fakes.targets import stdio_target
 async def main():
     async def target(server_id):

@@ -14,8 +14,9 @@ import uvloop
 from websockets.asyncio.server import Server, ServerConnection, serve
 
 from mcpregistry.domain.errors import AuthFailed, ConnectionFailed, OutboundRefused, ResourceLimit, TimedOut
-from mcpregistry.downstream.pool import Pool
+from mcpregistry.downstream.pool.pool import Pool
 from mcpregistry.downstream.runtime import LoopThread
+from mcpregistry.downstream.transports import wire
 from tests.downstream.conftest import Bench
 from tests.fakes.http import Always, Behaviour, Echo, Request, event, fake_http, head
 from tests.fakes.targets import http_target, stdio_target
@@ -104,6 +105,28 @@ async def test_an_sse_server_that_is_none_says_so(bench: Make):
             await bench(sse_target(server.url)).call("echo")
 
 
+@pytest.mark.fault
+async def test_an_sse_call_that_is_left_before_it_was_acknowledged_counts_as_sent(bench: Make):
+    class Slow(Sse):
+        async def respond(self, request: Request, writer: asyncio.StreamWriter) -> bool:
+            if request.method == "POST" and request.message.get("method") == "tools/call":
+                await asyncio.sleep(3600)
+            return await super().respond(request, writer)
+
+    async with fake_http(Slow()) as server:
+        here = bench(sse_target(server.url))
+        sent: list[bool] = []
+        call = asyncio.create_task(here.call("echo", on_sent=lambda: sent.append(True)))
+        async with asyncio.timeout(20):
+            while not server.calls():
+                await asyncio.sleep(0.01)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert sent == [True]
+        await here.pool.close()
+
+
 # -- WebSocket -------------------------------------------------------------------------------------
 
 
@@ -157,6 +180,44 @@ async def test_a_websocket_frame_beyond_the_limit_ends_the_connection(bench: Mak
         with pytest.raises(ResourceLimit):
             await bench(websocket_target(url)).call("echo")
         assert psutil.Process().memory_info().rss - before < 64 * 1024 * 1024
+
+
+@pytest.mark.fault
+async def test_a_websocket_call_that_is_left_while_it_is_written_counts_as_sent(
+    bench: Make, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(wire, "TELL_SECONDS", 0.1)
+    began, over = asyncio.Event(), asyncio.Event()
+
+    async def stalls(socket: ServerConnection) -> None:
+        echo = Echo(era="legacy")
+        for _ in range(3):  # initialize, initialized, tools/list
+            message = json.loads(await socket.recv())
+            if "id" in message:
+                result = echo.result(Request("", "", {}, b"", asyncio.StreamReader()), message)
+                await socket.send(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}))
+        socket.transport.pause_reading()
+        began.set()
+        await over.wait()
+        socket.transport.abort()
+
+    async with websocket_server(stalls) as (url, _):
+        here = bench(websocket_target(url, protocol="legacy", connect="manual"))
+        await here.pool.connect(1)
+        await began.wait()
+        sent = asyncio.Event()
+        large = json.dumps({"text": "x" * 20_000_000}).encode()
+        call = asyncio.create_task(here.call("echo", large, on_sent=sent.set))
+        async with asyncio.timeout(20):
+            await sent.wait()
+        assert not call.done()
+        call.cancel()
+        async with asyncio.timeout(10):  # whoever cancels does not wait until the server reads
+            with pytest.raises(asyncio.CancelledError):
+                await call
+        over.set()
+        await here.event("state", "error")
+        await here.pool.close()
 
 
 @pytest.mark.fault

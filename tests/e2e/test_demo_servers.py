@@ -15,7 +15,7 @@ from mcp.client.stdio import stdio_client
 
 from tests.fakes.stage import MODERN, Stage, Web, folder
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
 BIN = Path(sys.executable).parent
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.externals import ROOT, node_program, npm_module
 from tests.fakes.stage import Stage, Web, folder
 
-pytestmark = [pytest.mark.e2e, pytest.mark.node]
+pytestmark = [pytest.mark.e2e, pytest.mark.node, pytest.mark.one_database]
 INSPECTOR = "@modelcontextprotocol/inspector/package.json"
 EVERYTHING = "@modelcontextprotocol/server-everything/dist/index.js"
 FILESYSTEM = "@modelcontextprotocol/server-filesystem/dist/index.js"

@@ -13,13 +13,13 @@ from typing import Any
 
 from django.utils import timezone
 
-from mcpregistry.domain.binding import binding_of
-from mcpregistry.domain.canonical import canonical, digest
+from mcpregistry.domain.calls.binding import binding_of
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.domain.policy import Terms
-from mcpregistry.domain.risk import Level, Risk
+from mcpregistry.domain.policy.decision import Terms
+from mcpregistry.domain.policy.risk import Level, Risk
+from mcpregistry.domain.text.canonical import canonical, digest
 from mcpregistry.models import ApprovalRequest, Invocation, PolicyRule, Tool
-from mcpregistry.services import approvals, holding
+from mcpregistry.services.approvals import held_calls, votes
 from tests.fakes.seed import Site, populate
 
 RISKS = {
@@ -63,7 +63,7 @@ def hold(
         "definition_hash": offered.pinned.hash, "binding": bound, "arguments": text, "outcome": "ask",
         "reason": "", "origin": "http", "host_name": "claude-code", "writer": "web:box:4711", "received_at": at,
     }  # fmt: skip
-    ticket = holding.ask(row=row, terms=agreed, risk=RISKS[risk], waiting_as=waiting_as, now=at, said=said)
+    ticket = held_calls.ask(row=row, terms=agreed, risk=RISKS[risk], waiting_as=waiting_as, now=at, said=said)
     return ApprovalRequest.objects.select_related("call", "group").get(pk=ticket.id)
 
 
@@ -84,7 +84,7 @@ def bulk(count: int, *, server: str = "git", tool: str = "git_push", risk: str =
 
 
 def decided(request: ApprovalRequest, user: Any, *, approve: bool = True, reason: str = "", at: datetime) -> None:
-    approvals.vote(request_id=request.pk, user=user, approve=approve, reason=reason, via="web", now=at)
+    votes.vote(request_id=request.pk, user=user, approve=approve, reason=reason, via="web", now=at)
 
 
 def ended(request: ApprovalRequest, state: State = State.SUCCEEDED) -> None:

@@ -20,7 +20,8 @@ from mcpregistry.models import (
     Tool,
     Workspace,
 )
-from mcpregistry.services import audit, definitions
+from mcpregistry.services.definitions import decisions, observe
+from mcpregistry.services.records import audit
 
 # Each sets window.__x, opens a dialog or asks a foreign host if anything in it is taken for code.
 POLYGLOTS = (
@@ -74,11 +75,11 @@ def poison() -> None:
          "annotations": {"title": text}, "_meta": {text: text}}
         for text in POLYGLOTS
     ]  # fmt: skip
-    definitions.observe(server=server, listed=listed)
-    definitions.approve_waiting(server=server, actor="user:seed")
+    observe.observe(server=server, listed=listed)
+    decisions.approve_waiting(server=server, actor="user:seed")
     for row in listed:
         row["description"] = f"{row['description']} changed\n{POLYGLOTS[0]}"
-    definitions.observe(server=server, listed=listed)
+    observe.observe(server=server, listed=listed)
     for text in POLYGLOTS:
         audit.record(kind=_storable(text[:40]), actor=text, subject=text, more=text)
     ServerTest.objects.update(timings={POLYGLOTS[0]: 1.0}, requested_at=timezone.now())

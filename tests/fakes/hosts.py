@@ -25,6 +25,9 @@ Message = dict[str, Any]
 Person = Callable[[Message], Awaitable[Message | None]]
 
 
+_STRANGERS = itertools.count(1)
+
+
 class Lost(Exception):
     """The connection ended before the answer came."""
 
@@ -42,10 +45,11 @@ class Host:
     """One program at one of our doors. ``heard`` are the notifications, ``asked`` the questions it got."""
 
     def __init__(
-        self, *, name: str = "somebody", era: str = MODERN, abilities: Mapping[str, Any] | None = None,
+        self, *, name: str = "", era: str = MODERN, abilities: Mapping[str, Any] | None = None,
         person: Person = nobody,
     ) -> None:  # fmt: skip
-        self.info = {"name": name, "version": "1"}
+        # A name of its own: a program that went away is not held as long the next time.
+        self.info = {"name": name or f"somebody {next(_STRANGERS)}", "version": "1"}
         self.era, self.abilities, self.person = era, dict(abilities or {}), person
         self.heard: list[Message] = []
         self.asked: list[Message] = []
@@ -251,7 +255,7 @@ async def http_host(site: Web, token: str, endpoint: str = "default", **options:
 async def stdio_host(
     stage: Stage, *arguments: str, env: Mapping[str, str] | None = None, **options: Any
 ) -> AsyncIterator[StdioHost]:
-    async with raw_host(stage.runmcp(*arguments, **(env or {}))) as pipe:
+    async with raw_host(stage.runmcp(*arguments, **(env or {})), forked=True) as pipe:
         host = StdioHost(pipe, **options)
         try:
             await host.handshake()

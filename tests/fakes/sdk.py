@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import threading
@@ -10,6 +11,8 @@ from typing import Any, Literal
 
 import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.streamable_http import EventCallback, EventMessage, EventStore
+from mcp_types import JSONRPCMessage
 
 
 def make_server() -> MCPServer:
@@ -60,3 +63,45 @@ def serving(app: Any) -> Iterator[str]:
         finally:
             site.should_exit = True
             thread.join(10)
+
+
+def free_port() -> int:
+    """A port of loopback for a program that has to be told one."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+class Events(EventStore):
+    """Everything that was said, in memory, so that a client can read on after any of it."""
+
+    def __init__(self) -> None:
+        self._said: list[tuple[str, JSONRPCMessage | None]] = []
+
+    async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
+        self._said.append((stream_id, message))
+        return str(len(self._said))
+
+    async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
+        stream, _ = self._said[int(last_event_id) - 1]
+        for number, (of, message) in enumerate(self._said, 1):
+            if of == stream and number > int(last_event_id) and message is not None:
+                await send_callback(EventMessage(message, str(number)))
+        return stream
+
+
+@contextlib.contextmanager
+def resumable_server() -> Iterator[str]:
+    """A server with an event store, as 2025-11-25 recommends: it primes its streams and may end them early."""
+    server = make_server()
+
+    @server.tool()
+    async def leave_and_answer(a: int, b: int, ctx: Context) -> int:
+        """Add two numbers, but let the caller come back for the sum."""
+        await ctx.close_sse_stream()
+        await asyncio.sleep(0.3)
+        return a + b
+
+    app = server.streamable_http_app(event_store=Events(), retry_interval=50)
+    with serving(app) as address:
+        yield f"{address}/mcp"

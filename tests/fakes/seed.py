@@ -35,8 +35,14 @@ from mcpregistry.models import (
     Tool,
     Workspace,
 )
-from mcpregistry.services import access, audit, configuration, definitions, notifications, policy, servers
-from mcpregistry.services.roles import ROLES, install_roles
+from mcpregistry.services.access import credentials, grants, tokens
+from mcpregistry.services.access.agents import save_agent, save_endpoint, save_workspace
+from mcpregistry.services.access.roles import ROLES, install_roles
+from mcpregistry.services.definitions import decisions, observe
+from mcpregistry.services.notifications import outbox
+from mcpregistry.services.policy import rules
+from mcpregistry.services.records import audit
+from mcpregistry.services.servers import lifecycle
 from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.models import ExpertTool, LanguageModel, Provider, Run, ToolCall
 from subagents.services import experts, providers, runs
@@ -108,7 +114,7 @@ def govern(site: Site, *, now: datetime | None = None) -> Site:
         PolicyRule(name="Pushes ask", condition='tool.name == "git_push"'),
         PolicyRule(name="No merges", outcome="deny", condition='tool.name.startsWith("merge")', enabled=False),
     ):
-        policy.save_rule(rule=rule, actor=ACTOR)
+        rules.save_rule(rule=rule, actor=ACTOR)
     commit = Tool.objects.select_related("server", "pinned").get(server__slug="git", name="git_commit")
     assert commit.pinned is not None
     Permit.objects.create(
@@ -154,18 +160,18 @@ def _people(site: Site) -> None:
 
 def _credentials() -> None:
     for name, about in (("github", "Fine-grained token, read issues and code"), ("git-forge", "Deploy key")):
-        configuration.save_credential(
+        credentials.save_credential(
             credential=Credential(name=name, description=about), actor=ACTOR, value=f"ghp_{name}_0123456789"
         )
 
 
 def _server(facts: dict[str, Any], now: datetime) -> Server:
-    server = servers.save_server(server=Server(source="admin", **facts), actor=ACTOR)
+    server = lifecycle.save_server(server=Server(source="admin", **facts), actor=ACTOR)
     if server.slug == "browser":
         return server  # stays a draft
-    server = servers.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
-    definitions.observe(server=server, listed=[tool(name, text) for name, text in _TOOLS[server.slug]])
-    definitions.approve_waiting(server=server, actor=ACTOR)
+    server = lifecycle.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
+    observe.observe(server=server, listed=[tool(name, text) for name, text in _TOOLS[server.slug]])
+    decisions.approve_waiting(server=server, actor=ACTOR)
     Server.objects.filter(pk=server.pk).update(
         last_ok_at=now - timedelta(seconds=40), protocol_era="2025-11-25", server_info={"name": server.slug}
     )
@@ -196,7 +202,7 @@ def _conditions(site: Site, now: datetime) -> None:
         ),
         tool("delete_repository", "Delete a repository for good."),
     ]
-    definitions.observe(server=github, listed=listed)
+    observe.observe(server=github, listed=listed)
     git = site.servers["git"]
     Connection.objects.create(
         server=git, process="web@box:4711", state="connected", protocol_era="2025-11-25", pid=4720,
@@ -229,27 +235,27 @@ def _access(site: Site, now: datetime) -> None:
         "readonly": Endpoint(slug="readonly", name="Only reading", scope="listed"),
     }
     for endpoint in endpoints.values():
-        access.save_endpoint(endpoint=endpoint, actor=ACTOR)
+        save_endpoint(endpoint=endpoint, actor=ACTOR)
     for slug, about in (
         ("local", "The host on this machine"),
         ("ci", "Build pipeline"),
         ("research", "Weekly reports"),
     ):
-        agent = access.save_agent(agent=Agent(slug=slug, description=about, owner=site.people["admin"]), actor=ACTOR)
+        agent = save_agent(agent=Agent(slug=slug, description=about, owner=site.people["admin"]), actor=ACTOR)
         site.agents[slug] = agent
-        access.grant(agent=agent, server=site.servers["time"], actor=ACTOR)
+        grants.grant(agent=agent, server=site.servers["time"], actor=ACTOR)
     local = site.agents["local"]
     for slug in ("git", "github"):
-        access.grant(agent=local, server=site.servers[slug], actor=ACTOR)
+        grants.grant(agent=local, server=site.servers[slug], actor=ACTOR)
     query = Tool.objects.get(server__slug="postgres", name="execute_sql")
     pinned = Grant(agent=site.agents["research"], tool=query, argument_pins={"schema": "reports"}, note="Weekly report")
-    access.save_grant(grant=pinned, actor=ACTOR)
+    grants.save_grant(grant=pinned, actor=ACTOR)
     until = Grant(endpoint=endpoints["readonly"], server=site.servers["time"], expires_at=now + timedelta(days=30))
-    access.save_grant(grant=until, actor=ACTOR)
-    _, site.token_text = access.issue_token(name="laptop", agent=local, actor=ACTOR)
-    access.issue_token(name="pipeline", agent=site.agents["ci"], actor=ACTOR)
+    grants.save_grant(grant=until, actor=ACTOR)
+    _, site.token_text = tokens.issue_token(name="laptop", agent=local, actor=ACTOR)
+    tokens.issue_token(name="pipeline", agent=site.agents["ci"], actor=ACTOR)
     workspace = Workspace(directory="/srv/project", endpoint=endpoints["default"], agent=local)
-    configuration.save_workspace(workspace=workspace, actor=ACTOR)
+    save_workspace(workspace=workspace, actor=ACTOR)
 
 
 _ENDS = [(State.SUCCEEDED, "", 90), (State.TOOL_ERROR, "TOOL_CALL_FAILED", 5), (State.DENIED, "DENIED", 3),
@@ -259,9 +265,9 @@ _ENDS = [(State.SUCCEEDED, "", 90), (State.TOOL_ERROR, "TOOL_CALL_FAILED", 5), (
 def _notifications(site: Site, now: datetime) -> None:
     """An e-mail channel that works, a webhook that fails, and one Slack account."""
     channel = Channel(name="On call", kind="email", addresses=["oncall@example.org"])
-    mail = notifications.save_channel(channel=channel, actor=ACTOR)
+    mail = outbox.save_channel(channel=channel, actor=ACTOR)
     access_to = {"url": "https://hooks.example.org/slipsnisse/hunter2", "signing": f"whsec_{'c2VlZC1vbmx5' * 3}"}
-    hook = notifications.save_channel(
+    hook = outbox.save_channel(
         channel=Channel(name="Incidents", minimum_risk=3), actor=ACTOR, access=access_to,
         servers=[site.servers["github"]],
     )  # fmt: skip

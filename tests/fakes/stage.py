@@ -14,7 +14,6 @@ import os
 import secrets
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,11 +29,14 @@ from django.utils import timezone
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
-from mcpregistry.domain.canonical import stored
-from mcpregistry.domain.definitions import definition_hash, visible
+from mcpregistry.domain.definitions.definition import definition_hash, visible
+from mcpregistry.domain.text.canonical import stored
 from mcpregistry.models import Agent, Configuration, Definition, Endpoint, Invocation, Server, Token, Tool
-from mcpregistry.services import access, definitions, health, servers
-from mcpregistry.services.probing import Prober
+from mcpregistry.services.access import agents, grants, tokens
+from mcpregistry.services.definitions import decisions, observe
+from mcpregistry.services.servers import checks, lifecycle
+from mcpregistry.services.servers.prober import Prober
+from tests import forkserver
 from tests.externals import ROOT
 from tests.fakes.targets import SERVERS
 
@@ -77,14 +79,14 @@ class Stage:
 
     def endpoint(self, slug: str = "default", **fields: Any) -> Endpoint:
         Configuration.objects.update(default_outcome="allow")  # what is granted runs, unless a test says otherwise
-        return access.save_endpoint(endpoint=Endpoint(slug=slug, **fields), actor=ACTOR)
+        return agents.save_endpoint(endpoint=Endpoint(slug=slug, **fields), actor=ACTOR)
 
     def agent(self, slug: str = "local", *granted: Server, **fields: Any) -> str:
         """A new agent with grants; returns the text of its token."""
-        agent = access.save_agent(agent=Agent(slug=slug, **fields), actor=ACTOR)
+        agent = agents.save_agent(agent=Agent(slug=slug, **fields), actor=ACTOR)
         for server in granted:
-            access.grant(agent=agent, server=server, actor=ACTOR)
-        self.tokens[slug] = access.issue_token(name="test", agent=agent, actor=ACTOR)[1]
+            grants.grant(agent=agent, server=server, actor=ACTOR)
+        self.tokens[slug] = tokens.issue_token(name="test", agent=agent, actor=ACTOR)[1]
         return self.tokens[slug]
 
     def fake(self, name: str, tools: Sequence[Mapping[str, Any]], slug: str = "", **env: str) -> Server:
@@ -94,10 +96,10 @@ class Stage:
         return self.server(slug or name, tools, command=command, env=env, connect_timeout=30)
 
     def server(self, slug: str, tools: Sequence[Mapping[str, Any]], **fields: Any) -> Server:
-        server = servers.save_server(server=Server(slug=slug, **fields), actor=ACTOR)
-        server = servers.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
-        definitions.observe(server=server, listed=[dict(tool) for tool in tools])
-        definitions.approve_waiting(server=server, actor=ACTOR)
+        server = lifecycle.save_server(server=Server(slug=slug, **fields), actor=ACTOR)
+        server = lifecycle.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
+        observe.observe(server=server, listed=[dict(tool) for tool in tools])
+        decisions.approve_waiting(server=server, actor=ACTOR)
         return server
 
     def real(self, slug: str, *names: str, **fields: Any) -> Server:
@@ -109,9 +111,9 @@ class Stage:
         finally:
             prober.close()
         assert report.discovery is not None, report.error
-        health.learn(server=server, discovery=report.discovery)
+        checks.learn(server=server, discovery=report.discovery)
         for tool in server.tools.filter(name__in=names).select_related("latest"):
-            definitions.approve(definition=tool.latest, actor=ACTOR)  # type: ignore[arg-type]
+            decisions.approve(definition=tool.latest, actor=ACTOR)  # type: ignore[arg-type]
         return server
 
     @staticmethod
@@ -153,7 +155,7 @@ class Web:
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=512)
         self.address = f"127.0.0.1:{self._socket.getsockname()[1]}"
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by stop
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[forkserver.Process] = []
         self.streams = 0  # of legacy sessions, opened by our clients so far
 
     async def _note(self, response: httpx2.Response) -> None:
@@ -162,9 +164,9 @@ class Web:
     def start(self) -> psutil.Process:
         """One more process on the same socket; returns when it is ready."""
         number = self._socket.fileno()
-        process = subprocess.Popen(
-            [sys.executable, "-m", self.module, "--fd", str(number)],
-            cwd=ROOT, env=self._env, pass_fds=[number], stdout=self._log, stderr=self._log,
+        process = forkserver.popen(
+            ["-m", self.module, "--fd", str(number)],
+            env=self._env, pass_fds=[number], stdout=self._log, stderr=self._log,
         )  # fmt: skip
         self.processes.append(process)
         return psutil.Process(process.pid)
@@ -247,7 +249,7 @@ def web(env: Mapping[str, str], processes: int = 1) -> Iterator[Web]:
 class RawHost:
     """A host made of pipes: sees every byte that ``runmcp`` writes to stdout."""
 
-    def __init__(self, process: asyncio.subprocess.Process, log: Any) -> None:
+    def __init__(self, process: asyncio.subprocess.Process | forkserver.PipedProcess, log: Any) -> None:
         self.process, self._log = process, log
         self.lines: list[bytes] = []
         self._parsed: list[dict[str, Any]] = []
@@ -335,13 +337,21 @@ class RawHost:
 
 
 @contextlib.asynccontextmanager
-async def raw_host(parameters: StdioServerParameters, program: Sequence[str] = ()) -> AsyncIterator[RawHost]:
-    """Start ``runmcp`` (or another ``program``) the way a host does."""
-    pipe, log = asyncio.subprocess.PIPE, tempfile.TemporaryFile("w+")  # noqa: SIM115
-    process = await asyncio.create_subprocess_exec(
-        *(program or [parameters.command, *parameters.args]), cwd=parameters.cwd, env=parameters.env,
-        stdin=pipe, stdout=pipe, stderr=log, limit=64 * 1024 * 1024,
-    )  # fmt: skip
+async def raw_host(
+    parameters: StdioServerParameters, program: Sequence[str] = (), *, forked: bool = False
+) -> AsyncIterator[RawHost]:
+    """Start ``runmcp`` (or another ``program``) the way a host does; ``forked`` where its start is not looked at."""
+    log = tempfile.TemporaryFile("w+")  # noqa: SIM115
+    options: dict[str, Any] = {
+        "cwd": parameters.cwd, "env": parameters.env, "stderr": log, "limit": 64 * 1024 * 1024,
+    }  # fmt: skip
+    process: asyncio.subprocess.Process | forkserver.PipedProcess
+    if forked:
+        process = await forkserver.piped(parameters.args, **options)
+    else:
+        pipe = asyncio.subprocess.PIPE
+        words = program or [parameters.command, *parameters.args]
+        process = await asyncio.create_subprocess_exec(*words, stdin=pipe, stdout=pipe, **options)
     host = RawHost(process, log)
     try:
         yield host

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mcpregistry.domain.targets import Limits, Target
+from mcpregistry.domain.servers.target import Limits, Target
 
 SERVERS = Path(__file__).parent / "servers"
 LOOPBACK = ("127.0.0.0/8", "::1/128")

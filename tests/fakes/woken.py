@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.services import approvals, health, notifications, wakeups
+from mcpregistry.services.approvals import votes
+from mcpregistry.services.configuration import dispatch
+from mcpregistry.services.notifications import outbox
+from mcpregistry.services.servers import checks
 
-_WAKING: tuple[ModuleType, ...] = (approvals, health, notifications, wakeups)
+_WAKING: tuple[ModuleType, ...] = (votes, checks, outbox, dispatch)
 
 Sent = list[tuple[str, tuple[Any, ...]]]
 

@@ -25,10 +25,10 @@ def vote() -> None:
     from django.contrib.auth.models import User
 
     from mcpregistry.models import ApprovalRequest
-    from mcpregistry.services import approvals
+    from mcpregistry.services.approvals import votes
 
     request = ApprovalRequest.objects.get()
-    approvals.vote(request_id=request.pk, user=User.objects.get(), approve=True, via="web")
+    votes.vote(request_id=request.pk, user=User.objects.get(), approve=True, via="web")
 
 
 if __name__ == "__main__":

@@ -22,11 +22,16 @@ from mcpregistry import tasks
 from mcpregistry.domain.errors import Denied
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import Agent, ApprovalRequest, AuditEntry, Invocation, Permit, PolicyRule, Server
-from mcpregistry.services import access, approvals, definitions, holding, invariants, servers
-from mcpregistry.services.approvals import AlreadyDecided
-from mcpregistry.services.permits import PermitWish
-from mcpregistry.services.roles import install_roles
+from mcpregistry.services.access import tokens
+from mcpregistry.services.access.roles import install_roles
+from mcpregistry.services.approvals import held_calls, votes
+from mcpregistry.services.approvals.votes import AlreadyDecided
+from mcpregistry.services.definitions import decisions, observe
+from mcpregistry.services.policy.permits import PermitWish
+from mcpregistry.services.servers import lifecycle
+from mcpregistry.services.upkeep.invariants import calls
 from tests.fakes.stage import ACTOR, Stage, Web, folder, fresh, listed, outside, web
+from tests.fault.agreement import contradictions
 from tests.fault.ways import SHORT_HOLD, WAYS, Seen, Waiter, Way
 from tests.gateway.conftest import stage
 from tests.tasks import worker
@@ -53,7 +58,7 @@ class Place:
     def settle(self) -> None:
         """Until every web process has heard of the last change of the configuration."""
         agent = Agent.objects.get(slug="local")
-        _, text = access.issue_token(name=fresh("t"), agent=agent, actor=ACTOR)
+        _, text = tokens.issue_token(name=fresh("t"), agent=agent, actor=ACTOR)
         for each in (self.site, self.brisk):
             each.wait_known(text)
 
@@ -126,7 +131,7 @@ class Cell:
 
     async def vote(self, who: str = "bob", approve: bool = True, **more: Any) -> ApprovalRequest:
         request, user = await self.request(), await outside(User.objects.get, username=who)
-        return await outside(approvals.vote, request_id=request.pk, user=user, approve=approve, via="web", **more)
+        return await outside(votes.vote, request_id=request.pk, user=user, approve=approve, via="web", **more)
 
     def sent(self) -> list[dict[str, Any]]:
         """The arguments that the server received from this cell's calls."""
@@ -139,7 +144,7 @@ class Cell:
         told = await self.end()
         assert not told.is_error, told
         assert self.sent() == [self.arguments | changed]
-        await self.until(State.SUCCEEDED)
+        await self._agrees(State.SUCCEEDED)
         return told
 
     async def never_ran(self, state: State, words: str) -> None:
@@ -147,8 +152,12 @@ class Cell:
         told = await self.end()
         assert told.is_error, told
         assert words in told.text
-        assert (await self.until(state)).call.state == state
-        assert self.sent() == []
+        await self._agrees(state)
+
+    async def _agrees(self, told: State) -> None:
+        """What the caller was told agrees with the record, and with what the server received."""
+        request = await self.until(told)
+        assert await outside(contradictions, told, request.call_id, len(self.sent())) == []
 
     async def void(self, held: ApprovalRequest, words: str) -> None:
         """What was approved is no more. A caller that comes back with the call asks for what there is now."""
@@ -202,8 +211,8 @@ async def rejected(cell: Cell) -> None:
 
 async def expired(cell: Cell) -> None:
     request = await cell.begin()
-    await outside(holding.expire, request_id=request.pk, now=request.decide_by)
-    await cell.never_ran(State.EXPIRED, holding.SILENCE)
+    await outside(held_calls.expire, request_id=request.pk, now=request.decide_by)
+    await cell.never_ran(State.EXPIRED, held_calls.SILENCE)
 
 
 async def cancelled_by_host(cell: Cell) -> None:
@@ -231,7 +240,7 @@ async def host_killed(cell: Cell) -> None:
         assert cell.sent() == [cell.arguments]
         return
     execute_by = (await cell.until(State.READY)).execute_by
-    await outside(holding.expire, request_id=request.pk, now=execute_by)
+    await outside(held_calls.expire, request_id=request.pk, now=execute_by)
     await cell.came_to_nothing(State.EXPIRED)
 
 
@@ -280,12 +289,12 @@ async def arguments_changed(cell: Cell) -> None:
     assert await _rest_call(cell, 5) == 202
     other = await cell.request()
     assert other.pk != request.pk
-    await outside(holding.cancel, request_id=other.pk, reason="Enough", actor="test")
+    await outside(held_calls.cancel, request_id=other.pk, reason="Enough", actor="test")
     rows = Invocation.objects.filter(pk=request.call_id)
     await outside(rows.update, arguments=request.call.arguments.replace('"n":1', '"n":7'))
     try:
         user = await outside(User.objects.get, username="bob")
-        await outside(approvals.vote, request_id=request.pk, user=user, approve=True, via="web")
+        await outside(votes.vote, request_id=request.pk, user=user, approve=True, via="web")
         await cell.end()
         assert await outside(lambda: rows.get().state) == State.VOID
         assert cell.sent() == []
@@ -367,24 +376,24 @@ def _describe(place: Place, words: str) -> None:
     """Every tool is described anew, and that is approved."""
     server = Server.objects.get(slug="echo")
     tools = [tool | ({"title": words} if words else {}) for tool in listed(*TOOLS)]
-    definitions.observe(server=server, listed=tools)
-    definitions.approve_waiting(server=server, actor=ACTOR)
+    observe.observe(server=server, listed=tools)
+    decisions.approve_waiting(server=server, actor=ACTOR)
     place.settle()
 
 
 def _edit_server() -> None:
     server = Server.objects.get(slug="echo")
     server.request_timeout += 1
-    servers.save_server(server=server, actor=ACTOR)
+    lifecycle.save_server(server=server, actor=ACTOR)
 
 
 def _tidy(cell: Cell) -> list[str]:
     """End what the cell has left open on purpose, and look at everything."""
     left = ApprovalRequest.objects.filter(call__arguments__contains=cell.mark, call__state__in=["pending", "ready"])
     for request in left:
-        holding.cancel(request_id=request.pk, reason="The cell is over", actor="test")
+        held_calls.cancel(request_id=request.pk, reason="The cell is over", actor="test")
     tasks.reap()  # as the clock does; a process that was killed has left its connections behind
-    found = invariants.check(timezone.now())
+    found = calls.check(timezone.now())
     return [f"{each.rule} {each.examples}" for each in found if each.violations]
 
 

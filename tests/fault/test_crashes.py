@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -16,13 +15,15 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 
 from mcpregistry import failpoints
-from mcpregistry.db import db_call
+from mcpregistry.calls.approvals import seats as process_seats
+from mcpregistry.db import database_now, db_call
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.models import ApprovalRequest, Invocation, Server
-from mcpregistry.services import approvals, holding
-from mcpregistry.services.reaping import reap_calls
+from mcpregistry.models import ApprovalRequest, ApprovalSeat, Invocation, Server
+from mcpregistry.services.approvals import held_calls, seats, votes
+from mcpregistry.services.upkeep.reaping import reap_calls
+from tests import forkserver
 from tests.calls.conftest import Site, journal, site
-from tests.calls.test_approvals import asking, bob, held
+from tests.calls.test_approvals import asking, bob, calling, held, seated, until
 from tests.conftest import child_env
 from tests.externals import ROOT
 
@@ -34,10 +35,10 @@ KILLED = -9
 
 
 @contextmanager
-def process(what: str, point: str) -> Iterator[subprocess.Popen[bytes]]:
+def process(what: str, point: str) -> Iterator[forkserver.Process]:
     """A holder (or a voter) that kills itself at the point."""
     env = child_env() | {"SLIPSNISSE_FAILPOINT": f"{point}:crash"}
-    child = subprocess.Popen([sys.executable, "-m", "tests.fault.holder", what], cwd=ROOT, env=env)
+    child = forkserver.popen(["-m", "tests.fault.holder", what], env=env)
     try:
         yield child
     finally:
@@ -46,13 +47,13 @@ def process(what: str, point: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def vote(user: User) -> None:
-    approvals.vote(request_id=ApprovalRequest.objects.get().pk, user=user, approve=True, via="web")
+    votes.vote(request_id=ApprovalRequest.objects.get().pk, user=user, approve=True, via="web")
 
 
 def reap_later() -> None:
     """The clock comes by once every lease has run out."""
     later = timezone.now() + timedelta(days=2)
-    holding.expire_due(later)
+    held_calls.expire_due(later)
     reap_calls(later)
 
 
@@ -114,3 +115,34 @@ def test_every_failpoint_is_named_and_reached_somewhere():
 def test_without_the_variable_a_failpoint_does_nothing():
     for name in failpoints.NAMES:
         failpoints.failpoint(name)
+
+
+async def test_a_joined_caller_whose_process_is_killed_keeps_its_seat_no_longer_than_its_lease(
+    site: Make, asking: Server, bob: User, monkeypatch: pytest.MonkeyPatch
+):
+    """Else the other's leaving would never end the call, and people would be asked for nobody."""
+    monkeypatch.setattr(process_seats, "RENEW", 0.02)
+    here: Site = await site()
+    living = calling(here)
+    await seated(1)
+    with process("call", "none") as child:
+        await seated(2)
+        child.kill()
+        await db_call(child.wait, 60)
+    at = await db_call(lambda: database_now() + seats.LEASE + timedelta(seconds=1))
+    assert await db_call(held_calls.leave_dead_seats, at) == 0  # both leases are over then; one process still lives
+
+    def living_alone_renewed() -> bool:
+        return ApprovalSeat.objects.filter(doubted=False).count() == 1
+
+    async with asyncio.timeout(60):
+        while not await db_call(living_alone_renewed):
+            await asyncio.sleep(0.01)
+    later = at + seats.DOUBT + timedelta(seconds=1)
+    assert await db_call(held_calls.leave_dead_seats, later) == 1
+    (request,) = await held()
+    assert (request.call.state, not living.done()) == (State.PENDING, True)
+    living.cancel()
+    await asyncio.gather(living, return_exceptions=True)
+    assert (await until(State.CANCELLED)).holders == 0
+    await seated(0)

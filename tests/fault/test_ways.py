@@ -15,7 +15,7 @@ from tests.tasks import worker
 
 __all__ = ["approver", "brisk", "case", "journal", "site", "stage", "token"]  # fixtures
 
-pytestmark = [pytest.mark.fault, pytest.mark.e2e]
+pytestmark = [pytest.mark.fault, pytest.mark.e2e, pytest.mark.one_database]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -17,7 +17,9 @@ from mcp import types as t
 from mcp.client.stdio import stdio_client
 
 from mcpregistry.models import Agent, Endpoint, Grant, Server
-from mcpregistry.services import access, definitions, servers
+from mcpregistry.services.access import agents, grants
+from mcpregistry.services.definitions import decisions, observe
+from mcpregistry.services.servers import lifecycle
 from tests.fakes.stage import ACTOR, MODERN, Stage, Web, eventually, fresh, listed, outside
 
 pytestmark = pytest.mark.e2e
@@ -38,39 +40,39 @@ class Scene:
         self.stranger_token = stage.agent(f"{self.slug}-x")
 
     def approve(self) -> None:
-        definitions.observe(server=self.server, listed=listed("one", "new"))
-        definitions.approve_waiting(server=self.server, actor=ACTOR)
+        observe.observe(server=self.server, listed=listed("one", "new"))
+        decisions.approve_waiting(server=self.server, actor=ACTOR)
 
     def rename(self) -> None:
         endpoint = Endpoint.objects.get(pk=self.endpoint.pk)
         endpoint.naming_style = "single"
-        access.save_endpoint(endpoint=endpoint, actor=ACTOR)
+        agents.save_endpoint(endpoint=endpoint, actor=ACTOR)
 
     def grant(self) -> None:
-        access.grant(agent=self.agent, server=self.other, actor=ACTOR)
+        grants.grant(agent=self.agent, server=self.other, actor=ACTOR)
 
     def withdraw(self) -> None:
-        access.withdraw_grant(grant=Grant.objects.get(agent=self.agent, server=self.other), actor=ACTOR)
+        grants.withdraw_grant(grant=Grant.objects.get(agent=self.agent, server=self.other), actor=ACTOR)
 
     def disable(self) -> None:
-        servers.disable_server(server=self.server, actor=ACTOR)
+        lifecycle.disable_server(server=self.server, actor=ACTOR)
 
     def enable(self) -> None:
-        servers.enable_server(server=self.server, actor=ACTOR)
+        lifecycle.enable_server(server=self.server, actor=ACTOR)
 
     def nothing_for_us(self) -> None:
         """Changes of the configuration that leave this caller's list as it was."""
         stranger = Agent.objects.get(slug=f"{self.slug}-x")
-        access.grant(agent=stranger, server=self.server, actor=ACTOR)
+        grants.grant(agent=stranger, server=self.server, actor=ACTOR)
         self.stage.fake("echo", listed("three"), slug=f"{self.slug}-3")
-        definitions.observe(server=self.other, listed=listed("two", "waiting"))
+        observe.observe(server=self.other, listed=listed("two", "waiting"))
         server = Server.objects.get(pk=self.server.pk)
         server.description = "Another text for people."
-        servers.save_server(server=server, actor=ACTOR)
+        lifecycle.save_server(server=server, actor=ACTOR)
 
     def grant_for(self, seconds: float) -> None:
         until = timezone.now() + timedelta(seconds=seconds)
-        access.save_grant(grant=Grant(agent=self.agent, server=self.other, expires_at=until), actor=ACTOR)
+        grants.save_grant(grant=Grant(agent=self.agent, server=self.other, expires_at=until), actor=ACTOR)
 
 
 class Listener:

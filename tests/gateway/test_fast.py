@@ -9,10 +9,12 @@ import pytest
 
 from mcpregistry.calls.engine import Engine
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.domain.policy import Decision, Outcome
+from mcpregistry.domain.policy.decision import Decision, Outcome
 from mcpregistry.models import Invocation
 from tests.fakes.stage import Stage, eventually, fresh, listed, outside
 from tests.gateway.doors import META, Corpus, Doors, anonymous, doors
+
+pytestmark = pytest.mark.one_database
 
 STRICT = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 MIRRORED = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}

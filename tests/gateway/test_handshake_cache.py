@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from mcp import StdioServerParameters
 
-from mcpregistry.gateway import doorman
-from mcpregistry.gateway.doorman import lists_path
+from mcpregistry.gateway.stdio import preload
+from mcpregistry.gateway.stdio.preload import lists_path
 from tests.externals import ROOT
 from tests.fakes.stage import MODERN, RawHost, envelope, folder, raw_host
 
@@ -154,6 +154,57 @@ async def test_the_second_start_answers_the_same_from_kept_bytes(own, era):
     assert json.loads(kept.read_text()) == stored  # and the real ones are kept again
 
 
+LISTEN = {
+    "method": "subscriptions/listen",
+    "params": {"notifications": {"toolsListChanged": True}, "_meta": envelope()},
+}
+ACK = "notifications/subscriptions/acknowledged"
+
+
+def acks(host: RawHost) -> list[dict[str, Any]]:
+    return [message for message in host.messages if message.get("method") == ACK]
+
+
+async def test_a_change_stream_is_acknowledged_at_once_in_the_servers_own_words_and_then_works(own):
+    """Modern hosts wait for it before they ask for the tools; so all three come before the server is loaded."""
+    arguments = own.runmcp("--cwd", str(folder()))
+    opening, tools = OPENINGS["modern"]
+    async with raw_host(arguments) as host:
+        host.send({"id": "q0"} | opening)
+        await host.answer("q0")
+        host.send({"id": "listen:0"} | LISTEN)
+        real = await host.until(lambda m: m.get("method") == ACK)
+        host.send({"id": "q1"} | tools)
+        await host.answer("q1")
+        assert await host.end() == 0
+    for kept in own.kept():
+        mark(kept)
+    async with raw_host(arguments) as host:
+        host.send({"id": "q0"} | opening, {"id": "listen:0"} | LISTEN, {"id": "q1"} | tools)
+        early = await host.until(lambda m: m.get("method") == ACK)
+        assert early == real
+        listed = await host.answer("q1")
+        assert listed["result"].pop("mark") == 1, "from kept bytes: the server was not there yet"
+        meta = {"_meta": envelope()}
+        assert "result" in await host.ask("call", "tools/call", name="echo__echo", arguments={"n": 1}, **meta)
+        own.change("description_style = 'bracket'")
+        try:
+            await host.until(lambda m: m.get("method") == "notifications/tools/list_changed")
+        finally:
+            own.change("description_style = 'none'")
+        assert len(acks(host)) == 1
+        assert await host.end() == 0
+
+
+async def test_a_change_stream_of_more_than_lists_is_left_to_the_server(own):
+    async with raw_host(own.runmcp("--cwd", str(folder()))) as host:
+        params = {"notifications": {"toolsListChanged": True, "taskIds": []}, "_meta": envelope()}
+        host.send({"id": "q0"} | OPENINGS["modern"][0], {"id": "l"} | LISTEN | {"params": params})
+        assert (await host.answer("l"))["error"]["code"] == -32021, "this host takes no tasks, as the server knows"
+        assert await host.end() == 0
+        assert acks(host) == []
+
+
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_the_very_first_start_answers_an_opening_with_what_a_web_process_kept(own, era):
     """From the same bytes; not where some endpoint has instructions, and not what a forced era would refuse."""
@@ -230,7 +281,7 @@ async def test_after_a_change_a_web_process_keeps_the_list_anew(own):
     ],
 )
 def test_whom_the_command_line_names(arguments: list[str], agent: str) -> None:
-    assert doorman._option(arguments, "--agent") == agent
+    assert preload._option(arguments, "--agent") == agent
 
 
 async def test_damaged_kept_bytes_are_no_obstacle(own):

@@ -9,7 +9,7 @@ import pytest
 
 from tests.fakes.stage import MODERN, Stage, Web, envelope, folder, listed, outside, raw_host
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
 CODEX = {"elicitation": {"form": {}, "url": {}}, "experimental": {"codex/auth-change": {}}}
 CLAUDE = {"roots": {"listChanged": True}, "elicitation": {"form": {}, "url": {}}}
 PREFIX = "io.modelcontextprotocol/"

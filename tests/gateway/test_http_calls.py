@@ -11,11 +11,11 @@ from mcp import MCPError
 from mcp import types as t
 
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.services import servers as services
+from mcpregistry.services.servers import lifecycle
 from tests.fakes.servers.multi import RESULT
 from tests.fakes.stage import ACTOR, MODERN, Stage, Web, envelope, eventually, folder, fresh, listed, outside
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
 ERAS = ["legacy", "2026-07-28"]
 NOT_AN_OBJECT = {"type": "array", "items": {"type": "integer"}}
 
@@ -196,8 +196,8 @@ async def test_a_long_silence_is_kept_alive_by_pings_and_with_a_token_by_progres
         slug = fresh("patient")
         server = stage.fake("slow", listed("count"), slug=slug)
         server.request_timeout = 120
-        server = services.save_server(server=server, actor=ACTOR)
-        services.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
+        server = lifecycle.save_server(server=server, actor=ACTOR)
+        lifecycle.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
         return slug, stage.agent(slug, server)
 
     slug, token = await outside(rows)

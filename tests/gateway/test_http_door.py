@@ -6,16 +6,18 @@ import asyncio
 import json
 import time
 from datetime import timedelta
+from http.client import HTTPConnection
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from django.utils import timezone
 
 from mcpregistry.models import Agent, Token
-from mcpregistry.services import access
+from mcpregistry.services.access import tokens
 from tests.fakes.stage import ACTOR, MODERN, Stage, Web, envelope, fresh, listed, outside
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
 LEGACY = "2025-11-25"
 
 
@@ -152,6 +154,36 @@ async def test_headers_that_contradict_a_list_request_are_refused(site, token, w
     assert answer.json()["error"]["code"] in {-32020, -32022}
 
 
+@pytest.mark.parametrize("method", ["tools/list", "initialize"])
+async def test_a_version_that_nobody_serves_is_named_as_the_reason_also_without_an_envelope(site, token, method):
+    async with site.raw(token) as http:
+        given = headers(method) | {"mcp-protocol-version": "1999-01-01"}
+        answer = await http.post(
+            site.url(), headers=given, json={"jsonrpc": "2.0", "id": 7, "method": method, "params": {}}
+        )
+    error = answer.json()["error"]
+    assert (answer.status_code, answer.json()["id"], error["code"]) == (400, 7, -32022)
+    assert (error["data"]["requested"], MODERN in error["data"]["supported"]) == ("1999-01-01", True)
+
+
+def test_whitespace_around_a_header_is_no_part_of_its_value(site, token):
+    """RFC 9110, 5.5; some proxies add it, and httpx refuses to."""
+    given = {
+        "mcp-name": " \techo__echo \t", "mcp-method": "tools/call ", "mcp-protocol-version": f"{MODERN} ",
+        "authorization": f"Bearer {token}", "content-type": "application/json",
+        "accept": "application/json, text/event-stream",
+    }  # fmt: skip
+    request = body("tools/call", name="echo__echo", arguments={"a": 1})
+    address = urlsplit(site.url())
+    door = HTTPConnection(address.hostname, address.port, timeout=60)
+    door.request("POST", address.path, json.dumps(request), given)
+    answer = door.getresponse()
+    text = answer.read().decode()
+    door.close()
+    assert answer.status == 200, text
+    assert '"error"' not in text
+
+
 @pytest.mark.attack
 @pytest.mark.parametrize("wrong", [{"mcp-name": "echo__pid"}, {"mcp-name": ""}, {"mcp-method": "tools/list"}, {}])
 async def test_headers_that_contradict_a_call_are_refused_and_nothing_runs(site, stage, token, wrong):
@@ -217,6 +249,59 @@ async def test_bodies_that_are_no_request_get_an_error_and_harm_nobody(site, tok
         assert (await http.post(site.url(), headers=headers(), json=body())).status_code == 200
 
 
+ODD_IDS = [b"null", b"1.5", b"true", b"[]", b"{}"]
+
+
+@pytest.mark.parametrize("era", [LEGACY, MODERN])
+@pytest.mark.parametrize("odd", ODD_IDS)
+async def test_a_request_with_an_id_that_is_none_is_refused_instead_of_kept_waiting(site, token, era, odd):
+    async with site.raw(token) as http:
+        raw = b'{"jsonrpc":"2.0","id":%s,"method":"tools/list","params":{}}' % odd
+        answer = await http.post(site.url(), headers={"mcp-protocol-version": era}, content=raw)
+        assert (answer.status_code, answer.json()["id"], answer.json()["error"]["code"]) == (400, None, -32600)
+
+
+@pytest.mark.parametrize(
+    ("raw", "code"),
+    [
+        (b"[]", -32600),
+        (b'[{"jsonrpc":"2.0","id":1,"method":"ping"}]', -32600),
+        (b"7", -32600),
+        (b'{"id":1,"method":"ping"}', -32600),
+        (b'{"jsonrpc":"2.0","id":1}', -32600),
+        (b'{"jsonrpc":"2.0","id":1,"method":7}', -32600),
+        (b'{"jsonrpc":"2.0","id":1,"method":"ping","params":[]}', -32600),
+        (b"{", -32700),
+        (b"\xff\xfe", -32700),
+        (b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":NaN}}', -32700),
+    ],
+)
+async def test_what_is_no_message_is_answered_as_json_rpc_says(site, token, raw, code):
+    async with site.raw(token) as http:
+        answer = await http.post(site.url(), content=raw)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, code)
+        assert "pydantic" not in answer.text
+
+
+async def test_a_wrong_type_and_a_large_body_are_refused_in_json(site, token):
+    async with site.raw(token) as http:
+        wrong = await http.post(site.url(), headers={"content-type": "text/plain"}, content=b"{}")
+        assert (wrong.status_code, wrong.json()["error"]["code"]) == (400, -32600)
+        large = await http.post(site.url(), content=b" " * (5 * 1024 * 1024))
+        assert (large.status_code, large.json()["error"]["code"]) == (413, -32600)
+
+
+async def test_a_host_that_wants_to_read_on_gets_a_stream(site, token):
+    """Nothing is kept for it to read on from, and it lives: a fresh stream instead of an error of ours."""
+    async with site.raw(token) as http:
+        opened = await http.post(site.url(), json=opening())
+        session = {"mcp-session-id": opened.headers["mcp-session-id"], "mcp-protocol-version": LEGACY}
+        await http.post(site.url(), headers=session, json={"jsonrpc": "2.0", "method": "notifications/initialized"})
+        given = session | {"accept": "text/event-stream", "last-event-id": "abc"}
+        async with http.stream("GET", site.url(), headers=given) as stream:
+            assert (stream.status_code, stream.headers["content-type"]) == (200, "text/event-stream")
+
+
 async def test_a_legacy_session_belongs_to_its_agent_and_endpoint(site, stage, token):
     other = await outside(stage.agent, fresh("other"))
     await outside(site.wait_known, other)
@@ -262,7 +347,7 @@ async def test_an_older_host_may_send_the_newer_headers(site, token):
 
 
 ENDS = {
-    "the token is revoked": lambda token: access.revoke_token(token=token, actor=ACTOR),
+    "the token is revoked": lambda token: tokens.revoke_token(token=token, actor=ACTOR),
     "the token expires": lambda token: Token.objects.filter(pk=token.pk).update(
         expires_at=timezone.now() + timedelta(seconds=0.1)
     ),

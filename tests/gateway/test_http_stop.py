@@ -8,13 +8,15 @@ import signal
 import time
 from collections.abc import Iterator
 
+import httpx2
 import psutil
 import pytest
 
 from mcpregistry.domain.lifecycle import State
 from tests.fakes.stage import MODERN, Stage, Web, eventually, listed, outside, survivors, web
+from tests.gateway.doors import Corpus, doors
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +75,29 @@ async def test_a_call_in_flight_is_finished_before_the_process_ends(own, stage, 
     await asyncio.to_thread(own.processes[0].wait, 20)
     records = await outside(stage.calls, tool_name="count")
     assert [record.state for record in records] == [State.SUCCEEDED]
+
+
+async def test_requests_that_come_during_the_stop_are_told_to_come_again_and_nothing_is_recorded(stage, token):
+    earlier = len(await outside(stage.calls))
+    async with doors("default", token) as both:
+        slow = Corpus("tools/call", named="slow__count", name="slow__count", arguments={"steps": 3, "pause": 0.1})
+        call = asyncio.create_task(both.ask(True, "POST", slow.request(), list(slow.usual.items())))
+        async with asyncio.timeout(30):
+            while len(await outside(stage.calls)) == earlier:  # recorded: it is under way
+                await asyncio.sleep(0.01)
+        both.app.begin_stop()
+        transport = httpx2.ASGITransport(app=both.app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://testserver/mcp/default") as http:
+            known = {"authorization": f"Bearer {token}"}
+            for headers in (slow.usual, {"content-type": "application/json"}):
+                answer = await http.post("", content=slow.request(), headers=headers | known)
+                assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+                assert answer.json()["error"]["data"]["code"] == "BUSY"
+                assert "shutting down" in answer.json()["error"]["message"]
+            assert (await http.post("", content=slow.request(), headers=slow.usual)).status_code == 401
+        assert len(await outside(stage.calls)) == earlier + 1
+        status, _, answer = await call
+    assert (status, answer["result"]["content"][0]["text"]) == (200, "3 steps")
 
 
 async def test_several_processes_serve_one_address(stage, token):

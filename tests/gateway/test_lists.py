@@ -9,9 +9,11 @@ import pytest
 from mcp import MCPError
 
 from mcpregistry.models import Server
-from mcpregistry.services import servers
+from mcpregistry.services.servers import lifecycle
 from tests.fakes.stage import ACTOR, MODERN, Stage, fresh, listed, outside
 from tests.gateway.doors import Corpus, doors
+
+pytestmark = pytest.mark.one_database
 
 LIST = Corpus("tools/list")
 CURSORS = {f"cursor {v!r}": LIST.params(cursor=v) for v in (None, "", 1, "old.500", "x", ".", "\ud800")}
@@ -58,7 +60,7 @@ async def test_a_long_list_comes_in_pages_and_an_old_cursor_is_refused(stage, si
         server = stage.fake("many", [], slug=slug)
         stage.bulk(server, listed(*(f"tool_{number:04}" for number in range(1201))))
         more = stage.fake("echo", listed("late"), slug=f"{slug}-more")
-        servers.disable_server(server=more, actor=ACTOR)
+        lifecycle.disable_server(server=more, actor=ACTOR)
         return stage.agent(slug, server, more), more
 
     token, more = await outside(rows)
@@ -72,7 +74,7 @@ async def test_a_long_list_comes_in_pages_and_an_old_cursor_is_refused(stage, si
             stale, cursor, pages = cursor, page.next_cursor, pages + 1
         assert names == [f"{slug}__tool_{number:04}" for number in range(1201)]
         assert pages == 3
-        await outside(servers.enable_server, server=more, actor=ACTOR)
+        await outside(lifecycle.enable_server, server=more, actor=ACTOR)
         await outside(_listed, site, token, slug, 1202)
         with pytest.raises(MCPError) as refusal:
             await client.list_tools(cursor=stale)

@@ -9,8 +9,10 @@ import pytest
 from mcp import Client, MCPError
 from mcp import types as t
 
+from mcpregistry.calls.watch.changes import Feed
 from mcpregistry.domain.errors import Busy
-from mcpregistry.domain.snapshot import EndpointSpec, Snapshot
+from mcpregistry.domain.snapshot import Snapshot
+from mcpregistry.domain.specs import EndpointSpec
 from mcpregistry.gateway.identity import Caller
 from mcpregistry.gateway.server import Gateway
 
@@ -44,6 +46,7 @@ class Broken:
         self.error = error
         endpoint = EndpointSpec("default", "", "", "double", "none", False, True, ())
         self.live = SimpleNamespace(current=Snapshot(revision=1, endpoints={"default": endpoint}), listeners=[])
+        self.feed = Feed()  # not started: nothing changes here
 
     def catalogue(self, *_: str) -> Any:
         raise self.error

@@ -18,7 +18,7 @@ from mcp.client.stdio import stdio_client
 
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import Agent, Workspace
-from mcpregistry.services import configuration
+from mcpregistry.services.access import agents
 from tests.externals import ROOT
 from tests.fakes.stage import (
     ACTOR,
@@ -35,7 +35,7 @@ from tests.fakes.stage import (
     survivors,
 )
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
 LEGACY = "2025-11-25"
 
 
@@ -92,7 +92,7 @@ async def test_the_sdks_client_lists_and_calls(floor, mode, era):
 
 async def test_progress_and_cancellation_pass_through(floor, runmcp):
     mark = fresh("cancel")
-    async with raw_host(runmcp) as host:
+    async with raw_host(runmcp, forked=True) as host:
         await host.handshake()
         arguments = {"steps": 1000, "pause": 0.05, "mark": mark}
         call = {"name": "slow__count", "arguments": arguments, "_meta": {"progressToken": "p"}}
@@ -116,7 +116,7 @@ async def test_progress_and_cancellation_pass_through(floor, runmcp):
 async def test_cancels_that_come_too_late_or_twice_or_for_nothing_are_ignored(floor, runmcp):
     """As opencode sends them, after every single result."""
     mark = fresh("late")
-    async with raw_host(runmcp) as host:
+    async with raw_host(runmcp, forked=True) as host:
         await host.handshake()
         for request_id in (1, 2):
             params = {"name": "echo__echo", "arguments": {"mark": mark}}
@@ -181,7 +181,7 @@ async def test_a_library_that_prints_does_not_disturb_the_protocol(floor, runmcp
     )
     program = (
         f"import runpy, sys; sys.path[:0] = [{str(noisy)!r}, '.']; sys.argv = ['manage.py', 'runmcp', '--cwd', {str(folder())!r}]; "
-        "import manage, mcpregistry.gateway.doorman as d; opened = d.open_door; "
+        "import manage, mcpregistry.gateway.stdio.preload as d; opened = d.open_door; "
         "d.open_door = lambda *a: (opened(*a), __import__('noise'))[0]; manage.main()"
     )
     async with raw_host(runmcp, [sys.executable, "-c", program]) as host:
@@ -196,7 +196,7 @@ async def test_a_library_that_prints_does_not_disturb_the_protocol(floor, runmcp
 
 @pytest.mark.parametrize("era", [LEGACY, MODERN])
 async def test_a_line_of_more_than_16_mib_is_refused_and_the_next_one_served(floor, runmcp, era):
-    async with raw_host(runmcp) as host:
+    async with raw_host(runmcp, forked=True) as host:
         if era == LEGACY:
             await host.handshake()
         meta = {"_meta": envelope()} if era == MODERN else {}
@@ -207,8 +207,28 @@ async def test_a_line_of_more_than_16_mib_is_refused_and_the_next_one_served(flo
         assert await host.end() == 0
 
 
+@pytest.mark.parametrize("era", [LEGACY, MODERN])
+async def test_what_is_no_message_is_answered_and_the_next_one_served(floor, runmcp, era):
+    """Silence would keep its host waiting for ever."""
+    async with raw_host(runmcp, forked=True) as host:
+        meta = {"_meta": envelope()} if era == MODERN else {}
+        await (host.handshake() if era == LEGACY else host.ask(1, "server/discover", **meta))
+        codes = {b"garbage": -32700, b"\xff\xfe": -32700, b"[]": -32600, b'{"jsonrpc":"2.0","id":null,"method":"ping"}': -32600,
+                 b'{"jsonrpc":"2.0","id":1.5,"method":"tools/list"}': -32600}  # fmt: skip
+        for number, raw in enumerate(codes, 1):
+            host.process.stdin.write(raw + b"\n")
+            await host.until(lambda _, number=number: len(refused(host)) == number)
+        assert [each["error"]["code"] for each in refused(host)] == [*codes.values()]
+        assert "result" in await host.ask(6, "tools/call", name="echo__echo", arguments={"x": 1}, **meta)
+        assert await host.end() == 0
+
+
+def refused(host: RawHost) -> list[dict[str, Any]]:
+    return [message for message in host.messages if message.get("id", 0) is None]
+
+
 async def test_large_arguments_and_results_below_the_limits_arrive(floor, runmcp):
-    async with raw_host(runmcp) as host:
+    async with raw_host(runmcp, forked=True) as host:
         await host.handshake()
         text = "ü" * 200_000
         answer = await host.ask(1, "tools/call", name="echo__echo", arguments={"x": text})
@@ -288,7 +308,7 @@ async def test_a_workspace_decides_endpoint_and_agent_by_the_directory(floor):
         stage.agent(slug, floor.servers[3])
         agent = Agent.objects.get(slug=slug)
         workspace = Workspace(directory=str(home), endpoint=endpoint, agent=agent)
-        configuration.save_workspace(workspace=workspace, actor=ACTOR)
+        agents.save_workspace(workspace=workspace, actor=ACTOR)
 
     await outside(rows)
     inside, beside = home / "src" / "deep", Path(f"{home}-beside")
@@ -303,7 +323,7 @@ async def test_a_workspace_decides_endpoint_and_agent_by_the_directory(floor):
 
 @pytest.mark.parametrize("wrong", [["--endpoint", "nowhere"], ["--agent", "nobody"], ["--era", "stone"], ["--bogus"]])
 async def test_wrong_arguments_are_told_on_stderr_with_an_exit_code(floor, wrong):
-    async with raw_host(floor.stage.runmcp(*wrong)) as host:
+    async with raw_host(floor.stage.runmcp(*wrong), forked=True) as host:
         assert await host.ended() in {1, 2}
         assert host.lines == []
         said = host.log()
@@ -344,7 +364,7 @@ async def test_it_starts_fast_stays_small_and_loads_no_model_library(floor, runm
 async def test_litellm_is_loaded_in_neither_door():
     code = (
         "import sys; from django.core.management import load_command_class as l; import django; django.setup(); "
-        "l('mcpregistry', 'runmcp'); import mcpregistry.gateway.stdio, mcpregistry.gateway.http; "
+        "l('mcpregistry', 'runmcp'); import mcpregistry.gateway.stdio.server, mcpregistry.gateway.http.door; "
         "import controlplane.asgi; print([m for m in sys.modules if m.startswith(('litellm', 'openai'))])"
     )
     process = await asyncio.create_subprocess_exec(

@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command
 
 from mcpregistry.models import AuditEntry, ServerTest
 from mcpregistry.models.guards import drop_guards, install_guards
-from mcpregistry.services import audit
+from mcpregistry.services.records import audit
 from tests.services.rows import confirmed, dispatched, draft
 
 

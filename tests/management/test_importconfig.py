@@ -6,7 +6,6 @@ import io
 import json
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from django.core.management import CommandError, call_command
 
 from mcpregistry.domain.formats import text
 from mcpregistry.models import Endpoint, ImportedFile, Server
+from tests import forkserver
 from tests.domain.formats.samples import HERE, SAMPLES
 
 
@@ -49,6 +49,17 @@ def test_export_gives_back_what_import_took(name: str, path: Path, tmp_path: Pat
     form = "slipsnisse" if words else name
     assert run("exportconfig", "--format", form, *words, "--include-secrets", "-o", str(output))[0] == 0
     assert text.load(output.read_bytes(), output.name) == text.load(path.read_bytes(), path.name)
+
+
+@pytest.mark.django_db
+def test_what_is_taken_as_it_stands_does_not_hide_the_rest(tmp_path: Path) -> None:
+    file = put(tmp_path / "mcp.json", {"mcpServers": {"a": {"command": "x", "args": ["y"], "env": {"A": "${HOME}"}}}})
+    every = run("importconfig", file)[1].splitlines()
+    plain = [line.endswith(": kept: Kept.") for line in every]
+    assert any(plain)
+    assert plain == sorted(plain, reverse=True), "what matters stands last, next to the summary"
+    short = run("importconfig", file, "-v", "0")[1].splitlines()
+    assert [line.endswith(": kept: Kept.") for line in short] == [False] * (len(plain) - sum(plain))
 
 
 @pytest.mark.django_db
@@ -219,7 +230,7 @@ def test_the_schema_of_our_own_format_is_printed(extended: list[str]) -> None:
 class Watching:
     """A real ``importconfig --watch`` on this test's database."""
 
-    def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
+    def __init__(self, process: forkserver.Process, log: Path) -> None:
         self.process = process
         self.log = log
 
@@ -236,15 +247,13 @@ class Watching:
 
 @pytest.fixture
 def watching(site_env: dict[str, str], tmp_path: Path) -> Iterator[Callable[[str], Watching]]:
-    started: list[subprocess.Popen[str]] = []
+    started: list[forkserver.Process] = []
 
     def start(file: str) -> Watching:
         log = tmp_path / "log"
-        words = [sys.executable, str(settings.BASE_DIR / "manage.py"), "importconfig", file]
+        words = ["manage.py", "importconfig", file, "--watch", "--interval", "0.05"]
         with log.open("w") as stream:
-            process = subprocess.Popen(
-                [*words, "--watch", "--interval", "0.05"], env=site_env, stdout=stream, stderr=stream, text=True
-            )
+            process = forkserver.popen(words, env=site_env, stdout=stream, stderr=stream)
         started.append(process)
         return Watching(process, log)
 

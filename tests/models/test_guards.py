@@ -31,7 +31,7 @@ from mcpregistry.models import (
     Workspace,
 )
 from mcpregistry.models.guards import WATCHED, drop_guards, install_guards, missing_guards
-from mcpregistry.services import audit
+from mcpregistry.services.records import audit
 from subagents.models import ExpertTool
 
 pytestmark = pytest.mark.django_db

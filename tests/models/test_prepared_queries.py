@@ -18,7 +18,7 @@ from django.db.models.functions import Coalesce
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from mcpregistry.composed import Given, Insert, Select, Update
+from mcpregistry.prepared_queries import Given, Insert, Select, Update
 from subagents.llm.scripted.app import ScriptedModels
 from subagents.llm.scripted.script import Script
 from subagents.models import Attempt, LanguageModel, Provider, Run, StoredOutput, ToolCall, Turn
@@ -53,17 +53,19 @@ def filled(run: Run) -> dict[type[Model], dict[str, Any]]:
         "run": run.pk, "number": 2**31 - 1, "model": asked.pk, "model_name": AWKWARD, "final": True, "note": "",
         "text": "x" * 3_000_000, "finish": "stop", "dropped_calls": 0, "input_tokens": 7, "output_tokens": 8,
         "cached_tokens": 9, "cache_write_tokens": 1, "estimated_tokens": 2, "cost": Decimal("123456.123456785"),
-        "started_at": LATE, "duration_ms": 0.1 + 0.2,
+        "started_at": LATE, "duration_ms": 0.1 + 0.2, "reasoning_tokens": 3, "cache_saved": Decimal("-0.00000001"),
+        "provider_state": AWKWARD,
     }  # fmt: skip
     attempt = {
         "run": run.pk, "turn_number": 1, "model": None, "model_name": "m", "trouble": "auth", "message": AWKWARD,
-        "status": None, "retry_after": 1e-9, "at": now, "duration_ms": 3,
+        "status": None, "retry_after": 1e-9, "at": now, "duration_ms": 3, "input_tokens": 7, "output_tokens": 8,
+        "cost": Decimal("0.00000001"),
     }  # fmt: skip
     call = {
         "run": run.pk, "turn_number": 1, "index": 0, "provider_id": "c", "name": AWKWARD, "arguments": '{"a": "%s"}',
         "state": "done", "attempt": 3, "invocation": "i" * 32, "result": AWKWARD, "is_error": True, "stored": "h",
         "raw_characters": 5, "details": {"a": [1, None, {"ä": 1.5}], "%s": AWKWARD}, "settled_by": "", "started_at": now,
-        "finished_at": None,
+        "finished_at": None, "coerced": AWKWARD,
     }  # fmt: skip
     return {Turn: turn, Attempt: attempt, ToolCall: call}
 

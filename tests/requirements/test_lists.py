@@ -8,8 +8,9 @@ import pytest
 
 from mcpregistry.calls.catalog import Catalogues, DownstreamTools
 from mcpregistry.models import Agent, Endpoint
-from mcpregistry.services import access, definitions
-from mcpregistry.services.snapshots import load_snapshot
+from mcpregistry.services.access import grants
+from mcpregistry.services.configuration.snapshot import load_snapshot
+from mcpregistry.services.definitions import decisions, observe
 from tests.services.rows import confirmed
 
 pytestmark = pytest.mark.django_db
@@ -32,9 +33,9 @@ FULL: dict[str, Any] = {
 def shown(listed: dict[str, Any]) -> list[dict[str, Any]]:
     """What a host is told of the only tool of a server, once it is approved and granted."""
     server = confirmed("echo")
-    definitions.observe(server=server, listed=[listed])
-    definitions.approve_waiting(server=server, actor="test")
-    access.grant(agent=Agent.objects.create(slug="ann"), server=server, actor="test")
+    observe.observe(server=server, listed=[listed])
+    decisions.approve_waiting(server=server, actor="test")
+    grants.grant(agent=Agent.objects.create(slug="ann"), server=server, actor="test")
     Endpoint.objects.create(slug="default")
     now = load_snapshot()
     catalogue = Catalogues([DownstreamTools()]).get(now, now.endpoints["default"], now.agents["ann"], 0.0)

@@ -9,8 +9,8 @@ import pytest
 from django.utils import timezone
 
 from mcpregistry.models import Connection, Endpoint, Server
-from mcpregistry.services import definitions
-from mcpregistry.services.health import mark_ok
+from mcpregistry.services.definitions import observe
+from mcpregistry.services.servers.checks import mark_ok
 from tests.api.conftest import new_server, new_tool
 from tests.services.rows import confirmed
 from tests.services.test_connections import FOUND
@@ -76,6 +76,6 @@ def test_changes_of_a_servers_tools_are_told_as_events():
     server = new_server("git")
     one, two = {"name": "one", "description": "1"}, {"name": "two", "description": "2"}
     for listed in ([one, two], [one | {"description": "other"}], [one, two]):
-        definitions.observe(server=server, listed=listed)
+        observe.observe(server=server, listed=listed)
     told = server.events.filter(kind="tools").order_by("id").values_list("message", flat=True)
     assert list(told) == ["Tools: 2 added.", "Tools: 1 changed, 1 removed.", "Tools: 1 changed, 1 returned."]

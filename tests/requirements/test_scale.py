@@ -7,10 +7,10 @@ import pytest
 from django.utils import timezone
 
 from mcpregistry.calls.catalog import Catalogues, DownstreamTools
-from mcpregistry.domain.canonical import stored
-from mcpregistry.domain.definitions import definition_hash
+from mcpregistry.domain.definitions.definition import definition_hash
+from mcpregistry.domain.text.canonical import stored
 from mcpregistry.models import Agent, Definition, Endpoint, Grant, Server, Tool
-from mcpregistry.services.snapshots import load_snapshot
+from mcpregistry.services.configuration.snapshot import load_snapshot
 
 pytestmark = pytest.mark.django_db
 MANY = 1_000

@@ -14,7 +14,7 @@ import pytest
 from controlplane.management.commands.up import Command
 from mcpregistry.db import db_call
 from mcpregistry.models import Server
-from mcpregistry.services.exchange import import_file
+from mcpregistry.services.exchange.importing import import_file
 from tests.calls.conftest import add_server, tool
 from tests.domain.formats.samples import sample
 from tests.externals import ROOT

@@ -9,9 +9,11 @@ from typing import Any
 from django.utils import timezone
 
 from mcpregistry.domain.lifecycle import State
+from mcpregistry.downstream.pool.events import ConnectionEvent
 from mcpregistry.models import Invocation, Server
-from mcpregistry.services import audit
-from mcpregistry.services.servers import confirm_launch, save_server
+from mcpregistry.services.records import audit
+from mcpregistry.services.servers.connections import Seen, record_events
+from mcpregistry.services.servers.lifecycle import confirm_launch, save_server
 from tests.fakes.targets import SERVERS
 
 
@@ -53,3 +55,8 @@ def ended(call_id: str, **changes: Any) -> Invocation:
     call = dispatched(call_id, **(values | {"result_bytes": 2} | changes))
     audit.record(kind=f"call.{call.state}", actor="local", subject=f"call:{call_id}")
     return call
+
+
+def record_event(event: ConnectionEvent, process: str) -> None:
+    """One event of a connection, written now."""
+    record_events([event], {event.server_id: Seen.of(event)}, process)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import secrets
@@ -13,11 +14,12 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
-from mcpregistry.domain.canonical import canonical
 from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.text.canonical import canonical
 from mcpregistry.models import ApprovalRequest, Channel, Delivery, Invocation
-from mcpregistry.services import audit, notifications
-from mcpregistry.services.notifications_delivery import Deliverer
+from mcpregistry.services.notifications import outbox
+from mcpregistry.services.notifications.delivery import Deliverer
+from mcpregistry.services.records import audit
 from tests.fakes import slack
 
 LOOPBACK = ["127.0.0.1/32"]
@@ -27,18 +29,18 @@ SIGNING = "whsec_" + base64.b64encode(b"canary-signing-key-0123456789abc").decod
 def webhook(url: str, name: str = "hook", *, access: dict[str, str] | None = None, **fields: Any) -> Channel:
     channel = Channel(name=name, kind="webhook", **({"allowed_networks": LOOPBACK} | fields))
     given = {"url": url, "signing": SIGNING} | (access or {})
-    return notifications.save_channel(channel=channel, actor="test", access=given)
+    return outbox.save_channel(channel=channel, actor="test", access=given)
 
 
 def email(*addresses: str, name: str = "mail", **fields: Any) -> Channel:
     channel = Channel(name=name, kind="email", addresses=list(addresses or ("ann@example.org",)), **fields)
-    return notifications.save_channel(channel=channel, actor="test")
+    return outbox.save_channel(channel=channel, actor="test")
 
 
 def slack_room(url: str, name: str = "slack", **fields: Any) -> Channel:
     channel = Channel(name=name, kind="slack", room=slack.ROOM, **({"allowed_networks": LOOPBACK} | fields))
     access = {"url": url, "token": slack.TOKEN, "signing": slack.SIGNING}
-    return notifications.save_channel(channel=channel, actor="test", access=access)
+    return outbox.save_channel(channel=channel, actor="test", access=access)
 
 
 def held(
@@ -64,14 +66,27 @@ def held(
 
 def tell(event: str, request: ApprovalRequest) -> list[Delivery]:
     with transaction.atomic():
-        notifications.enqueue(event, request)
+        outbox.enqueue(event, request)
     return list(Delivery.objects.filter(request=request, event=event).order_by("id"))
 
 
+class WaitedDeliverer(Deliverer):
+    """A worker's deliverer that a test can wait for."""
+
+    def run_until_idle(self, timeout: float = 60.0) -> None:
+        """Look, and wait until everything that was due has been tried."""
+        self._loop.run(self._finish(), timeout)
+
+    async def _finish(self) -> None:
+        await self._look()
+        while self._serving:
+            await asyncio.wait(self._serving.values())
+
+
 @contextmanager
-def working() -> Iterator[Deliverer]:
+def working() -> Iterator[WaitedDeliverer]:
     """A worker's deliverer; call ``run_until_idle``."""
-    deliverer = Deliverer()
+    deliverer = WaitedDeliverer()
     try:
         yield deliverer
     finally:

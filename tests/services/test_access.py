@@ -9,8 +9,12 @@ import pytest
 from django.utils import timezone
 
 from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.policy.access import capable
 from mcpregistry.models import Agent, AuditEntry, Grant, Server, Token
-from mcpregistry.services import access
+from mcpregistry.services.access import agents, grants, tokens
+from mcpregistry.services.configuration.snapshot import load_snapshot
+from mcpregistry.services.definitions import decisions, observe
+from mcpregistry.services.servers import lifecycle
 
 pytestmark = pytest.mark.django_db
 ACTOR = "test"
@@ -18,99 +22,148 @@ ACTOR = "test"
 
 @pytest.fixture
 def agent() -> Agent:
-    return access.save_agent(agent=Agent(slug="ann"), actor=ACTOR)
+    return agents.save_agent(agent=Agent(slug="ann"), actor=ACTOR)
 
 
 def test_a_tokens_text_is_nowhere_in_the_database(agent: Agent):
-    token, raw = access.issue_token(name="n", agent=agent, actor=ACTOR)
+    token, raw = tokens.issue_token(name="n", agent=agent, actor=ACTOR)
     secret = raw[len(token.prefix) :]
     assert secret not in repr([*Token.objects.values(), *AuditEntry.objects.values()])
-    assert access.find_token(raw) == token
+    assert tokens.find_token(raw) == token
 
 
 def test_tokens_are_long_and_never_alike(agent: Agent):
-    raws = {access.issue_token(name="n", agent=agent, actor=ACTOR)[1] for _ in range(20)}
+    raws = {tokens.issue_token(name="n", agent=agent, actor=ACTOR)[1] for _ in range(20)}
     assert len(raws) == 20
     assert all(raw.startswith("slp_") and len(raw) > 40 for raw in raws)
 
 
 def test_a_token_lives_90_days_unless_told_otherwise(agent: Agent):
-    token, _ = access.issue_token(name="n", agent=agent, actor=ACTOR)
+    token, _ = tokens.issue_token(name="n", agent=agent, actor=ACTOR)
     assert token.expires_at is not None
     assert abs(token.expires_at - timezone.now() - timedelta(days=90)) < timedelta(minutes=1)
     with pytest.raises(ConfigInvalid):
-        access.issue_token(name="n", agent=agent, actor=ACTOR, expires_at=timezone.now())
+        tokens.issue_token(name="n", agent=agent, actor=ACTOR, expires_at=timezone.now())
 
 
 @pytest.mark.attack
 @pytest.mark.parametrize("how", ["revoked", "expired", "disabled", "changed", "empty", "surrogate"])
 def test_a_dead_token_is_not_found(agent: Agent, how: str):
-    token, raw = access.issue_token(name="n", agent=agent, actor=ACTOR)
+    token, raw = tokens.issue_token(name="n", agent=agent, actor=ACTOR)
     if how == "revoked":
-        access.revoke_token(token=token, actor=ACTOR)
+        tokens.revoke_token(token=token, actor=ACTOR)
     elif how == "expired":
         Token.objects.update(expires_at=timezone.now())
     elif how == "disabled":
         Agent.objects.update(enabled=False)
     else:
         raw = {"changed": raw[:-1] + ("a" if raw[-1] != "a" else "b"), "empty": "", "surrogate": raw + "\ud800"}[how]
-    assert access.find_token(raw) is None
+    assert tokens.find_token(raw) is None
 
 
 def test_a_token_of_a_person_who_left_is_not_found(django_user_model: Any):
     person = django_user_model.objects.create_user("u")
-    _, raw = access.issue_token(name="n", user=person, actor=ACTOR)
-    assert access.find_token(raw) is not None
+    _, raw = tokens.issue_token(name="n", user=person, actor=ACTOR)
+    assert tokens.find_token(raw) is not None
     person.is_active = False
     person.save()
-    assert access.find_token(raw) is None
+    assert tokens.find_token(raw) is None
 
 
 def test_a_token_needs_one_owner(agent: Agent, django_user_model: Any):
     for owners in ({}, {"agent": agent, "user": django_user_model.objects.create_user("u")}):
         with pytest.raises(ConfigInvalid):
-            access.issue_token(name="n", actor=ACTOR, **owners)
+            tokens.issue_token(name="n", actor=ACTOR, **owners)
     assert not Token.objects.exists()
 
 
 def test_revoking_twice_keeps_the_first_time(agent: Agent):
-    token, _ = access.issue_token(name="n", agent=agent, actor=ACTOR)
-    access.revoke_token(token=token, actor=ACTOR)
+    token, _ = tokens.issue_token(name="n", agent=agent, actor=ACTOR)
+    tokens.revoke_token(token=token, actor=ACTOR)
     first = Token.objects.get().revoked_at
-    access.revoke_token(token=token, actor=ACTOR)
+    tokens.revoke_token(token=token, actor=ACTOR)
     assert Token.objects.get().revoked_at == first
 
 
 @pytest.mark.parametrize("capabilities", ["mcp_integration", {"a": 1}, [1], [None], None])
 def test_capabilities_are_a_list_of_names(capabilities: Any):
     with pytest.raises(ConfigInvalid):
-        access.save_agent(agent=Agent(slug="x", capabilities=capabilities), actor=ACTOR)
+        agents.save_agent(agent=Agent(slug="x", capabilities=capabilities), actor=ACTOR)
     assert not Agent.objects.exists()
 
 
 def test_the_same_grant_is_not_made_twice_but_a_narrower_one_is_another(agent: Agent):
     server = Server.objects.create(slug="s")
     narrow = Grant(agent=agent, server=server, argument_pins={"a": 1})
-    access.save_grant(grant=narrow, actor=ACTOR)
-    first = access.grant(agent=agent, server=server, actor=ACTOR)
+    grants.save_grant(grant=narrow, actor=ACTOR)
+    first = grants.grant(agent=agent, server=server, actor=ACTOR)
     assert first != narrow
-    assert access.grant(agent=agent, server=server, actor=ACTOR) == first
+    assert grants.grant(agent=agent, server=server, actor=ACTOR) == first
     assert Grant.objects.count() == 2
 
 
 @pytest.mark.parametrize("pins", [[], "x", 1, None])
 def test_pins_are_an_object(agent: Agent, pins: Any):
     with pytest.raises(ConfigInvalid):
-        access.save_grant(
+        grants.save_grant(
             grant=Grant(agent=agent, server=Server.objects.create(slug="s"), argument_pins=pins), actor=ACTOR
         )
 
 
 def test_every_verb_is_in_the_audit_log(agent: Agent):
-    given = access.grant(agent=agent, server=Server.objects.create(slug="s"), actor=ACTOR)
-    access.withdraw_grant(grant=given, actor=ACTOR)
+    given = grants.grant(agent=agent, server=Server.objects.create(slug="s"), actor=ACTOR)
+    grants.withdraw_grant(grant=given, actor=ACTOR)
     agent.name = "Ann"
-    access.save_agent(agent=agent, actor=ACTOR)
+    agents.save_agent(agent=agent, actor=ACTOR)
     kinds = list(AuditEntry.objects.order_by("seq").values_list("kind", flat=True))
     assert kinds == ["agent.created", "grant.created", "grant.withdrawn", "agent.changed"]
     assert set(AuditEntry.objects.values_list("actor", flat=True)) == {ACTOR}
+
+
+def may_use(slug: str) -> set[str]:
+    """The tools that the agent's capabilities reach, of all that serve."""
+    snapshot = load_snapshot()
+    agent = snapshot.agents[slug]
+    pairs = [(snapshot.servers[tool.server_id], tool) for tool in snapshot.tools.values()]
+    return {f"{server.slug}::{tool.name}" for server, tool in pairs if capable(agent, server, tool)}
+
+
+@pytest.mark.attack
+def test_a_server_that_comes_later_gives_no_agent_more_than_it_had():
+    serving("git", "push", "pull")
+    agent = agents.save_agent(agent=Agent(slug="ann", capabilities=["mcp_git_push"]), actor=ACTOR)
+    assert may_use("ann") == {"git::push"}
+    with pytest.raises(ConfigInvalid, match="could mean another thing") as refused:
+        serving("git_push", "anything")
+    assert "Write mcp_git::push in" in refused.value.remedy
+    with pytest.raises(ConfigInvalid, match="could mean another thing"):
+        serving("other", slug_later="git_push")
+    agent.capabilities = ["mcp_git::push"]
+    agents.save_agent(agent=agent, actor=ACTOR)
+    serving("git_push", "anything")
+    assert may_use("ann") == {"git::push"}
+    agent.capabilities = ["mcp_git_push"]
+    with pytest.raises(ConfigInvalid, match="more than one way") as refused:
+        agents.save_agent(agent=agent, actor=ACTOR)
+    assert "Write mcp_git::push or mcp_git_push::* in" in refused.value.remedy
+
+
+@pytest.mark.attack
+def test_a_capability_that_has_become_ambiguous_counts_for_nothing():
+    serving("a_b", "c")
+    agents.save_agent(agent=Agent(slug="ann", capabilities=["mcp_a_b_c"]), actor=ACTOR)
+    assert may_use("ann") == {"a_b::c"}
+    server = serving("z", "b_c")
+    Server.objects.filter(pk=server.pk).update(slug="a")  # past every check of ours
+    assert may_use("ann") == set()
+
+
+def serving(slug: str, *tools: str, slug_later: str = "") -> Server:
+    server = lifecycle.save_server(server=Server(slug=slug, command=["x"]), actor=ACTOR)
+    server = lifecycle.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
+    observe.observe(server=server, listed=[{"name": name, "inputSchema": {"type": "object"}} for name in tools])
+    decisions.approve_waiting(server=server, actor=ACTOR)
+    if slug_later:
+        server.slug = slug_later
+        lifecycle.save_server(server=server, actor=ACTOR)
+    return server

@@ -10,17 +10,22 @@ import pytest
 from django.contrib.auth.models import Group, User
 from django.utils import timezone
 
-from mcpregistry.domain.binding import binding_of
+from mcpregistry.domain.calls.binding import binding_of
 from mcpregistry.domain.errors import Busy, ConfigInvalid, Conflict, Denied, NotFound
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.domain.policy import DEFAULT_TERMS, Terms
-from mcpregistry.domain.risk import Level, Risk
-from mcpregistry.models import Agent, ApprovalRequest, AuditEntry, Invocation, Permit, Task
-from mcpregistry.services import access, approvals, definitions, holding, permits, retention
-from mcpregistry.services.approvals import AlreadyDecided, vote
-from mcpregistry.services.holding import TaskWish, Ticket
-from mcpregistry.services.permits import PermitWish
-from mcpregistry.services.roles import install_roles
+from mcpregistry.domain.policy.decision import DEFAULT_TERMS, Terms
+from mcpregistry.domain.policy.risk import Level, Risk
+from mcpregistry.models import Agent, ApprovalRequest, AuditEntry, HostTask, Invocation, Permit
+from mcpregistry.services.access import agents, roles
+from mcpregistry.services.access.roles import install_roles
+from mcpregistry.services.approvals import held_calls, votes
+from mcpregistry.services.approvals.held_calls import Ticket
+from mcpregistry.services.approvals.votes import AlreadyDecided, vote
+from mcpregistry.services.definitions import decisions, observe
+from mcpregistry.services.policy import permits
+from mcpregistry.services.policy.permits import PermitWish
+from mcpregistry.services.tasks.host_tasks import TaskWish
+from mcpregistry.services.upkeep import retention
 from tests.services.rows import confirmed
 from tests.services.test_invariants import broken
 
@@ -38,9 +43,9 @@ def person(name: str, *groups: str, **fields: Any) -> User:
 def _site() -> None:
     install_roles()
     server = confirmed("echo")
-    definitions.observe(server=server, listed=[{"name": "echo", "inputSchema": {"type": "object"}}])
-    definitions.approve_waiting(server=server, actor="test")
-    access.save_agent(agent=Agent(slug="ann", owner=person("owner", "approver")), actor="test")
+    observe.observe(server=server, listed=[{"name": "echo", "inputSchema": {"type": "object"}}])
+    decisions.approve_waiting(server=server, actor="test")
+    agents.save_agent(agent=Agent(slug="ann", owner=person("owner", "approver")), actor="test")
 
 
 @pytest.fixture
@@ -63,14 +68,14 @@ def row(number: int = 1, arguments: str = '{"n":1}', fingerprint: str = "f" * 64
 
 
 def ask(number: int = 1, *, arguments: str = '{"n":1}', task: TaskWish | None = None, **changes: Any) -> Ticket:
-    return holding.ask(
+    return held_calls.ask(
         row=row(number, arguments), terms=terms(**changes), risk=HIGH, waiting_as="task" if task else "hold",
         now=timezone.now(), task=task,
     )  # fmt: skip
 
 
 def request_of(ticket: Ticket) -> ApprovalRequest:
-    return holding.load(ticket.id)
+    return held_calls.load(ticket.id)
 
 
 def state_of(ticket: Ticket) -> str:
@@ -113,8 +118,8 @@ WHO: dict[str, tuple[Callable[[], User], Callable[[], dict[str, Any]], str]] = {
 def test_who_may_decide(who: str):
     make, change, words = WHO[who]
     user, ticket = make(), ask(**change())
-    assert words in approvals.why_not(request_of(ticket), user)
-    assert bool(words) == bool(approvals.why_not(request_of(ticket), user))
+    assert words in votes.why_not(request_of(ticket), user)
+    assert bool(words) == bool(votes.why_not(request_of(ticket), user))
     if words:
         for decide in (yes, no):
             with pytest.raises(Denied, match=words):
@@ -138,9 +143,9 @@ def test_those_who_could_decide_are_listed_once():
     person("d", "viewer")
     person("e", "approver", is_active=False)
     person("f", "finance")
-    assert sorted(approvals.approvers(None).values_list("username", flat=True)) == sorted(wanted)
+    assert sorted(roles.approvers(None).values_list("username", flat=True)) == sorted(wanted)
     finance = Group.objects.get(name="finance")
-    assert list(approvals.approvers(finance).values_list("username", flat=True)) == ["c"]
+    assert list(roles.approvers(finance).values_list("username", flat=True)) == ["c"]
 
 
 # -- votes -------------------------------------------------------------------------------------------
@@ -180,9 +185,7 @@ def test_a_voter_who_loses_the_right_counts_no_more(bob: User):
     assert yes(ticket, person("dan", "approver")).call.state == State.READY
     eve.is_active = False
     eve.save()
-    assert (
-        approvals.lost_votes(request_of(ticket)) == "bob may not approve it any more; eve may not approve it any more"
-    )
+    assert votes.lost_votes(request_of(ticket)) == "bob may not approve it any more; eve may not approve it any more"
 
 
 def test_nobody_decides_on_what_is_not_there(bob: User):
@@ -197,8 +200,8 @@ def test_time_ends_what_waits(bob: User, late: State):
         yes(ticket, bob)
     request = request_of(ticket)
     due = request.execute_by or request.decide_by
-    assert holding.expire_due(due - timedelta(seconds=1)) == 0
-    assert holding.expire_due(due) == 1
+    assert held_calls.expire_due(due - timedelta(seconds=1)) == 0
+    assert held_calls.expire_due(due) == 1
     assert (state_of(ticket), request_of(ticket).call.lease_until) == (State.EXPIRED, None)
     assert broken() == set()
 
@@ -206,9 +209,9 @@ def test_time_ends_what_waits(bob: User, late: State):
 def test_a_host_that_confirms_counts_once_and_the_owner_is_the_same_person(bob: User):
     owner = User.objects.get(username="owner")
     ticket = ask(quorum=2, requester_may_confirm=True)
-    approvals.confirm(request_id=ticket.id, by="the person at Cursor")
+    votes.confirm(request_id=ticket.id, by="the person at Cursor")
     with pytest.raises(Conflict, match="confirmed this already"):
-        approvals.confirm(request_id=ticket.id, by="the person at Cursor")
+        votes.confirm(request_id=ticket.id, by="the person at Cursor")
     with pytest.raises(Conflict, match="voted on this already"):
         yes(ticket, owner)
     assert yes(ticket, bob).call.state == State.READY
@@ -218,18 +221,18 @@ def test_a_host_that_confirms_counts_once_and_the_owner_is_the_same_person(bob: 
 def test_a_host_without_an_owner_confirms_once_too(bob: User):
     Agent.objects.update(owner=None)
     ticket = ask(quorum=2, requester_may_confirm=True)
-    approvals.confirm(request_id=ticket.id, by="the person at Cursor")
+    votes.confirm(request_id=ticket.id, by="the person at Cursor")
     with pytest.raises(Conflict, match="confirmed this already"):
-        approvals.confirm(request_id=ticket.id, by="the person at Cursor")
+        votes.confirm(request_id=ticket.id, by="the person at Cursor")
     assert yes(ticket, bob).call.state == State.READY
 
 
 def test_a_host_refuses_only_where_it_may_confirm():
     ticket = ask()
     with pytest.raises(Denied):
-        approvals.refuse(request_id=ticket.id, by="the person at Cursor")
+        votes.refuse(request_id=ticket.id, by="the person at Cursor")
     ticket = ask(2, arguments="{}", requester_may_confirm=True)
-    approvals.refuse(request_id=ticket.id, by="the person at Cursor", reason="not now")
+    votes.refuse(request_id=ticket.id, by="the person at Cursor", reason="not now")
     assert request_of(ticket).call.reason.startswith("REFUSED by the person at Cursor: not now.")
 
 
@@ -251,8 +254,8 @@ def test_the_identical_call_joins_and_a_task_never_does():
     wish = TaskWish(ttl_ms=1000, poll_ms=500)
     tasks = [ask(number, task=wish) for number in (4, 5)]
     assert len({first.id, *(each.id for each in tasks)}) == 3
-    assert {each.task_id for each in tasks} == set(Task.objects.values_list("pk", flat=True))
-    assert request_of(first).holders == 3
+    assert {each.task_id for each in tasks} == set(HostTask.objects.values_list("pk", flat=True))
+    assert request_of(first).seats.count() == 2  # of two callers, one of whom asked twice
 
 
 def test_what_the_rule_said_is_frozen(settings: Any):
@@ -263,11 +266,11 @@ def test_what_the_rule_said_is_frozen(settings: Any):
     assert ticket.url == f"https://gate.example/approvals/{request.pk}/"
     assert request.decide_by - request.asked_at == timedelta(seconds=60)
     assert (request.rule_name, request.risk, request.risk_rank, request.execute_seconds) == ("careful", "high", 3, 30)
-    assert request.call.lease_until == request.decide_by + holding.SLACK
+    assert request.call.lease_until == request.decide_by + held_calls.SLACK
 
 
 def test_one_agent_cannot_bury_the_people_who_decide(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(holding, "MOST_OPEN", 2)
+    monkeypatch.setattr(held_calls, "MOST_OPEN", 2)
     ask(1, arguments="{}")
     ask(2, arguments="[]")
     with pytest.raises(Busy, match="2 calls of this agent wait"):
@@ -358,7 +361,7 @@ def test_a_permit_ends_with_its_giver_or_when_it_is_revoked(bob: User):
 
 
 def test_the_default_asks_on_the_default_terms(bob: User):
-    ticket = holding.ask(
+    ticket = held_calls.ask(
         row=row(1, fingerprint=DEFAULT_TERMS.fingerprint), terms=DEFAULT_TERMS, risk=HIGH, waiting_as="hold",
         now=timezone.now(),
     )  # fmt: skip

@@ -8,7 +8,8 @@ import pytest
 from django.db import connections, transaction
 
 from mcpregistry.models import Agent, AuditEntry
-from mcpregistry.services import access, audit, chains
+from mcpregistry.services.access import agents
+from mcpregistry.services.records import audit, chains
 
 
 def record(subject: str = "s") -> AuditEntry:
@@ -26,7 +27,7 @@ def test_entries_follow_one_another_and_the_chain_holds():
 def test_a_change_that_is_taken_back_takes_its_entry_with_it():
     record()
     with transaction.atomic():
-        access.save_agent(agent=Agent(slug="gone"), actor="ann")
+        agents.save_agent(agent=Agent(slug="gone"), actor="ann")
         transaction.set_rollback(True)
     assert AuditEntry.objects.count() == 1
     record()

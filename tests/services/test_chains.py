@@ -12,8 +12,8 @@ from django.db.models import F
 from mcpregistry.models import AuditEntry
 from mcpregistry.models.audit import GENESIS, entry_hash
 from mcpregistry.models.guards import drop_guards, install_guards
-from mcpregistry.services import audit
-from mcpregistry.services.chains import export, missing_from_log, verify
+from mcpregistry.services.records import audit
+from mcpregistry.services.records.chains import export, missing_from_log, verify
 
 pytestmark = pytest.mark.django_db
 

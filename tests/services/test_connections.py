@@ -10,13 +10,18 @@ import pytest
 from django.db import DatabaseError
 from django.utils import timezone
 
-from mcpregistry.downstream.connection import Discovery
-from mcpregistry.downstream.facts import ConnectionEvent
+from mcpregistry.downstream.pool.discovery import Discovery
+from mcpregistry.downstream.pool.events import ConnectionEvent
 from mcpregistry.models import Connection, Server, ServerEvent, Tool
-from mcpregistry.services import connections
-from mcpregistry.services.connections import ConnectionLog, forget_process, forget_stale, process_name, record_event
-from mcpregistry.services.events import EVENTS_KEPT
-from tests.services.rows import confirmed
+from mcpregistry.services.servers import connections
+from mcpregistry.services.servers.connections import (
+    ConnectionLog,
+    forget_process,
+    forget_stale,
+    process_name,
+)
+from mcpregistry.services.servers.notes import EVENTS_KEPT
+from tests.services.rows import confirmed, record_event
 from tests.waiting import eventually
 
 FOUND = Discovery(

@@ -9,13 +9,13 @@ from django.conf import settings as site
 from django.contrib.auth.models import User
 
 from mcpregistry.calls.catalog import Catalogues, DownstreamTools, Entry
-from mcpregistry.domain.policy import Question
+from mcpregistry.domain.policy.decision import Question
 from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.models import Agent, AuditEntry, Grant, Server, ServerTest, Token
 from mcpregistry.services import demo
-from mcpregistry.services.access import find_token
+from mcpregistry.services.access.tokens import find_token
+from mcpregistry.services.configuration.snapshot import load_snapshot
 from mcpregistry.services.demo import set_up_demo
-from mcpregistry.services.snapshots import load_snapshot
 from tests.services.rows import draft
 from tests.tasks import worker
 

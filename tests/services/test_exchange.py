@@ -10,8 +10,9 @@ import pytest
 from mcpregistry.domain.formats import FORMATS, text
 from mcpregistry.models import AuditEntry, Credential, ImportedFile, Server
 from mcpregistry.models.server import Lifecycle
-from mcpregistry.services.exchange import Outcome, export_config, import_file
-from mcpregistry.services.servers import confirm_launch, disable_server
+from mcpregistry.services.exchange.exporting import export_config
+from mcpregistry.services.exchange.importing import Outcome, import_file
+from mcpregistry.services.servers.lifecycle import confirm_launch, disable_server
 from subagents.models import ExpertTool
 from tests.domain.formats.samples import IDS, SAMPLES, sample
 
@@ -91,6 +92,9 @@ def test_an_existing_server_that_differs_is_a_conflict_unless_told_otherwise() -
     take(servers(a={"command": "one"}))
     refused = take(servers(a={"command": "two"}))
     assert "--on-conflict" in refused.refused[0].remedy
+    raw = json.dumps(servers(a={"command": "two"})).encode()
+    another = import_file(raw=raw, path="y.json", actor="test", on_conflict="own")
+    assert another.refused[0].remedy.startswith("Another file has brought it")
     skipped = take(servers(a={"command": "two"}, b={"command": "three"}), on_conflict="skip")
     assert [change.action for change in skipped.changes] == ["skipped", "created"]
     assert Server.objects.get(slug="a").command == ["one"]

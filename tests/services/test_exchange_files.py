@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mcpregistry.domain.errors import NotFound
-from mcpregistry.services import exchange_files
-from mcpregistry.services.exchange_files import FileWatch, folders_for, locate, write_file
+from mcpregistry.services.exchange import files
+from mcpregistry.services.exchange.files import FileWatch, folders_for, locate, write_file
 
 
 def put(path: Path, content: str = "{}") -> Path:
@@ -85,7 +85,7 @@ def test_a_file_that_changes_while_it_is_read_is_left_for_the_next_look(
         put(path, "first half and second half")
         return content
 
-    monkeypatch.setattr(exchange_files, "read_file", read_while_somebody_writes)
+    monkeypatch.setattr(files, "read_file", read_while_somebody_writes)
     assert watch.changed() is None
     assert watch.changed() == b"first half and second half"
 

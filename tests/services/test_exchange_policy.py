@@ -9,9 +9,10 @@ import pytest
 from django.utils import timezone
 
 from mcpregistry.models import Configuration, PolicyRule, Server, Tool
-from mcpregistry.services import policy
-from mcpregistry.services.exchange import Outcome, export_config, import_file
-from mcpregistry.services.exchange_policy import FLAG_WAITS, WAITS
+from mcpregistry.services.exchange.exporting import export_config
+from mcpregistry.services.exchange.importing import Outcome, import_file
+from mcpregistry.services.exchange.policy import FLAG_WAITS, WAITS
+from mcpregistry.services.policy import rules
 
 pytestmark = pytest.mark.django_db
 
@@ -61,16 +62,16 @@ def test_whoever_may_not_rule_makes_a_rule_that_waits():
 
 def test_what_was_clicked_is_exported():
     bring()
-    policy.auto_approve(tool=tool("b"), actor="test")
-    policy.auto_approve(tool=tool("a"), actor="test")
+    rules.auto_approve(tool=tool("b"), actor="test")
+    rules.auto_approve(tool=tool("a"), actor="test")
     assert taken() == ["a", "b"]
-    policy.auto_approve(server=Server.objects.get(), actor="test")
+    rules.auto_approve(server=Server.objects.get(), actor="test")
     assert taken() is True
 
 
 def test_silence_leaves_it_and_an_empty_list_takes_it_back():
     bring(["a"])
-    policy.auto_approve(tool=tool("b"), actor="test")
+    rules.auto_approve(tool=tool("b"), actor="test")
     assert {change.action for change in bring().changes} == {"unchanged"}
     assert taken() == ["a", "b"]
     bring([], on_conflict="replace")

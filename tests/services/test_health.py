@@ -10,16 +10,19 @@ from threading import Barrier
 import celery
 import pytest
 from celery import Celery
+from django.conf import settings
 from django.db import connections
 from django.utils import timezone
 
-from mcpregistry.domain.canonical import canonical
 from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, Denied
-from mcpregistry.domain.health import FIRST_CHECK_DELAY, MAX_CHECK_DELAY, check_delay
+from mcpregistry.domain.servers.health import FIRST_CHECK_DELAY, MAX_CHECK_DELAY, SOON_CHECK_DELAY, check_delay
+from mcpregistry.domain.text.canonical import canonical
 from mcpregistry.models import AuditEntry, Configuration, Server, ServerTest
 from mcpregistry.models.server import ConnectMode
-from mcpregistry.services import definitions, health, wakeups
-from mcpregistry.services.health import (
+from mcpregistry.services.configuration import dispatch
+from mcpregistry.services.definitions import decisions, observe
+from mcpregistry.services.servers import checks
+from mcpregistry.services.servers.checks import (
     due_servers,
     mark_failed,
     mark_ok,
@@ -38,7 +41,7 @@ SECRET = "canary-7f3a91"
 def sent(monkeypatch) -> list[tuple[object, ...]]:
     """Messages that would have gone to the broker."""
     messages: list[tuple[object, ...]] = []
-    monkeypatch.setattr(health, "wake", lambda *words: not messages.append(words))
+    monkeypatch.setattr(checks, "wake", lambda *words: not messages.append(words))
     return messages
 
 
@@ -47,6 +50,7 @@ def no_broker() -> Iterator[None]:
     """A site whose broker does not answer."""
     site = celery.current_app._get_current_object()
     with Celery("nowhere", broker="redis+socket:///tmp/slipsnisse-no-such.sock", set_as_current=False) as nowhere:
+        nowhere.conf.broker_transport_options = settings.CELERY_BROKER_TRANSPORT_OPTIONS  # as the site gives up: soon
         nowhere.set_current()
         yield
         site.set_current()
@@ -88,9 +92,9 @@ def test_a_test_calls_only_approved_tools_that_only_read(sent):
         {"name": "touch", "annotations": {"readOnlyHint": False}},
         {"name": "new", "annotations": {"readOnlyHint": True}},
     ]
-    definitions.observe(server=server, listed=listed)
+    observe.observe(server=server, listed=listed)
     for tool in server.tools.exclude(name="new"):
-        definitions.approve(definition=tool.latest, actor="test")
+        decisions.approve(definition=tool.latest, actor="test")
     assert request_test(server=server, actor="test", call_tool="look").call_tool == "look"
     for name in ("touch", "new", "absent"):
         with pytest.raises(Denied, match="mcptest echo --call"):
@@ -107,9 +111,9 @@ def test_arguments_that_a_database_cannot_hold_are_refused(odd):
 
 def test_without_a_broker_the_test_stays_queued_and_says_so(live_db, no_broker):
     test = request_test(server=confirmed(), actor="test")
-    assert test.error == wakeups.NO_BROKER
+    assert test.error == dispatch.NO_BROKER
     test.refresh_from_db()
-    assert (test.verdict, test.error) == ("queued", wakeups.NO_BROKER)
+    assert (test.verdict, test.error) == ("queued", dispatch.NO_BROKER)
 
 
 def test_without_a_broker_a_refresh_is_due_at_the_next_tick(live_db, no_broker):
@@ -191,7 +195,7 @@ def test_a_server_connected_by_hand_is_checked_once_after_confirming_and_then_le
 
 def test_failing_servers_are_looked_at_less_and_less_but_at_least_every_quarter_of_an_hour():
     delays = [check_delay(300, failures, chance=1.0) for failures in range(1, 10)]
-    assert delays[0] == FIRST_CHECK_DELAY
+    assert delays[:3] == [SOON_CHECK_DELAY, SOON_CHECK_DELAY, FIRST_CHECK_DELAY], "soon known, then less and less"
     assert delays == sorted(delays)
     assert delays[-1] == MAX_CHECK_DELAY == 900
     assert check_delay(300, 0, chance=0.0) < check_delay(300, 0, chance=0.9) < 300
@@ -200,10 +204,10 @@ def test_failing_servers_are_looked_at_less_and_less_but_at_least_every_quarter_
 @pytest.mark.django_db
 def test_an_unchanged_server_writes_no_history_of_its_tools():
     server = confirmed()
-    definitions.observe(server=server, listed=FOUND.tools)
+    observe.observe(server=server, listed=FOUND.tools)
     tool = server.tools.get()
     before = tool.history.count(), Configuration.load().revision
-    definitions.observe(server=server, listed=FOUND.tools)
+    observe.observe(server=server, listed=FOUND.tools)
     assert (tool.history.count(), Configuration.load().revision) == before
     assert server.tools.get().last_seen_at > tool.last_seen_at
 
@@ -215,7 +219,7 @@ def test_processes_that_look_at_a_server_at_once_agree_on_its_tools(live_db):
     def look(_: int) -> int:
         start.wait()
         try:
-            return len(definitions.observe(server=server, listed=listed).added)
+            return len(observe.observe(server=server, listed=listed).added)
         finally:
             connections.close_all()
 

@@ -9,11 +9,11 @@ from django.utils import timezone
 
 from mcpregistry.models import Credential, Invocation, Server, ServerTest
 from mcpregistry.models.guards import drop_guards, install_guards
-from mcpregistry.services import audit, definitions
-from mcpregistry.services.connections import record_event
-from mcpregistry.services.invariants import check
-from mcpregistry.services.reaping import reap_calls
-from tests.services.rows import confirmed, dispatched, ended
+from mcpregistry.services.definitions import decisions, observe
+from mcpregistry.services.records import audit
+from mcpregistry.services.upkeep.invariants.calls import check
+from mcpregistry.services.upkeep.reaping import reap_calls
+from tests.services.rows import confirmed, dispatched, ended, record_event
 from tests.services.test_connections import event
 
 pytestmark = pytest.mark.django_db
@@ -31,8 +31,8 @@ def call_without_audit(**changes) -> None:
 
 def test_a_site_at_work_and_at_rest_breaks_nothing():
     server = confirmed(env={"TOKEN": "x"})
-    definitions.observe(server=server, listed=[{"name": "echo"}])
-    definitions.approve_waiting(server=server, actor="test")
+    observe.observe(server=server, listed=[{"name": "echo"}])
+    decisions.approve_waiting(server=server, actor="test")
     ended("done")
     dispatched("out", lease=MINUTE)
     assert broken() == set()
@@ -108,7 +108,7 @@ def test_each_rule_notices_its_own_violation(rule, violate):
 
 def test_an_unapproved_definition_must_not_be_served():
     server = confirmed()
-    definitions.observe(server=server, listed=[{"name": "echo"}])
+    observe.observe(server=server, listed=[{"name": "echo"}])
     tool = server.tools.get()
     tool.pinned = tool.latest
     tool.save()

@@ -6,10 +6,12 @@ import pytest
 from django.db import transaction
 
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
-from mcpregistry.domain.mails import mail
-from mcpregistry.domain.notices import Event
+from mcpregistry.domain.notifications.events import Event
+from mcpregistry.domain.notifications.mail import mail
 from mcpregistry.models import AuditEntry, Channel, Delivery, PolicyRule
-from mcpregistry.services import health, notifications, retention
+from mcpregistry.services.notifications import outbox
+from mcpregistry.services.servers import checks
+from mcpregistry.services.upkeep import retention
 from tests.services import telling
 from tests.services.rows import confirmed
 from tests.services.telling import email, held, slack_room, tell, webhook
@@ -22,7 +24,7 @@ URL = "https://hooks.example.org/path-canary"
 @pytest.fixture(autouse=True)
 def woken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     sent: list[str] = []
-    monkeypatch.setattr(notifications, "wake", lambda task, *ids: sent.append(task) is None)
+    monkeypatch.setattr(outbox, "wake", lambda task, *ids: sent.append(task) is None)
     return sent
 
 
@@ -34,8 +36,8 @@ def test_an_event_is_owed_once_to_every_channel_and_the_worker_is_woken(woken, d
     webhook(URL), email()
     request = held()
     with django_capture_on_commit_callbacks(execute=True):
-        assert notifications.enqueue("asked", request) == 2
-        notifications.enqueue("asked", request)
+        assert outbox.enqueue("asked", request) == 2
+        outbox.enqueue("asked", request)
     assert sorted(Delivery.objects.values_list("channel__name", "event", "state")) == [
         ("hook", "asked", "waiting"),
         ("mail", "asked", "waiting"),
@@ -48,7 +50,7 @@ def test_what_is_rolled_back_is_not_told(woken):
     request = held()
 
     with transaction.atomic():
-        notifications.enqueue("asked", request)
+        outbox.enqueue("asked", request)
         assert Delivery.objects.exists()
         transaction.set_rollback(True)
     assert not Delivery.objects.exists()
@@ -58,7 +60,7 @@ def test_what_is_rolled_back_is_not_told(woken):
 def test_nobody_to_tell_costs_nothing(woken, django_assert_num_queries):
     request = held()
     with django_assert_num_queries(1):
-        assert notifications.enqueue("asked", request) == 0
+        assert outbox.enqueue("asked", request) == 0
 
 
 @pytest.mark.parametrize(
@@ -82,8 +84,8 @@ def test_a_channel_hears_what_its_filters_let_through(fields, hears):
 def test_a_channel_may_listen_to_some_servers_and_rules_only():
     server = confirmed("echo")
     rule = PolicyRule.objects.create(name="writes")
-    notifications.save_channel(channel=email(name="by server"), actor="test", servers=[server])
-    notifications.save_channel(channel=email(name="by rule"), actor="test", rules=[rule])
+    outbox.save_channel(channel=email(name="by server"), actor="test", servers=[server])
+    outbox.save_channel(channel=email(name="by rule"), actor="test", rules=[rule])
     here, there = held(call={"server_slug": "echo"}), held(rule=rule)
     tell("asked", here), tell("asked", there)
     assert (told(here), told(there)) == ({"by server"}, {"by rule"})
@@ -92,8 +94,8 @@ def test_a_channel_may_listen_to_some_servers_and_rules_only():
 def test_new_definitions_of_one_look_are_one_message():
     server = confirmed("echo")
     email(name="all"), email(name="calls only", events=["asked"]), email(name="high", minimum_risk=3)
-    assert notifications.enqueue_definitions(server=server, added=["a", "b"], changed=["c"]) == 2
-    assert notifications.enqueue_definitions(server=server, added=[], changed=[]) == 0
+    assert outbox.enqueue_definitions(server=server, added=["a", "b"], changed=["c"]) == 2
+    assert outbox.enqueue_definitions(server=server, added=[], changed=[]) == 0
     facts = Delivery.objects.get(channel__name="all").facts
     assert facts["type"] == "definitions.waiting"
     assert facts["data"]["added"] == ["a", "b"]
@@ -123,7 +125,7 @@ def test_secrets_of_a_channel_are_stored_sealed_only():
 
 def test_parts_of_the_access_that_are_not_given_stay():
     channel = webhook(URL)
-    notifications.save_channel(channel=channel, actor="test", access={"url": "https://b.example.org/"})
+    outbox.save_channel(channel=channel, actor="test", access={"url": "https://b.example.org/"})
     assert Channel.objects.get().access == {"url": "https://b.example.org/", "signing": telling.SIGNING}
     assert AuditEntry.objects.filter(kind="channel.changed").count() == 1
 
@@ -148,7 +150,7 @@ def test_parts_of_the_access_that_are_not_given_stay():
 def test_what_could_never_be_delivered_is_refused_with_the_remedy(fields, access, says):
     channel = Channel(name="odd", **fields)
     with pytest.raises(ConfigInvalid, match=says) as refused:
-        notifications.save_channel(channel=channel, actor="test", access=access)
+        outbox.save_channel(channel=channel, actor="test", access=access)
     assert refused.value.remedy
     assert "canary" not in str(refused.value)
     assert not Channel.objects.exists()
@@ -156,16 +158,16 @@ def test_what_could_never_be_delivered_is_refused_with_the_remedy(fields, access
 
 def test_a_test_message_and_a_repetition_by_hand():
     channel = webhook(URL)
-    delivery = notifications.send_test(channel=channel, actor="test")
+    delivery = outbox.send_test(channel=channel, actor="test")
     assert (delivery.event, delivery.state) == ("test", "waiting")
     with pytest.raises(Conflict, match="still being tried"):
-        notifications.redeliver(delivery=delivery, actor="test")
+        outbox.redeliver(delivery=delivery, actor="test")
     Delivery.objects.update(state="given up", next_at=None, last_error="HTTP 500")
-    again = notifications.redeliver(delivery=delivery, actor="test")
+    again = outbox.redeliver(delivery=delivery, actor="test")
     assert (again.state, again.last_error, again.uid) == ("waiting", "", delivery.uid)
     channel.enabled = False
     with pytest.raises(Conflict, match="switched off"):
-        notifications.send_test(channel=channel, actor="test")
+        outbox.send_test(channel=channel, actor="test")
 
 
 def test_messages_are_forgotten_with_the_payloads_unless_they_are_still_owed():
@@ -192,7 +194,7 @@ def test_the_doctor_names_channels_whose_newest_message_failed():
     assert [finding.ok for finding in doctor._channels()] == [True]
     for name, state in (("good", "failed"), ("good", "sent"), ("bad", "sent"), ("bad", "given up")):
         Delivery.objects.update(next_at=None)
-        delivery = notifications.send_test(channel=Channel.objects.get(name=name), actor="test")
+        delivery = outbox.send_test(channel=Channel.objects.get(name=name), actor="test")
         Delivery.objects.filter(pk=delivery.pk).update(state=state, attempts=1, last_error="HTTP 500")
     (finding,) = doctor._channels()
     assert (finding.ok, finding.what) == (False, "the channel 'bad' gets no messages: HTTP 500")
@@ -203,11 +205,11 @@ def test_a_server_in_trouble_is_told_once_and_so_is_its_return():
     server = confirmed("echo")
     email(name="all"), email(name="calls only", events=["asked"])
     for _ in range(5):
-        health.mark_failed(server_id=server.pk, code="TIMEOUT", message="No answer within 30 s.")
+        checks.mark_failed(server_id=server.pk, code="TIMEOUT", message="No answer within 30 s.")
     (down,) = Delivery.objects.filter(event="unavailable")
     assert down.facts["data"]["reason"] == "Failed 3 times in a row: No answer within 30 s."
     assert down.facts["data"]["url"].endswith(f"/admin/mcpregistry/server/{server.pk}/change/")
     assert mail(Event.UNAVAILABLE, down.facts["data"]).subject == "[Slipsnisse] A server does not answer: echo"
     for _ in range(2):
-        health.mark_ok(server_id=server.pk, discovery=FOUND)
+        checks.mark_ok(server_id=server.pk, discovery=FOUND)
     assert [row.facts["type"] for row in Delivery.objects.order_by("id")] == ["server.unavailable", "server.available"]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -17,7 +15,9 @@ from django.utils import timezone
 
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import Channel, Delivery, Invocation
-from mcpregistry.services import notifications, notifications_delivery, notifications_sending
+from mcpregistry.services.notifications import outbox, senders
+from mcpregistry.services.notifications.delivery import claim, settle
+from tests import forkserver
 from tests.conftest import child_env
 from tests.externals import ROOT
 from tests.fakes import slack as slack_fake
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("live_db", "_no_broker")
 
 @pytest.fixture
 def _no_broker(monkeypatch):
-    monkeypatch.setattr(notifications, "wake", lambda *_: True)
+    monkeypatch.setattr(outbox, "wake", lambda *_: True)
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_after_a_day_it_is_given_up_and_can_be_sent_by_hand(receiver):
     deliver()
     assert (only().state, only().next_at) == ("given up", None)
     receiver.otherwise = (204, {}, b"")
-    notifications.redeliver(delivery=only(), actor="test")
+    outbox.redeliver(delivery=only(), actor="test")
     deliver()
     assert (only().state, only().response_code) == ("sent", 204)
 
@@ -162,7 +162,7 @@ def test_a_private_address_is_refused_unless_the_channel_names_its_network(recei
 
 
 def test_one_that_never_answers_delays_nobody_else(receiver, monkeypatch):
-    monkeypatch.setattr(notifications_sending, "SEND_SECONDS", 2.0)
+    monkeypatch.setattr(senders, "SEND_SECONDS", 2.0)
     over = threading.Event()
     with listening(Receiver(otherwise=after(over))) as dead:
         webhook(dead.url, "a dead one"), webhook(receiver.url, "a good one")
@@ -205,10 +205,10 @@ def test_a_channel_that_is_switched_off_drops_what_waits(receiver):
     channel = webhook(receiver.url)
     tell("asked", held())
     channel.enabled = False
-    notifications.save_channel(channel=channel, actor="test")
+    outbox.save_channel(channel=channel, actor="test")
     deliver()
     assert receiver.requests == []
-    assert (only().state, only().last_error) == ("given up", notifications.OFF)
+    assert (only().state, only().last_error) == ("given up", outbox.OFF)
 
 
 def test_secrets_that_do_not_open_are_told_and_end_in_time(receiver):
@@ -246,10 +246,11 @@ def test_a_worker_killed_in_the_middle_is_followed_by_another_one(receiver):
     tell("asked", held())
     code = (
         "import django; django.setup()\n"
-        "from mcpregistry.services.notifications_delivery import Deliverer\n"
-        "Deliverer().run_until_idle()"
+        "from mcpregistry.services.notifications.delivery import Deliverer\n"
+        "Deliverer().kick()\n"
+        "import signal; signal.pause()"
     )
-    child = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=child_env())
+    child = forkserver.popen(["-c", code], env=child_env())
     try:
         eventually(lambda: receiver.requests, 60)
     finally:
@@ -269,15 +270,15 @@ def test_a_worker_killed_in_the_middle_is_followed_by_another_one(receiver):
 def test_a_failure_told_late_does_not_disturb_the_next_one_who_tries(receiver):
     webhook(receiver.url)
     tell("asked", held())
-    first = notifications_delivery.claim(Channel.objects.get().pk, timezone.now())
+    first = claim(Channel.objects.get().pk, timezone.now())
     due_again()
-    second = notifications_delivery.claim(Channel.objects.get().pk, timezone.now())
+    second = claim(Channel.objects.get().pk, timezone.now())
     assert (first.attempt, second.attempt) == (1, 2)
-    late = notifications_sending.Receipt("It took too long.", reached=False)
-    notifications_delivery.settle(first.id, first.attempt, late, timezone.now())
+    late = senders.Receipt("It took too long.", reached=False)
+    settle(first.id, first.attempt, late, timezone.now())
     assert (only().state, only().last_error) == ("waiting", "")
-    notifications_delivery.settle(second.id, second.attempt, notifications_sending.Receipt(code=200), timezone.now())
-    notifications_delivery.settle(first.id, first.attempt, late, timezone.now())
+    settle(second.id, second.attempt, senders.Receipt(code=200), timezone.now())
+    settle(first.id, first.attempt, late, timezone.now())
     assert only().state == "sent"
 
 
@@ -359,7 +360,7 @@ def test_people_are_not_asked_about_what_was_decided_meanwhile(post_office, rece
     tell("rejected", request)
     deliver()
     asked = Delivery.objects.get(channel__kind="email", event="asked")
-    assert (asked.state, asked.last_error) == ("given up", notifications.MOOT)
+    assert (asked.state, asked.last_error) == ("given up", outbox.MOOT)
     assert [str(letter["Subject"]) for letter in post_office.letters] == ["[Slipsnisse] Rejected: files::delete_file"]
     assert len(receiver.requests) == 2, "programs keep the whole story"
 
@@ -471,7 +472,7 @@ def test_no_secret_reaches_a_log_or_a_row_whatever_goes_wrong(receiver, caplog, 
     said = telling.everything_stored() + caplog.text + "".join(capfd.readouterr())
     for secret in ("canary", telling.SIGNING.removeprefix("whsec_"), slack_fake.TOKEN, slack_fake.SIGNING):
         assert secret not in said
-    assert repr(notifications_sending.Parcel("1", 1, "webhook", "test", "{}", {"url": "canary"})).count("canary") == 0
+    assert repr(senders.Parcel("1", 1, "webhook", "test", "{}", {"url": "canary"})).count("canary") == 0
 
 
 def actions(message: dict) -> list[str]:

@@ -9,13 +9,21 @@ import pytest
 from django.contrib.auth.models import Group, Permission, User
 from django.utils import timezone
 
-from mcpregistry.domain.conditions import ConditionInvalid
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.risk import risk_of
+from mcpregistry.domain.policy.conditions import ConditionInvalid
+from mcpregistry.domain.policy.risk import risk_of
 from mcpregistry.models import Agent, AuditEntry, Configuration, Permit, PolicyRule, Server, Tool
-from mcpregistry.services import definitions, policy
-from mcpregistry.services.drafts import fill, read_rules
-from mcpregistry.services.snapshots import load_snapshot
+from mcpregistry.services.configuration.snapshot import load_snapshot
+from mcpregistry.services.definitions import behaviour, decisions, observe
+from mcpregistry.services.policy.drafts import fill, read_rules
+from mcpregistry.services.policy.rules import (
+    add_starter_rules,
+    auto_approve,
+    delete_rule,
+    save_rule,
+    switch_rule,
+    withdraw_auto_approval,
+)
 
 pytestmark = pytest.mark.django_db
 ACTOR = "test"
@@ -28,15 +36,15 @@ def person(name: str, role: str = "approver", **fields: Any) -> User:
 
 
 def save(**fields: Any) -> PolicyRule:
-    return policy.save_rule(rule=PolicyRule(**{"name": "r", "outcome": "ask"} | fields), actor=ACTOR)
+    return save_rule(rule=PolicyRule(**{"name": "r", "outcome": "ask"} | fields), actor=ACTOR)
 
 
 def new_tool(name: str = "commit", **annotations: bool) -> Tool:
     server = Server.objects.get_or_create(slug="git", defaults={"command": ["x"], "lifecycle": "active"})[0]
-    definitions.observe(
+    observe.observe(
         server=server, listed=[{"name": name, "inputSchema": {"type": "object"}, "annotations": annotations}]
     )
-    definitions.approve_waiting(server=server, actor=ACTOR)
+    decisions.approve_waiting(server=server, actor=ACTOR)
     return Tool.objects.select_related("server", "pinned").get(name=name)
 
 
@@ -122,7 +130,7 @@ def test_a_rule_that_would_ask_for_ever_is_refused_with_the_reason(make: Any, sa
     save(name="switched off", enabled=False, **fields)
     save(name="denies", **fields | {"outcome": "deny"})
     with pytest.raises(ConfigInvalid):
-        policy.switch_rule(rule=PolicyRule.objects.get(name="switched off"), enabled=True, actor=ACTOR)
+        switch_rule(rule=PolicyRule.objects.get(name="switched off"), enabled=True, actor=ACTOR)
     assert not PolicyRule.objects.get(name="switched off").enabled
 
 
@@ -146,11 +154,11 @@ def test_saving_changing_and_deleting_is_told_and_counts_at_once():
     assert [spec.name for spec in load_snapshot().rules] == ["r"]
     before = load_snapshot()
     rule.condition = 'tool.name == "x"'
-    policy.save_rule(rule=rule, actor=ACTOR)
+    save_rule(rule=rule, actor=ACTOR)
     after = load_snapshot()
     assert after.revision > before.revision
     assert after.rules[0].fingerprint != before.rules[0].fingerprint
-    policy.delete_rule(rule=rule, actor=ACTOR)
+    delete_rule(rule=rule, actor=ACTOR)
     assert load_snapshot().rules == ()
     assert list(AuditEntry.objects.filter(kind__startswith="rule.").order_by("id").values_list("kind", flat=True)) == [
         "rule.created", "rule.changed", "rule.deleted",
@@ -169,42 +177,42 @@ def test_raw_changes_change_the_fingerprint_too():
 
 def test_starter_rules_are_added_once():
     person("ann")
-    assert len(policy.add_starter_rules(actor=ACTOR)) == 2
-    assert policy.add_starter_rules(actor=ACTOR) == []
+    assert len(add_starter_rules(actor=ACTOR)) == 2
+    assert add_starter_rules(actor=ACTOR) == []
     snapshot = load_snapshot()
     assert not any(rule.broken for rule in snapshot.policy.rules)
 
 
 def test_one_click_lets_run_and_one_click_takes_it_back():
     tool = new_tool()
-    rule = policy.auto_approve(tool=tool, actor=ACTOR)
-    assert policy.auto_approve(tool=tool, actor=ACTOR) == rule
-    assert policy.auto_approve(server=tool.server, actor=ACTOR) != rule
+    rule = auto_approve(tool=tool, actor=ACTOR)
+    assert auto_approve(tool=tool, actor=ACTOR) == rule
+    assert auto_approve(server=tool.server, actor=ACTOR) != rule
     assert rule.priority < PolicyRule._meta.get_field("priority").default
-    assert policy.withdraw_auto_approval(tool=tool, actor=ACTOR) == 1
-    assert policy.withdraw_auto_approval(tool=tool, actor=ACTOR) == 0
+    assert withdraw_auto_approval(tool=tool, actor=ACTOR) == 1
+    assert withdraw_auto_approval(tool=tool, actor=ACTOR) == 0
     assert [r.server for r in PolicyRule.objects.all()] == [tool.server]
 
 
 def test_claims_count_only_once_confirmed():
     tool = new_tool(readOnlyHint=True, openWorldHint=False)
-    assert policy.claims(tool) == {"read_only": True, "open_world": False}
+    assert behaviour.claims(tool) == {"read_only": True, "open_world": False}
     assert risk_of(load_snapshot().tools[tool.pk]).level == "high"
-    policy.confirm_claims(tool=tool, actor=ACTOR)
+    behaviour.confirm_claims(tool=tool, actor=ACTOR)
     assert risk_of(load_snapshot().tools[tool.pk]).level == "low"
-    policy.confirm_annotations(tool=tool, actor=ACTOR, read_only=False, destructive=None, open_world=False)
+    behaviour.confirm_annotations(tool=tool, actor=ACTOR, read_only=False, destructive=None, open_world=False)
     assert risk_of(load_snapshot().tools[tool.pk]).level == "high"
 
 
 @pytest.mark.parametrize("annotations", [{}, {"readOnlyHint": "yes"}, {"title": "x"}])
 def test_what_claims_nothing_cannot_be_confirmed_in_one_click(annotations: dict[str, Any]):
     with pytest.raises(ConfigInvalid, match="claims nothing"):
-        policy.confirm_claims(tool=new_tool(**annotations), actor=ACTOR)
+        behaviour.confirm_claims(tool=new_tool(**annotations), actor=ACTOR)
 
 
 def test_read_only_and_destructive_contradict():
     with pytest.raises(ConfigInvalid):
-        policy.confirm_annotations(tool=new_tool(), actor=ACTOR, read_only=True, destructive=True, open_world=None)
+        behaviour.confirm_annotations(tool=new_tool(), actor=ACTOR, read_only=True, destructive=True, open_world=None)
 
 
 # -- snapshot ----------------------------------------------------------------------------------------

@@ -9,8 +9,7 @@ import psutil
 import pytest
 from django.db import connections
 
-from mcpregistry.services import probing
-from mcpregistry.services.probing import Prober
+from mcpregistry.services.servers.prober import Prober
 from tests.services.rows import confirmed, draft
 
 
@@ -51,14 +50,14 @@ def test_an_unexpected_failure_tells_nothing_of_itself(live_db, prober, monkeypa
     def explode(server_id):
         raise RuntimeError("the password is hunter2")
 
-    monkeypatch.setattr(probing, "target_for", explode)
+    monkeypatch.setattr("mcpregistry.services.servers.prober.target_for", explode)
     report = prober.test(1)
     assert "hunter2" not in str(report.error)
     assert report.error.remedy
 
 
 def test_a_server_that_never_answers_is_given_up(live_db, prober, monkeypatch):
-    monkeypatch.setattr(probing, "_patience", lambda target: 0.3)
+    monkeypatch.setattr("mcpregistry.services.servers.prober._patience", lambda target: 0.3)
     report = prober.test(confirmed("mute").pk)
     assert report.error.code == "TIMEOUT"
 

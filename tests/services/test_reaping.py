@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import AuditEntry, Invocation
-from mcpregistry.services.reaping import reap_calls
+from mcpregistry.services.upkeep.reaping import reap_calls
 from tests.services.rows import dispatched, ended
 
 

@@ -10,10 +10,10 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
-from mcpregistry.domain.policy import Outcome
-from mcpregistry.domain.snapshot import RUNS
+from mcpregistry.domain.policy.decision import Outcome
+from mcpregistry.domain.specs import RUNS
 from mcpregistry.models import Agent, Configuration, Endpoint, Invocation, PolicyRule, Server
-from mcpregistry.services.replay import EXAMPLES, replay
+from mcpregistry.services.policy.replay import EXAMPLES, replay
 from tests.services.test_policy import new_tool
 
 pytestmark = pytest.mark.django_db

@@ -8,8 +8,9 @@ import pytest
 from django.utils import timezone
 
 from mcpregistry.models import Agent, AuditEntry, Configuration, Invocation, ServerEvent, ServerTest
-from mcpregistry.services import access, retention
-from mcpregistry.services.events import EVENTS_KEPT
+from mcpregistry.services.access import agents, grants, tokens
+from mcpregistry.services.servers.notes import EVENTS_KEPT
+from mcpregistry.services.upkeep import retention
 from tests.services.rows import confirmed, dispatched, ended
 
 pytestmark = pytest.mark.django_db
@@ -48,10 +49,10 @@ def test_an_open_call_is_kept_however_old():
 
 
 def test_expired_grants_and_tokens_are_left_for_people():
-    agent = access.save_agent(agent=Agent(slug="a"), actor="test")
-    access.issue_token(name="t", actor="test", agent=agent)
+    agent = agents.save_agent(agent=Agent(slug="a"), actor="test")
+    tokens.issue_token(name="t", actor="test", agent=agent)
     agent.tokens.update(expires_at=timezone.now() - timedelta(days=999))
-    access.grant(agent=agent, server=confirmed(), actor="test")
+    grants.grant(agent=agent, server=confirmed(), actor="test")
     agent.grants.update(expires_at=timezone.now() - timedelta(days=999))
     retention.prune(timezone.now())
     assert (agent.tokens.count(), agent.grants.count()) == (1, 1)

@@ -7,7 +7,7 @@ import itertools
 import pytest
 from django.contrib.auth.models import Group
 
-from mcpregistry.services.roles import ADMIN, APPROVER, OPERATOR, ROLES, VIEWER, install_roles
+from mcpregistry.services.access.roles import ADMIN, APPROVER, OPERATOR, ROLES, VIEWER, install_roles
 
 pytestmark = pytest.mark.django_db
 

@@ -8,11 +8,11 @@ import pytest
 from django.utils import timezone
 
 from mcpregistry.domain.errors import AuthFailed, TimedOut
-from mcpregistry.downstream.facts import TestReport
+from mcpregistry.downstream.pool.events import TestReport
 from mcpregistry.models import Server, ServerTest, Tool
-from mcpregistry.services import health
-from mcpregistry.services.health import queue_test
-from mcpregistry.services.testing import LOST_AFTER, check_server, give_up_lost, resend_waiting, run_test
+from mcpregistry.services.servers import checks
+from mcpregistry.services.servers.checks import queue_test
+from mcpregistry.services.servers.trials import LOST_AFTER, check_server, give_up_lost, resend_waiting, run_test
 from tests.services.rows import confirmed
 from tests.services.test_connections import FOUND
 
@@ -101,7 +101,7 @@ def test_a_running_test_of_a_living_worker_is_not_given_up():
 
 def test_tests_whose_message_was_lost_are_sent_again(monkeypatch):
     sent = []
-    monkeypatch.setattr(health, "wake", lambda *words: not sent.append(words))
+    monkeypatch.setattr(checks, "wake", lambda *words: not sent.append(words))
     old, new = queued(confirmed()), queued(confirmed("slow"))
     ServerTest.objects.filter(pk=old.pk).update(requested_at=timezone.now() - timedelta(seconds=31))
     assert resend_waiting(timezone.now()) == 1

@@ -7,21 +7,23 @@ from typing import Any
 import pytest
 
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
-from mcpregistry.models import AuditEntry, Grant, Server, Tool
-from mcpregistry.services import access, definitions, servers
-from mcpregistry.services.snapshots import load_snapshot
+from mcpregistry.models import AuditEntry, Credential, Grant, Server, Tool
+from mcpregistry.services.access import credentials, grants
+from mcpregistry.services.configuration.snapshot import load_snapshot
+from mcpregistry.services.definitions import decisions, observe
+from mcpregistry.services.servers import lifecycle
 
 pytestmark = pytest.mark.django_db
 ACTOR = "test"
 
 
 def draft(**facts: Any) -> Server:
-    return servers.save_server(server=Server(**{"slug": "s", "command": ["x"]} | facts), actor=ACTOR)
+    return lifecycle.save_server(server=Server(**{"slug": "s", "command": ["x"]} | facts), actor=ACTOR)
 
 
 def active(**facts: Any) -> Server:
     server = draft(**facts)
-    return servers.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
+    return lifecycle.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
 
 
 def remote(**facts: Any) -> Server:
@@ -32,7 +34,7 @@ def remote(**facts: Any) -> Server:
 def test_a_new_server_is_a_draft_whatever_it_claims():
     claimed = Server(slug="s", command=["x"], lifecycle="active")
     claimed.confirmed_launch = claimed.launch_hash()
-    assert servers.save_server(server=claimed, actor=ACTOR).lifecycle == "draft"
+    assert lifecycle.save_server(server=claimed, actor=ACTOR).lifecycle == "draft"
     assert load_snapshot().servers == {}
 
 
@@ -49,7 +51,7 @@ def test_a_confirmed_server_is_active():
 def test_any_change_of_a_local_launch_needs_a_new_confirmation(name: str, value: Any):
     server = active(env={"A": "1"})
     setattr(server, name, value)
-    saved = servers.save_server(server=server, actor=ACTOR)
+    saved = lifecycle.save_server(server=server, actor=ACTOR)
     assert (saved.lifecycle, saved.revision) == ("draft", 2)
     assert not saved.launch_confirmed
 
@@ -62,18 +64,18 @@ def test_any_change_of_a_local_launch_needs_a_new_confirmation(name: str, value:
 def test_any_change_of_where_a_remote_server_is_needs_a_new_confirmation(name: str, value: Any):
     server = remote(headers={"A": "1"})
     setattr(server, name, value)
-    assert servers.save_server(server=server, actor=ACTOR).lifecycle == "draft"
+    assert lifecycle.save_server(server=server, actor=ACTOR).lifecycle == "draft"
 
 
 @pytest.mark.parametrize(
     ("name", "value", "revision"),
-    [("name", "New", 1), ("description", "x", 1), ("request_timeout", 5.0, 2), ("max_concurrency", 2, 2), ("resend", "never", 2),
+    [("name", "New", 1), ("description", "x", 1), ("request_timeout", 5.0, 2), ("max_concurrency", 2, 2), ("max_tools", 9, 2), ("resend", "never", 2),
      ("slug", "renamed", 2)],
 )  # fmt: skip
 def test_other_changes_keep_it_active(name: str, value: Any, revision: int):
     server = active()
     setattr(server, name, value)
-    saved = servers.save_server(server=server, actor=ACTOR)
+    saved = lifecycle.save_server(server=server, actor=ACTOR)
     assert (saved.lifecycle, saved.revision) == ("active", revision)
 
 
@@ -82,9 +84,9 @@ def test_what_was_changed_after_it_was_shown_cannot_be_confirmed():
     server = draft()
     shown = server.launch_hash()
     server.command = ["evil"]
-    servers.save_server(server=server, actor=ACTOR)
+    lifecycle.save_server(server=server, actor=ACTOR)
     with pytest.raises(Conflict):
-        servers.confirm_launch(server=server, actor=ACTOR, launch_hash=shown)
+        lifecycle.confirm_launch(server=server, actor=ACTOR, launch_hash=shown)
     assert Server.objects.get().lifecycle == "draft"
 
 
@@ -97,17 +99,17 @@ def test_the_hash_covers_secret_values_but_shows_none():
 
 
 def test_enabling_again_asks_for_nothing_if_nothing_changed():
-    server = servers.disable_server(server=active(), actor=ACTOR)
+    server = lifecycle.disable_server(server=active(), actor=ACTOR)
     assert load_snapshot().servers == {}
-    assert servers.enable_server(server=server, actor=ACTOR).lifecycle == "active"
+    assert lifecycle.enable_server(server=server, actor=ACTOR).lifecycle == "active"
 
 
 @pytest.mark.attack
 def test_enabling_what_was_changed_while_it_was_off_makes_a_draft():
-    server = servers.disable_server(server=active(), actor=ACTOR)
+    server = lifecycle.disable_server(server=active(), actor=ACTOR)
     server.command = ["evil"]
-    assert servers.save_server(server=server, actor=ACTOR).lifecycle == "disabled"
-    assert servers.enable_server(server=server, actor=ACTOR).lifecycle == "draft"
+    assert lifecycle.save_server(server=server, actor=ACTOR).lifecycle == "disabled"
+    assert lifecycle.enable_server(server=server, actor=ACTOR).lifecycle == "draft"
 
 
 def test_where_local_servers_are_off_none_can_be_confirmed(settings: Any):
@@ -122,7 +124,7 @@ def test_where_local_servers_are_off_none_can_be_confirmed(settings: Any):
     [{"slug": "integration"}, {"command": []}, {"command": "x"}, {"command": ["x"], "url": "https://h"}, {"env": {"LD_PRELOAD": "x"}}, {"slug": "a__b"},
      {"transport": "http"}, {"transport": "http", "command": [], "url": "ftp://h"}, {"transport": "nosuch"},
      {"transport": "http", "command": [], "url": "https://h", "headers": {"A": "x\r\ny"}}, {"request_timeout": -1},
-     {"transport": "websocket", "command": [], "url": "https://h"}, {"max_concurrency": 0}, {"connect_timeout": 0}],
+     {"transport": "websocket", "command": [], "url": "https://h"}, {"max_concurrency": 0}, {"max_tools": 0}, {"max_tools": 10_001}, {"connect_timeout": 0}],
 )  # fmt: skip
 def test_what_cannot_work_is_refused_with_a_remedy(facts: dict[str, Any]):
     with pytest.raises(ConfigInvalid) as caught:
@@ -133,13 +135,55 @@ def test_what_cannot_work_is_refused_with_a_remedy(facts: dict[str, Any]):
 
 def test_deleting_takes_tools_and_grants_along_and_is_told():
     server = active()
-    definitions.observe(server=server, listed=[{"name": "t"}])
-    definitions.approve_waiting(server=server, actor=ACTOR)
+    observe.observe(server=server, listed=[{"name": "t"}])
+    decisions.approve_waiting(server=server, actor=ACTOR)
     from mcpregistry.models import Agent
 
-    access.grant(agent=Agent.objects.create(slug="a"), tool=Tool.objects.get(), actor=ACTOR)
-    servers.delete_server(server=server, actor=ACTOR)
+    grants.grant(agent=Agent.objects.create(slug="a"), tool=Tool.objects.get(), actor=ACTOR)
+    lifecycle.delete_server(server=server, actor=ACTOR)
     assert not (Server.objects.exists())
     assert not (Tool.objects.exists())
     assert not (Grant.objects.exists())
     assert AuditEntry.objects.order_by("seq").last().kind == "server.deleted"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"env": {"A": "x ${cred:forge}"}},
+        {"command": ["x", "--token=${cred:forge}"]},
+        {"command": [], "transport": "http", "url": "https://h/mcp?key=${cred:forge}"},
+        {"command": [], "transport": "http", "url": "https://h/mcp", "headers": {"A": "Bearer ${cred:forge:-none}"}},
+    ],
+    ids=["env", "command", "url", "headers"],
+)
+def test_whatever_a_credential_stands_for_is_part_of_its_servers_revision(facts: dict[str, Any]):
+    server, other = active(**facts), active(slug="other", env={"A": "${cred:forget}", "B": "${forge}"})
+
+    def revision() -> int:
+        assert Server.objects.get(pk=other.pk).revision == other.revision
+        now = Server.objects.get(pk=server.pk)
+        assert now.lifecycle == "active"
+        return now.revision - server.revision
+
+    forge = credentials.save_credential(credential=Credential(name="forge"), actor=ACTOR, value="one")
+    assert revision() == 1
+    credentials.save_credential(credential=forge, actor=ACTOR, value="two")
+    assert revision() == 2
+    forge.description = "of the forge"
+    credentials.save_credential(credential=forge, actor=ACTOR)
+    assert revision() == 2
+    forge.name = "smithy"
+    credentials.save_credential(credential=forge, actor=ACTOR)
+    assert revision() == 3
+    forge.name = "forge"
+    credentials.save_credential(credential=forge, actor=ACTOR)
+    credentials.delete_credential(credential=forge, actor=ACTOR)
+    assert revision() == 5
+
+
+def test_a_save_of_a_row_that_was_read_earlier_does_not_set_its_revision_back():
+    server = active(env={"A": "${cred:forge}"})
+    credentials.save_credential(credential=Credential(name="forge"), actor=ACTOR, value="one")
+    server.name = "Other"
+    assert lifecycle.save_server(server=server, actor=ACTOR).revision == 2

@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from mcpregistry.models import Agent, Definition, Endpoint, Grant, Server, Token, Tool, Workspace
-from mcpregistry.services.snapshots import current_revision, load_snapshot
+from mcpregistry.services.configuration.snapshot import current_revision, load_snapshot
 
 pytestmark = pytest.mark.django_db
 NOW = timezone.now()
@@ -102,12 +102,12 @@ def test_tokens_of_people_are_not_for_calls(django_user_model: Any):
 @pytest.mark.attack
 @pytest.mark.parametrize("value", ["\ud800", "a\x00b", 10**400, 12345678901234567890123, 1e308], ids=range(5))
 def test_one_odd_definition_does_not_keep_the_site_from_loading(value: Any):
-    from mcpregistry.services import definitions
+    from mcpregistry.services.definitions import decisions, observe
 
     server = Server.objects.create(slug="s", command=["x"], lifecycle="active")
     listed = [{"name": "odd", "inputSchema": {"default": value}}, {"name": "good"}]
-    definitions.observe(server=server, listed=listed)
-    assert definitions.approve_waiting(server=server, actor="a") == 2
+    observe.observe(server=server, listed=listed)
+    assert decisions.approve_waiting(server=server, actor="a") == 2
     tools = {tool.name: tool.data for tool in load_snapshot().tools.values()}
     assert tools["odd"]["inputSchema"]["default"] == value
     assert tools["good"] == {"name": "good"}

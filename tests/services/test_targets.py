@@ -7,8 +7,8 @@ import pytest
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound, SlipsnisseError
 from mcpregistry.models import Credential, Server, ServerEvent
 from mcpregistry.models.server import Lifecycle, Transport
-from mcpregistry.services.servers import disable_server
-from mcpregistry.services.targets import target_for
+from mcpregistry.services.servers.lifecycle import disable_server
+from mcpregistry.services.servers.targets import target_for
 from tests.services.rows import confirmed, draft
 
 pytestmark = pytest.mark.django_db

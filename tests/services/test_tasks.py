@@ -9,9 +9,11 @@ from django.utils import timezone
 
 from mcpregistry.domain.errors import Busy
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.models import AuditEntry, Configuration, Invocation, Task
-from mcpregistry.services import following, invariants, lasting, reaping, retention, tasks
-from mcpregistry.services.following import Followed, Lost
+from mcpregistry.models import AuditEntry, Configuration, HostTask, Invocation
+from mcpregistry.services.tasks import host_tasks, long_calls, remote_tasks
+from mcpregistry.services.tasks.remote_tasks import Followed, Lost, Wish
+from mcpregistry.services.upkeep import reaping, retention
+from mcpregistry.services.upkeep.invariants import calls
 from tests.services.rows import confirmed, dispatched, ended
 
 pytestmark = pytest.mark.django_db
@@ -22,7 +24,7 @@ def adopted(call_id: str = "c1", transport: str = "http", **facts) -> Followed:
     fields = {"transport": "http", "url": "https://example.org/mcp", "command": []} if transport == "http" else {}
     server = confirmed(slug=f"s-{call_id}", **fields)
     dispatched(call_id)
-    return following.adopt(
+    return remote_tasks.adopt(
         **{
             "call_id": call_id, "fence": 0, "agent": "local", "endpoint": "default", "server_id": server.pk,
             "downstream_id": "theirs", "ttl_ms": 60_000, "poll_ms": 500, "now": NOW,
@@ -37,7 +39,7 @@ def held(call_id: str) -> Invocation:
 def test_an_id_is_ours_and_hard_to_guess():
     followed = adopted()
     assert len(followed.task_id) >= 43
-    assert "theirs" not in str(tasks.view(Task.objects.get()))
+    assert "theirs" not in str(host_tasks.view(HostTask.objects.get()))
 
 
 def test_the_poll_interval_is_kept_within_reason():
@@ -47,7 +49,7 @@ def test_the_poll_interval_is_kept_within_reason():
 def test_a_call_that_is_ours_no_more_is_not_adopted():
     adopted()
     with pytest.raises(Lost):
-        following.adopt(
+        remote_tasks.adopt(
             call_id="c1",
             fence=7,
             agent="local",
@@ -60,93 +62,98 @@ def test_a_call_that_is_ours_no_more_is_not_adopted():
 
 
 def test_one_agent_cannot_open_tasks_without_end(monkeypatch):
-    monkeypatch.setattr(tasks, "MAX_OPEN", 2)
+    monkeypatch.setattr(host_tasks, "MAX_OPEN", 2)
     adopted("c1")
     adopted("c2")
     with pytest.raises(Busy):
         adopted("c3")
     assert held("c3").state == State.DISPATCHED
-    assert Task.objects.count() == 2
+    assert HostTask.objects.count() == 2
 
 
 def test_the_end_is_written_once_under_the_fence_and_told_in_the_audit_log():
     followed = adopted()
     result = {"content": [{"type": "text", "text": "x" * 100_000}]}
-    assert following.finish(followed=followed, state=State.SUCCEEDED, outcome={"result": result})
-    assert not following.finish(followed=followed, state=State.UNKNOWN, code="LATE")
+    assert remote_tasks.finish(followed=followed, state=State.SUCCEEDED, outcome={"result": result})
+    assert not remote_tasks.finish(followed=followed, state=State.UNKNOWN, code="LATE")
     call = held("c1")
     assert (call.state, call.lease_until, call.error_code) == (State.SUCCEEDED, None, "")
     assert len(call.result) < 70_000 < call.result_bytes
-    assert tasks.view(Task.objects.get())["result"] == result, "the host gets the whole of it"
+    assert host_tasks.view(HostTask.objects.get())["result"] == result, "the host gets the whole of it"
     assert AuditEntry.objects.filter(subject="call:c1", kind="call.succeeded").count() == 1
 
 
-def test_a_result_beyond_all_bounds_is_an_error_that_says_so(monkeypatch):
-    monkeypatch.setattr(lasting, "MAX_KEPT", 1_000)
-    following.finish(followed=adopted(), state=State.SUCCEEDED, outcome={"result": {"content": ["x" * 2_000]}})
-    view = tasks.view(Task.objects.get())
+def test_a_result_beyond_all_bounds_is_no_other_end_and_its_task_says_so(monkeypatch):
+    """As of a plain call: it was made, and the record keeps a part."""
+    monkeypatch.setattr(long_calls, "MAX_KEPT", 1_000)
+    result = {"content": ["x" * 100_000]}
+    remote_tasks.finish(followed=adopted(), state=State.SUCCEEDED, outcome={"result": result})
+    call = held("c1")
+    assert (call.state, call.error_code) == (State.SUCCEEDED, "")
+    assert len(call.result) < 70_000 < call.result_bytes
+    view = host_tasks.view(HostTask.objects.get())
     assert view["result"]["isError"] is True
     assert "too large" in view["result"]["content"][0]["text"]
 
 
 def test_of_two_that_take_over_one_wins_and_the_former_writes_nothing_more():
     before = adopted()
-    later = NOW + following.LEASE * 2
-    assert following.orphans(NOW) == []
-    assert following.orphans(later) == [before.task_id]
-    after = following.take_over(task_id=before.task_id, now=later)
+    later = NOW + remote_tasks.LEASE * 2
+    assert remote_tasks.orphans(NOW) == []
+    assert remote_tasks.orphans(later) == [before.task_id]
+    after = remote_tasks.take_over(task_id=before.task_id, now=later)
     assert after is not None
     assert after.fence == before.fence + 1
-    assert following.take_over(task_id=before.task_id, now=later) is None
-    assert following.keep([before], later) == {before.task_id}
-    assert following.keep([after], later) == set()
+    assert remote_tasks.take_over(task_id=before.task_id, now=later) is None
+    assert remote_tasks.keep([before], later) == {before.task_id}
+    assert remote_tasks.keep([after], later) == set()
     with pytest.raises(Lost):
-        following.note(followed=before, message="", requests={}, poll_ms=100)
-    assert not following.finish(followed=before, state=State.UNKNOWN)
-    assert following.finish(followed=after, state=State.SUCCEEDED, outcome={"result": {"content": []}})
+        remote_tasks.note(followed=before, message="", requests={}, poll_ms=100)
+    assert not remote_tasks.finish(followed=before, state=State.UNKNOWN)
+    assert remote_tasks.finish(followed=after, state=State.SUCCEEDED, outcome={"result": {"content": []}})
 
 
 def test_the_reaper_leaves_remote_tasks_to_followers_for_a_while():
     adopted()
-    assert reaping.reap_calls(NOW + following.LEASE * 2) == 0
-    assert reaping.reap_calls(NOW + following.PATIENCE + following.LEASE * 2) == 1
+    assert reaping.reap_calls(NOW + remote_tasks.LEASE * 2) == 0
+    assert reaping.reap_calls(NOW + remote_tasks.PATIENCE + remote_tasks.LEASE * 2) == 1
     assert held("c1").state == State.UNKNOWN
 
 
 def test_a_task_on_stdio_dies_with_its_process():
     adopted(transport="stdio")
-    assert following.orphans(NOW + following.LEASE * 2) == []
-    assert reaping.reap_calls(NOW + following.LEASE * 2) == 1
+    assert remote_tasks.orphans(NOW + remote_tasks.LEASE * 2) == []
+    assert reaping.reap_calls(NOW + remote_tasks.LEASE * 2) == 1
 
 
 def test_a_released_task_is_an_orphan_at_once():
     followed = adopted()
-    following.release(followed=followed, now=NOW)
-    assert following.orphans(NOW) == [followed.task_id]
+    remote_tasks.release(followed=followed, now=NOW)
+    assert remote_tasks.orphans(NOW) == [followed.task_id]
 
 
 def test_answers_wait_for_the_server_and_their_questions_are_hidden():
     followed = adopted()
-    following.note(
+    remote_tasks.note(
         followed=followed, message="asks", requests={"a": {"method": "m"}, "b": {"method": "m"}}, poll_ms=100
     )
-    assert tasks.view(Task.objects.get())["inputRequests"].keys() == {"a", "b"}
-    assert not tasks.answer(task_id=followed.task_id, responses={"c": {}})
-    assert tasks.answer(task_id=followed.task_id, responses={"a": {"action": "accept"}, "c": {}})
-    assert not tasks.answer(task_id=followed.task_id, responses={"a": {"action": "decline"}})
-    assert tasks.view(Task.objects.get())["inputRequests"].keys() == {"b"}
-    assert following.wishes([followed.task_id])[followed.task_id].responses == {"a": {"action": "accept"}}
-    following.passed_on(task_id=followed.task_id, keys=["a"])
-    assert following.wishes([followed.task_id]) == {}
-    assert tasks.view(Task.objects.get())["inputRequests"].keys() == {"b"}
+    assert host_tasks.view(HostTask.objects.get())["inputRequests"].keys() == {"a", "b"}
+    assert not host_tasks.answer(task_id=followed.task_id, responses={"c": {}})
+    assert host_tasks.answer(task_id=followed.task_id, responses={"a": {"action": "accept"}, "c": {}})
+    assert not host_tasks.answer(task_id=followed.task_id, responses={"a": {"action": "decline"}})
+    assert host_tasks.view(HostTask.objects.get())["inputRequests"].keys() == {"b"}
+    assert remote_tasks.wishes([followed.task_id])[followed.task_id].responses == {"a": {"action": "accept"}}
+    remote_tasks.passed_on(task_id=followed.task_id, keys=["a"])
+    assert remote_tasks.wishes([followed.task_id]) == {followed.task_id: Wish({}, cancel=False)}
+    assert host_tasks.view(HostTask.objects.get())["inputRequests"].keys() == {"b"}
 
 
 def test_a_change_that_hosts_can_see_raises_the_version_and_no_other_does():
     followed = adopted()
 
     def noted(message: str, **requests: dict) -> tuple:
-        following.note(followed=followed, message=message, requests=requests, poll_ms=500)
-        return tasks.versions([followed.task_id])[followed.task_id]
+        remote_tasks.note(followed=followed, message=message, requests=requests, poll_ms=500)
+        return host_tasks.versions([followed.task_id])[followed.task_id]
 
     first = noted("at work")
     assert noted("at work") == first
@@ -155,27 +162,27 @@ def test_a_change_that_hosts_can_see_raises_the_version_and_no_other_does():
 
 def test_withdrawing_is_noted_once_and_not_after_the_end():
     followed = adopted()
-    assert tasks.withdraw(task_id=followed.task_id)
-    assert not tasks.withdraw(task_id=followed.task_id)
-    assert following.wishes([followed.task_id])[followed.task_id].cancel
-    following.finish(followed=followed, state=State.UNKNOWN, code="CANCELLED", reason="The caller cancelled it.")
-    assert tasks.view(Task.objects.get())["status"] == "cancelled"
+    assert host_tasks.withdraw(task_id=followed.task_id)
+    assert not host_tasks.withdraw(task_id=followed.task_id)
+    assert remote_tasks.wishes([followed.task_id])[followed.task_id].cancel
+    remote_tasks.finish(followed=followed, state=State.UNKNOWN, code="CANCELLED", reason="The caller cancelled it.")
+    assert host_tasks.view(HostTask.objects.get())["status"] == "cancelled"
 
 
 def test_withdrawn_too_late_is_completed():
     followed = adopted()
-    tasks.withdraw(task_id=followed.task_id)
-    following.finish(followed=followed, state=State.SUCCEEDED, outcome={"result": {"content": []}})
-    assert tasks.view(Task.objects.get())["status"] == "completed"
+    host_tasks.withdraw(task_id=followed.task_id)
+    remote_tasks.finish(followed=followed, state=State.SUCCEEDED, outcome={"result": {"content": []}})
+    assert host_tasks.view(HostTask.objects.get())["status"] == "completed"
 
 
 def test_a_host_is_noted_as_seen_at_most_once_a_second_and_only_while_its_call_is_held():
     for call_id, state in (("held", State.PENDING), ("out", State.DISPATCHED)):
         dispatched(call_id, state=state)
-        tasks.create(call_id=call_id, agent="local", endpoint="default", ttl_ms=None, poll_ms=100)
-    mine, out = Task.objects.get(call_id="held"), Task.objects.get(call_id="out")
+        host_tasks.create(call_id=call_id, agent="local", endpoint="default", ttl_ms=None, poll_ms=100)
+    mine, out = HostTask.objects.get(call_id="held"), HostTask.objects.get(call_id="out")
     for seconds in (0.0, 0.5, 0.9, 1.5):
-        tasks.sighted([mine.pk, out.pk], NOW + timedelta(seconds=seconds))
+        host_tasks.sighted([mine.pk, out.pk], NOW + timedelta(seconds=seconds))
         mine.refresh_from_db()
         assert mine.seen_at == NOW + timedelta(seconds=0 if seconds < 1 else seconds)
     out.refresh_from_db()
@@ -184,38 +191,40 @@ def test_a_host_is_noted_as_seen_at_most_once_a_second_and_only_while_its_call_i
 
 def test_somebody_elses_is_not_found():
     followed = adopted()
-    assert tasks.find(followed.task_id, agent="local", endpoint="default")
-    assert tasks.find(followed.task_id, agent="eve", endpoint="default") is None
-    assert tasks.find(followed.task_id, agent="local", endpoint="other") is None
-    assert tasks.find("\x00nothing", agent="local", endpoint="default") is None
+    assert host_tasks.find(followed.task_id, agent="local", endpoint="default")
+    assert host_tasks.find(followed.task_id, agent="eve", endpoint="default") is None
+    assert host_tasks.find(followed.task_id, agent="local", endpoint="other") is None
+    assert host_tasks.find("\x00nothing", agent="local", endpoint="default") is None
 
 
 def test_a_task_is_kept_as_long_as_its_host_was_promised():
     Configuration.objects.filter(pk=1).update(keep_payloads_days=1, keep_calls_days=1)
     long_ago = NOW - timedelta(days=20)
     call = ended("held-long", received_at=long_ago, finished_at=NOW)
-    tasks.create(call_id=call.pk, agent="local", endpoint="default", ttl_ms=1, poll_ms=100, now=long_ago)
+    host_tasks.create(call_id=call.pk, agent="local", endpoint="default", ttl_ms=1, poll_ms=100, now=long_ago)
     retention.prune(NOW + timedelta(hours=23))
-    view = tasks.view(Task.objects.get())
+    view = host_tasks.view(HostTask.objects.get())
     assert view["ttlMs"] > timedelta(days=20).total_seconds() * 1000
     assert view["status"] == "completed"
     retention.prune(NOW + timedelta(hours=25))
-    assert not Task.objects.exists()
+    assert not HostTask.objects.exists()
 
 
 def test_results_of_servers_tasks_are_erased_in_time():
     Configuration.objects.filter(pk=1).update(keep_payloads_days=30, keep_calls_days=365)
-    following.finish(followed=adopted(), state=State.SUCCEEDED, outcome={"result": {"content": [], "secret": "x"}})
+    remote_tasks.finish(followed=adopted(), state=State.SUCCEEDED, outcome={"result": {"content": [], "secret": "x"}})
     assert retention.prune(timezone.now() + timedelta(days=31))["tasks"] == 1
-    view = tasks.view(Task.objects.get())
+    view = host_tasks.view(HostTask.objects.get())
     assert "secret" not in str(view)
     assert "not kept any more" in view["result"]["content"][0]["text"]
 
 
 def test_every_invariant_holds_after_all_of_it():
-    following.finish(followed=adopted("c1"), state=State.SUCCEEDED, outcome={"result": {"content": []}})
-    later = following.take_over(task_id=adopted("c2").task_id, now=NOW + following.LEASE * 2)
+    remote_tasks.finish(followed=adopted("c1"), state=State.SUCCEEDED, outcome={"result": {"content": []}})
+    later = remote_tasks.take_over(task_id=adopted("c2").task_id, now=NOW + remote_tasks.LEASE * 2)
     assert later is not None
-    following.finish(followed=later, state=State.TOOL_ERROR, code="X", outcome={"error": {"code": 1, "message": "m"}})
-    found = {finding.rule: finding.examples for finding in invariants.check(timezone.now(), strict=True)}
+    remote_tasks.finish(
+        followed=later, state=State.TOOL_ERROR, code="X", outcome={"error": {"code": 1, "message": "m"}}
+    )
+    found = {finding.rule: finding.examples for finding in calls.check(timezone.now(), strict=True)}
     assert {rule: examples for rule, examples in found.items() if examples} == {}

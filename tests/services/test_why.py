@@ -13,9 +13,11 @@ from django.utils import timezone
 from mcpregistry.calls.catalog import Catalogues, DownstreamTools
 from mcpregistry.domain.errors import NotFound
 from mcpregistry.models import Agent, ApprovalRequest, Endpoint, Grant, Invocation, Permit, PolicyRule, Server, Tool
-from mcpregistry.services import access, definitions, policy
-from mcpregistry.services.snapshots import load_snapshot
-from mcpregistry.services.why import Why, find_tool, why
+from mcpregistry.services.access import agents, grants
+from mcpregistry.services.configuration.snapshot import load_snapshot
+from mcpregistry.services.definitions import decisions, observe
+from mcpregistry.services.policy.explain import Why, find_tool, why
+from mcpregistry.services.policy.rules import save_rule
 
 pytestmark = pytest.mark.django_db
 ACTOR, NOW = "test", timezone.now()
@@ -26,11 +28,11 @@ SCHEMA = {"type": "object", "properties": {"amount": {"type": "integer"}}, "requ
 def tool() -> Tool:
     server = Server.objects.create(slug="bank", command=["x"], lifecycle="active")
     listed = [{"name": "pay", "inputSchema": SCHEMA}, {"name": "look", "inputSchema": {"type": "object"}}]
-    definitions.observe(server=server, listed=listed)
-    definitions.approve_waiting(server=server, actor=ACTOR)
-    agent = access.save_agent(agent=Agent(slug="ann"), actor=ACTOR)
-    access.save_endpoint(endpoint=Endpoint(slug="default"), actor=ACTOR)
-    access.grant(agent=agent, server=server, actor=ACTOR)
+    observe.observe(server=server, listed=listed)
+    decisions.approve_waiting(server=server, actor=ACTOR)
+    agent = agents.save_agent(agent=Agent(slug="ann"), actor=ACTOR)
+    agents.save_endpoint(endpoint=Endpoint(slug="default"), actor=ACTOR)
+    grants.grant(agent=agent, server=server, actor=ACTOR)
     User.objects.create(username="eve").groups.add(Group.objects.get(name="approver"))
     return find_tool("bank::pay")
 
@@ -53,12 +55,12 @@ def ask(tool: Tool, arguments: dict[str, Any] | None = None) -> Why:
 
 
 def _changed(tool: Tool) -> None:
-    definitions.observe(server=tool.server, listed=[{"name": "pay", "inputSchema": {"type": "object"}}])
+    observe.observe(server=tool.server, listed=[{"name": "pay", "inputSchema": {"type": "object"}}])
 
 
 def _rejected(tool: Tool) -> None:
     assert tool.latest is not None
-    definitions.reject(definition=tool.latest, actor=ACTOR)
+    decisions.reject(definition=tool.latest, actor=ACTOR)
 
 
 BROKEN: list[tuple[str, str, Callable[[Tool], Any]]] = [
@@ -67,7 +69,7 @@ BROKEN: list[tuple[str, str, Callable[[Tool], Any]]] = [
     ("server", "The server bank is draft.", lambda t: Server.objects.update(lifecycle="draft")),
     ("server", "The server bank is disabled.", lambda t: Server.objects.update(lifecycle="disabled")),
     ("availability", "The server has failed", lambda t: Server.objects.update(unavailable_since=NOW)),
-    ("present", "no longer offers", lambda t: definitions.observe(server=t.server, listed=[])),
+    ("present", "no longer offers", lambda t: observe.observe(server=t.server, listed=[])),
     ("tool", "The tool is switched off.", lambda t: Tool.objects.update(enabled=False)),
     ("definition", "has changed the tool", _changed),
     ("definition", "was rejected", _rejected),
@@ -102,7 +104,7 @@ def test_a_listed_tool_says_its_name_and_who_would_be_asked(tool: Tool):
 
 def test_the_rule_that_decides_is_named_beside_all_others(tool: Tool):
     rules = [
-        policy.save_rule(rule=PolicyRule(**fields), actor=ACTOR)
+        save_rule(rule=PolicyRule(**fields), actor=ACTOR)
         for fields in (
             {"name": "small", "outcome": "allow", "condition": "args.amount < 10"},
             {"name": "big", "outcome": "deny", "condition": "args.amount > 100"},
@@ -134,7 +136,7 @@ def test_the_agents_owner_is_asked_only_where_the_rule_says_so(tool: Tool):
     Agent.objects.update(owner=User.objects.get())
     assert ask(tool).asked == ()
     assert "0 of the 1 people needed" in ask(tool).answer
-    policy.save_rule(rule=PolicyRule(name="r", outcome="ask", requester_may_confirm=True), actor=ACTOR)
+    save_rule(rule=PolicyRule(name="r", outcome="ask", requester_may_confirm=True), actor=ACTOR)
     assert ask(tool).asked == ("eve",)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from mcpregistry.calls.call import CallOutcome, CallRequest
 from mcpregistry.models import Agent, Endpoint, Server, Tool
-from mcpregistry.services import access
+from mcpregistry.services.access import grants
 from subagents.llm.scripted.app import ScriptedModels
 from subagents.llm.scripted.script import load
 from subagents.models import ExpertTool, LanguageModel, Provider, Run, ToolCall
@@ -69,7 +69,7 @@ class Bench:
         facts = {"name": "expert", "description": "Knows.", "arguments": WORDS, "max_seconds": 120} | fields
         expert = experts.save_expert(expert=ExpertTool(**facts), targets=targets, actor=ACTOR)
         for server in uses:
-            access.grant(agent=expert.agent, server=server, actor=ACTOR)
+            grants.grant(agent=expert.agent, server=server, actor=ACTOR)
         return expert
 
     def start(self, text: str = "why?", expert: str = "expert") -> Run:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.services.exchange import Outcome, export_config, import_file
+from mcpregistry.services.exchange.exporting import export_config
+from mcpregistry.services.exchange.importing import Outcome, import_file
 from subagents.models import LanguageModel, Provider
 from subagents.runs.targets import target_for
 from subagents.services import providers
@@ -57,6 +58,23 @@ def test_the_defaults_are_in_every_request() -> None:
     assert (target.temperature, target.timeout, target.key) == (0.3, 1.5, SECRET)
     assert target.options == {"top_p": 0.9, "parallel_tool_calls": False, "seed": 7}
     assert model.buffer_tokens == 1000
+
+
+def test_overrides_are_sent_in_the_providers_spelling_and_the_output_limit_is_the_models() -> None:
+    models = {"a": {"overrides": {"topP": 0.8, "maxOutputTokens": 900}}}
+    given = {"providers": {"openai": {"apiKey": SECRET, "models": models}}}
+    assert take(given).saved
+    model = LanguageModel.objects.get()
+    target = target_for(model.pk, temperature=0.0, at_most=60)
+    assert (target.options, target.max_output, model.max_output) == ({"top_p": 0.8}, 900, 900)
+    assert given_back()["providers"]["openai"]["models"] == models
+
+
+def test_an_option_that_a_provider_would_ignore_is_refused_with_its_place() -> None:
+    models = {"a": {"overrides": {"topK": 3}}}
+    outcome = take({"providers": {"openai": {"apiKey": SECRET, "models": models}}})
+    assert not outcome.saved
+    assert "no options named top_k" in str(outcome)
 
 
 def test_a_small_window_leaves_room_for_a_question() -> None:

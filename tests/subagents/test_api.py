@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -10,8 +11,10 @@ from django.contrib.auth.models import Group, User
 from django.test import AsyncClient, Client
 from django.utils import timezone
 
+from mcpregistry.calls.engine import Engine, set_current_engine
+from mcpregistry.db import db_call
 from mcpregistry.models import Agent
-from mcpregistry.services import access
+from mcpregistry.services.access import agents, tokens
 from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.models import ExpertTool, LanguageModel, Provider, Run, ToolCall
 from subagents.services import experts, runs
@@ -27,9 +30,9 @@ class Caller:
     def get(self, path: str) -> Any:
         return self.client.get(BASE + path, headers=self.headers)
 
-    def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
+    def post(self, path: str, body: dict[str, Any] | None = None, **headers: str) -> Any:
         return self.client.post(
-            BASE + path, json.dumps(body or {}), content_type="application/json", headers=self.headers
+            BASE + path, json.dumps(body or {}), content_type="application/json", headers=self.headers | headers
         )
 
 
@@ -49,14 +52,14 @@ def expert(live_db: None) -> ExpertTool:
 
 
 def agent(slug: str) -> Caller:
-    row = access.save_agent(agent=Agent(slug=slug), actor="test")
-    return Caller(Client(), access.issue_token(name="t", actor="test", agent=row)[1])
+    row = agents.save_agent(agent=Agent(slug=slug), actor="test")
+    return Caller(Client(), tokens.issue_token(name="t", actor="test", agent=row)[1])
 
 
 def person(role: str) -> Caller:
     user = User.objects.create_user(role)
     user.groups.add(Group.objects.get(name=role))
-    return Caller(Client(), access.issue_token(name="t", actor="test", user=user)[1])
+    return Caller(Client(), tokens.issue_token(name="t", actor="test", user=user)[1])
 
 
 def test_a_run_is_started_with_defaults_filled_in_and_listed(expert: ExpertTool) -> None:
@@ -67,6 +70,25 @@ def test_a_run_is_started_with_defaults_filled_in_and_listed(expert: ExpertTool)
     assert (run["state"], run["arguments"]) == ("queued", {"q": "why", "deep": False})
     assert [r["id"] for r in operator.get("/runs?expert=digest&state=queued").json()["items"]] == [run["id"]]
     assert operator.get("/runs?state=done").json()["items"] == []
+
+
+def test_a_start_and_a_replay_that_are_repeated_with_their_key_are_one_run_each(
+    expert: ExpertTool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    woken: list[str] = []
+    monkeypatch.setattr("subagents.services.runs.wake", woken.append)
+    operator, path, body = person("operator"), "/experts/digest/runs", {"arguments": {"q": "why"}}
+    starts = [operator.post(path, body, **{"Idempotency-Key": "k"}) for _ in range(2)]
+    assert [start.status_code for start in starts] == [202, 202]
+    assert starts[0].content == starts[1].content
+    replay = f"/runs/{starts[0].json()['id']}/replay"
+    replays = {operator.post(replay, **{"Idempotency-Key": "r"}).content for _ in range(2)}
+    assert (len(replays), Run.objects.count(), len(woken)) == (1, 2, 2)
+    other = operator.post(path, {"arguments": {"q": "how"}}, **{"Idempotency-Key": "k"})
+    assert (other.status_code, other.json()["code"]) == (409, "CONFLICT")
+    own = agent("ann")
+    expert.users.add(Agent.objects.get(slug="ann"))
+    assert own.post(path, body, **{"Idempotency-Key": "k"}).json()["id"] != starts[0].json()["id"]
 
 
 @pytest.mark.parametrize(
@@ -157,9 +179,17 @@ def test_an_expert_tool_shows_its_figures(expert: ExpertTool) -> None:
     assert shown["figures"]["costs_more"]
 
 
-async def test_watching_tells_every_change_and_ends_with_the_run(expert: ExpertTool) -> None:
-    from mcpregistry.db import db_call
+@pytest.fixture
+async def engine(live_db: None) -> AsyncIterator[Engine]:
+    engine = Engine("web")
+    await engine.start()
+    set_current_engine(engine)
+    yield engine
+    set_current_engine(None)
+    await engine.stop()
 
+
+async def test_watching_tells_every_change_and_ends_with_the_run(expert: ExpertTool, engine: Engine) -> None:
     run = await db_call(runs.start, expert="digest", arguments={"q": "x"}, origin="rest")
     viewer = await db_call(person, "viewer")
     answer = await AsyncClient().get(f"{BASE}/runs/{run.pk}/events", headers=viewer.headers)

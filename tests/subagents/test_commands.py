@@ -101,6 +101,7 @@ def test_mcprun_asks_the_run_to_stop_when_interrupted(expert: ExpertTool, monkey
 
 def test_mcprun_as_json(expert: ExpertTool, monkeypatch: pytest.MonkeyPatch) -> None:
     ending(monkeypatch, state=RunState.DONE, exit=Exit.ANSWER, answer="{}", structured="{}")
+    assert run("digest", "q=why")[2].endswith("out, cost unknown\n"), "its model has no prices"
     _, out, err = run("digest", "q=why", json=True, quiet=True)
     assert (json.loads(out)["structured"], json.loads(out)["exit"], err) == ({}, "EXIT-FINAL-ANSWER", "")
 

@@ -12,10 +12,11 @@ from django.utils import timezone
 
 from mcpregistry.domain.formats import text
 from mcpregistry.models import Agent, Endpoint, Grant, ImportedFile, Server, Tool
-from mcpregistry.services import definitions
-from mcpregistry.services.exchange import Outcome, export_config, import_file
-from mcpregistry.services.exchange_watch import Followed
-from mcpregistry.services.servers import confirm_launch
+from mcpregistry.services.definitions import observe
+from mcpregistry.services.exchange.exporting import export_config
+from mcpregistry.services.exchange.importing import Outcome, import_file
+from mcpregistry.services.exchange.watch import Followed
+from mcpregistry.services.servers.lifecycle import confirm_launch
 from subagents.models import ExpertTool, LanguageModel, Provider
 from subagents.services import experts, providers
 from tests.domain.formats.samples import HERE, sample
@@ -55,7 +56,7 @@ def known(*names: str) -> Server:
     """The server fs, confirmed, and its tools read."""
     server = Server.objects.get(slug="fs")
     server = confirm_launch(server=server, actor="test", launch_hash=server.launch_hash())
-    definitions.observe(server=server, listed=[{"name": name, "inputSchema": {}} for name in names])
+    observe.observe(server=server, listed=[{"name": name, "inputSchema": {}} for name in names])
     return Server.objects.get(slug="fs")
 
 
@@ -127,7 +128,7 @@ def test_awaited_tools_are_granted_when_their_server_offers_them() -> None:
     known("read", "write")
     assert whitelist() == ["fs::read"]
     assert ExpertTool.objects.get().awaited_tools == ["fs::list"]
-    definitions.observe(server=Server.objects.get(), listed=[{"name": "list", "inputSchema": {}}])
+    observe.observe(server=Server.objects.get(), listed=[{"name": "list", "inputSchema": {}}])
     assert whitelist() == ["fs::list", "fs::read"]
     assert ExpertTool.objects.get().awaited_tools == []
     assert not Grant.objects.filter(tool__name="write").exists()
@@ -152,7 +153,10 @@ def test_a_tool_that_differs_is_a_conflict_unless_told_otherwise() -> None:
     ExpertTool.objects.filter(name="t").update(name="mine")
     ExpertTool.objects.filter(name="mine").update(name="t")
     ImportedFile.objects.all().delete()  # as if somebody had made it by hand
-    assert take(config(tool(description="third")), on_conflict="own").refused
+    refused = take(config(tool(description="third")), on_conflict="own").refused
+    assert [note.remedy.partition(":")[0] for note in refused] == [
+        "Another file has brought it, or somebody here has made it"
+    ]
 
 
 def test_what_a_file_does_not_say_stays_as_it_is() -> None:
@@ -287,7 +291,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
 def test_a_file_that_cannot_work_is_refused_with_its_place_and_remedy(name: str) -> None:
     take(config())
     known("here", "gone")
-    definitions.observe(server=Server.objects.get(), listed=[{"name": "here", "inputSchema": {}}])
+    observe.observe(server=Server.objects.get(), listed=[{"name": "here", "inputSchema": {}}])
     data, place, remedy = BAD[name]
     if data["tools"][0]["internal_tools"] == {"fs": ["read"]}:
         data = data | {"tools": [each | {"internal_tools": {"fs": ["here"]}} for each in data["tools"]]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -22,19 +23,21 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcpregistry.db import db_call
 from mcpregistry.models import Definition, Endpoint, Invocation, PolicyRule, Server, Tool
 from mcpregistry.models.server import Lifecycle
-from mcpregistry.services import definitions, servers
+from mcpregistry.services.definitions import observe
+from mcpregistry.services.servers import lifecycle
 from subagents.domain.lifecycle import RunState
 from subagents.llm.scripted.app import ScriptedModels
 from subagents.llm.scripted.running import running
 from subagents.llm.scripted.script import load
 from subagents.models import ExpertTool, Provider, Run, ToolCall
+from tests import forkserver
 from tests.domain.formats.samples import sample
 from tests.externals import ROOT
 from tests.fakes.stage import eventually, raw_host, survivors
 from tests.subagents.kit import calls
 from tests.tasks import worker
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
 BIN = Path(sys.executable).parent
 COMMITS, SIZE = 20, 11_000  # bytes of text in each
 MODEL = "gemini-2.0-flash-001"
@@ -166,7 +169,7 @@ async def test_a_file_is_vouched_for_by_whoever_names_it_and_no_further(file: Pa
         tool = Tool.objects.get(name="git_log")
         changed = {**tool.pinned.data, "description": "Something else."}  # type: ignore[union-attr]
         others = [each.latest.data for each in Tool.objects.filter(server=tool.server).exclude(pk=tool.pk)]
-        definitions.observe(server=tool.server, listed=[changed, *others])
+        observe.observe(server=tool.server, listed=[changed, *others])
 
     await db_call(look)
     code, said = await db_call(start, site_env, file)
@@ -177,10 +180,12 @@ async def test_a_file_is_vouched_for_by_whoever_names_it_and_no_further(file: Pa
 
 def start(env: dict[str, str], file: Path) -> tuple[int, str]:
     """Exit code and standard error of a start that a host would see; its standard input is closed at once."""
-    command = [sys.executable, "manage.py", "runmcp", "--config", str(file)]
-    done = subprocess.run(command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=120)
-    assert done.stdout == b""
-    return done.returncode, done.stderr.decode()
+    words = ["manage.py", "runmcp", "--config", str(file)]
+    with open(os.devnull) as nothing, tempfile.TemporaryFile("w+") as log:
+        child = forkserver.popen(words, env=env, stdin=nothing, stdout=subprocess.PIPE, stderr=log)
+        assert child.communicate(120)[0] == ""
+        log.seek(0)
+        return child.wait(), log.read()
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
@@ -227,13 +232,13 @@ def test_what_was_decided_here_stands(
 ) -> None:
     """A server of somebody else is not changed by a file, and one that was switched off is not switched on."""
     file = example(tmp_path, repository)
-    mine = servers.save_server(server=Server(slug="time", command=["my-time"]), actor="test")
+    mine = lifecycle.save_server(server=Server(slug="time", command=["my-time"]), actor="test")
     code, said = start(site_env, file)
     assert code == 1
     assert "/mcps/time: refused: A server of this name exists and differs." in said
     Server.objects.filter(pk=mine.pk).delete()
     assert start(site_env, file)[0] == 0
-    servers.disable_server(server=Server.objects.get(slug="git"), actor="test")
+    lifecycle.disable_server(server=Server.objects.get(slug="git"), actor="test")
     code, said = start(site_env, file)
     assert code == 1
     assert "The server 'git' is disabled. Enable it, or take it out of the file." in said
@@ -244,7 +249,7 @@ def test_what_was_decided_here_stands(
 async def test_its_own_worker_goes_with_the_host(
     file: Path, site_env: dict[str, str], ending: signal.Signals | None
 ) -> None:
-    async with raw_host(runmcp(site_env, file)) as raw:
+    async with raw_host(runmcp(site_env, file), forked=True) as raw:
         await raw.handshake()
         await eventually(lambda: raw.runs("soloworker"))
         arguments = {"query": "Which crate?"}
@@ -262,8 +267,8 @@ async def test_its_own_worker_goes_with_the_host(
 
 async def test_a_worker_of_the_site_is_used_where_one_runs(file: Path, site_env: dict[str, str], broker: str) -> None:
     worker.empty_broker()
-    with worker.running(site_env, "site-worker"):
-        async with raw_host(runmcp(site_env, file)) as raw:
+    with worker.running(site_env, "site-worker"), worker.ticking("subagents.tasks.advance_due"):
+        async with raw_host(runmcp(site_env, file), forked=True) as raw:
             await raw.handshake()
             arguments = {"query": "Which crate?"}
             answer = await raw.ask(5, "tools/call", name="research_dependency", arguments=arguments)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,31 +12,25 @@ from django.contrib.auth.models import Group, User
 from django.utils import timezone
 
 from mcpregistry import tasks
-from mcpregistry.domain.binding import binding_of
+from mcpregistry.domain.calls.binding import binding_of
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.domain.policy import DEFAULT_TERMS, Terms
-from mcpregistry.domain.risk import Level, Risk
+from mcpregistry.domain.policy.decision import DEFAULT_TERMS, Terms
+from mcpregistry.domain.policy.risk import Level, Risk
 from mcpregistry.models import ApprovalRequest, Configuration, Invocation, Tool
-from mcpregistry.services import approvals, holding, invariants
-from mcpregistry.services.holding import TaskWish, Ticket
-from mcpregistry.services.roles import install_roles
-from mcpregistry.services.wakeups import wake
+from mcpregistry.services.access.roles import install_roles
+from mcpregistry.services.approvals import held_calls, votes
+from mcpregistry.services.approvals.held_calls import Ticket
+from mcpregistry.services.configuration.dispatch import wake
+from mcpregistry.services.tasks.host_tasks import TaskWish
+from mcpregistry.services.upkeep.invariants import calls
 from tests.calls.conftest import add_server, tool
-from tests.conftest import VAR, child_env
-from tests.tasks import worker
+from tests.conftest import VAR
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.e2e
 HIGH = Risk(Level.HIGH, False, True, True)
 ENDED = [State.SUCCEEDED, State.TOOL_ERROR, State.NOT_SENT, State.UNKNOWN]
 AS_TASK = TaskWish(ttl_ms=600_000, poll_ms=1000)
-
-
-@pytest.fixture(scope="module")
-def _worker(broker: str, django_db_setup: None) -> Iterator[None]:
-    worker.empty_broker()
-    with worker.running(child_env()):
-        yield
 
 
 @pytest.fixture
@@ -77,20 +70,21 @@ def ask(number: int, *, task: TaskWish | None = AS_TASK, terms: Terms = DEFAULT_
         "definition_hash": tool_row.pinned.hash, "arguments": arguments, "outcome": "ask", "origin": "http",
         "binding": binding_of(**facts, fingerprint=terms.fingerprint), "writer": "web:1", "received_at": timezone.now(),
     }  # fmt: skip
-    return holding.ask(row=row, terms=terms, risk=HIGH, waiting_as="task", now=timezone.now(), task=task)
+    return held_calls.ask(row=row, terms=terms, risk=HIGH, waiting_as="task", now=timezone.now(), task=task)
 
 
 def approve(ticket: Ticket, user: User) -> None:
-    approvals.vote(request_id=ticket.id, user=user, approve=True, via="web")
+    votes.vote(request_id=ticket.id, user=user, approve=True, via="web")
 
 
 def ended(count: int) -> list[Invocation]:
-    rows = list(Invocation.objects.filter(state__in=ENDED))
-    return rows if len(rows) >= count else []
+    """The calls that have ended, once there are so many; asked often, so it counts before it reads."""
+    rows = Invocation.objects.filter(state__in=ENDED)
+    return list(rows) if rows.count() >= count else []
 
 
 def broken(*, but: str = "") -> list[str]:
-    found = invariants.check(timezone.now(), strict=True)
+    found = calls.check(timezone.now(), strict=True)
     return [f"{each.rule} {each.examples}" for each in found if each.violations and each.rule != but]
 
 
@@ -98,7 +92,7 @@ def broken(*, but: str = "") -> list[str]:
 CUT = "Every audit chain is whole."
 
 
-@pytest.mark.usefixtures("_worker")
+@pytest.mark.usefixtures("site_worker")
 def test_an_approval_wakes_the_worker_which_runs_the_call(journal: Path, bob: User):
     ticket = ask(1)
     approve(ticket, bob)
@@ -109,9 +103,9 @@ def test_an_approval_wakes_the_worker_which_runs_the_call(journal: Path, bob: Us
     assert broken(but=CUT) == []
 
 
-@pytest.mark.usefixtures("_worker")
+@pytest.mark.usefixtures("site_worker")
 def test_a_lost_message_and_a_doubled_one_do_no_harm(journal: Path, bob: User, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(approvals, "wake", lambda *_: False)  # the broker was away
+    monkeypatch.setattr(votes, "wake", lambda *_: False)  # the broker was away
     ticket = ask(1)
     approve(ticket, bob)
     ApprovalRequest.objects.update(decided_at=timezone.now() - timedelta(seconds=5))
@@ -127,16 +121,16 @@ def test_a_lost_message_and_a_doubled_one_do_no_harm(journal: Path, bob: User, m
     assert broken(but=CUT) == []
 
 
-@pytest.mark.usefixtures("_worker")
+@pytest.mark.usefixtures("site_worker")
 def test_what_was_rejected_or_is_pending_is_never_run_whoever_is_woken(journal: Path, bob: User):
     pending, rejected, done = ask(1), ask(2), ask(3)
-    approvals.vote(request_id=rejected.id, user=bob, approve=False, via="web")
+    votes.vote(request_id=rejected.id, user=bob, approve=False, via="web")
     for ticket in (pending, rejected):
         wake("run_approved", ticket.call_id)
     approve(done, bob)
     eventually(lambda: ended(1), 30)
     assert sent(journal) == [3]
-    holding.cancel(request_id=pending.id, reason="Enough", actor="test")
+    held_calls.cancel(request_id=pending.id, reason="Enough", actor="test")
     assert broken(but=CUT) == []
 
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from mcpregistry.models import AuditEntry, Credential, ServerEvent, ServerTest
-from mcpregistry.services.health import request_refresh, request_test
+from mcpregistry.services.servers.checks import request_refresh, request_test
 from tests.services.rows import confirmed
 from tests.tasks import worker
 from tests.waiting import eventually

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 from django.db import transaction
 
 from mcpregistry.models import Delivery
-from mcpregistry.services import notifications
+from mcpregistry.services.notifications import outbox
 from tests.conftest import child_env
 from tests.fakes.receiver import Receiver, listening
 from tests.services.telling import held, webhook
@@ -19,21 +18,14 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.e2e
 
 
-@pytest.fixture(scope="module")
-def _worker(broker: str, django_db_setup: None) -> Iterator[None]:
-    worker.empty_broker()
-    with worker.running(child_env()):
-        yield
-
-
-@pytest.mark.usefixtures("live_db", "_worker")
+@pytest.mark.usefixtures("live_db", "site_worker")
 def test_a_committed_event_reaches_the_receiver_without_a_tick():
     with listening(Receiver()) as receiver:
         webhook(receiver.url)
         requests = [held() for _ in range(20)]
         for request in requests:
             with transaction.atomic():
-                notifications.enqueue("asked", request)
+                outbox.enqueue("asked", request)
         eventually(lambda: len(receiver.requests) == 20, 30)
         told = {json.loads(got.body)["data"]["request"] for got in receiver.requests}
         assert told == {request.pk for request in requests}
@@ -49,7 +41,7 @@ def test_what_was_owed_while_nobody_worked_is_sent_by_the_next_tick(broker: str)
         webhook(receiver.url)
         request = held()
         with transaction.atomic():
-            notifications.enqueue("asked", request)
+            outbox.enqueue("asked", request)
         worker.empty_broker()  # the wake-up was lost
         with worker.running(child_env()):
             current_app.send_task("mcpregistry.tasks.deliver_notifications")  # as the clock does

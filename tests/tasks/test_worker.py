@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,38 +10,29 @@ import pytest
 from django.utils import timezone
 
 from mcpregistry import tasks
+from mcpregistry.gateway.stdio import own_worker
 from mcpregistry.models import ServerTest, Tool
-from mcpregistry.services import definitions
-from mcpregistry.services.health import queue_test, request_test
-from tests.conftest import child_env
+from mcpregistry.services.definitions import decisions
+from mcpregistry.services.servers.checks import queue_test, request_test
 from tests.services.rows import confirmed
-from tests.tasks import worker
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.e2e
 TIME_SERVER = [str(Path(sys.executable).parent / "mcp-server-time")]
 
 
-@pytest.fixture(scope="module")
-def _worker(broker: str, django_db_setup: None) -> Iterator[None]:
-    """One for all tests here that need no say in when it starts: that takes seconds."""
-    worker.empty_broker()
-    with worker.running(child_env()):
-        yield
-
-
 def finished(test: ServerTest) -> ServerTest:
     return eventually(lambda: ServerTest.objects.filter(pk=test.pk, finished_at__isnull=False).first())
 
 
-@pytest.mark.usefixtures("live_db", "_worker")
+@pytest.mark.usefixtures("live_db", "site_worker")
 def test_a_real_server_is_tested_approved_and_tested_again_with_a_call():
     server = confirmed("time", command=TIME_SERVER)
     first = finished(request_test(server=server, actor="user:ann"))
     assert (first.verdict, first.tool_count, first.error) == ("passed", 2, "")
     assert {"connect", "list", "total"} <= set(first.timings)
     assert {tool.status for tool in Tool.objects.filter(server=server)} == {"quarantined"}
-    assert definitions.approve_waiting(server=server, actor="user:ann") == 2
+    assert decisions.approve_waiting(server=server, actor="user:ann") == 2
     tool = Tool.objects.get(server=server, name="get_current_time")
     assert tool.pinned.data["annotations"]["readOnlyHint"] is True
     arguments = {"timezone": "Europe/Vienna"}
@@ -51,7 +41,14 @@ def test_a_real_server_is_tested_approved_and_tested_again_with_a_call():
     assert second.timings["call"] > 0
 
 
-@pytest.mark.usefixtures("live_db", "_worker")
+@pytest.mark.usefixtures("site_worker")
+def test_a_worker_says_which_variables_it_does_not_pass_on():
+    """``runmcp --config`` refuses a file whose keys it sees and the site's worker does not."""
+    assert own_worker.unseen_by_the_site(["HOME", "OAI_KEY"]) == ["HOME", "OAI_KEY"]
+    assert own_worker.unseen_by_the_site([]) == []
+
+
+@pytest.mark.usefixtures("live_db", "site_worker")
 def test_failures_are_told_with_code_and_log():
     crash = confirmed("crash", env={"FAKE_CRASH": "start"})
     absent = confirmed("absent", command=["/no/such/program"])
@@ -61,7 +58,7 @@ def test_failures_are_told_with_code_and_log():
         assert words in test.stderr_tail + test.error
 
 
-@pytest.mark.usefixtures("live_db", "_worker")
+@pytest.mark.usefixtures("live_db", "site_worker")
 def test_a_test_whose_message_never_went_out_is_sent_by_the_reaper():
     test = queue_test(server=confirmed(), actor="test", call_tool="", call_arguments={})
     ServerTest.objects.filter(pk=test.pk).update(requested_at=timezone.now() - timedelta(minutes=1))
@@ -69,7 +66,7 @@ def test_a_test_whose_message_never_went_out_is_sent_by_the_reaper():
     assert finished(test).verdict == "passed"
 
 
-@pytest.mark.usefixtures("live_db", "_worker")
+@pytest.mark.usefixtures("live_db", "site_worker")
 def test_the_tick_checks_what_is_due():
     servers = [confirmed("echo"), confirmed("slow")]
     tasks.check_due_servers()

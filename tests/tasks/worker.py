@@ -2,46 +2,57 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import redis
+from django.conf import settings
 
 from controlplane import embedded
-from controlplane.children import die_with_parent, stop
+from controlplane.children import stop
+from mcpregistry.services.configuration import dispatch
+from tests import forkserver
 from tests.conftest import VAR
-from tests.externals import ROOT
 from tests.waiting import eventually
 
 
 @contextmanager
 def running(env: Mapping[str, str], name: str = "worker") -> Iterator[Path]:
     """Yields the file of its output, once it takes work. Several at once need names of their own."""
-    command = [sys.executable, "-m", "celery", "--quiet", "--app", "controlplane", "worker", "--pool", "threads"]
+    command = ["-m", "celery", "--quiet", "--app", "controlplane", "worker", "--pool", "threads"]
     command += ["--concurrency", "4", "--without-mingle", "--without-gossip", "--hostname", f"{name}@test"]
     output = VAR / f"{name}.log"
     with output.open("wb") as log:
-        worker = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=env,
-            stdout=log,
-            stderr=log,
-            preexec_fn=die_with_parent(),
-            start_new_session=True,
-        )
+        worker = forkserver.popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
     try:
         eventually(lambda: b"ready." in output.read_bytes() or worker.poll() is not None, 60)
         assert worker.poll() is None, output.read_text()
         yield output
     finally:
         children = [] if worker.poll() is not None else psutil.Process(worker.pid).children(recursive=True)
-        stop(worker, 20)
+        stop(worker, 20)  # type: ignore[arg-type]  # it has the face of a Popen
         assert not psutil.wait_procs(children, 10)[1], "the worker left processes behind"
+
+
+@contextmanager
+def ticking(task: str) -> Iterator[None]:
+    """Sends the task as the site's clock does, which alone finds again what a busy worker has given back."""
+    ended = threading.Event()
+
+    def tick() -> None:
+        while not ended.wait(settings.TICKS[task]):
+            dispatch.send(task)
+
+    clock = threading.Thread(target=tick, name="clock")
+    clock.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        clock.join()
 
 
 def queued_messages() -> list[bytes]:

@@ -14,12 +14,12 @@ from pytest_django.live_server_helper import LiveServer
 
 from mcpregistry.admin.base import RecordAdmin
 from mcpregistry.models import AuditEntry, Channel, Invocation, Server
-from mcpregistry.services import servers
+from mcpregistry.services.servers import lifecycle
 from tests.fakes.hostile import first_hostile, poison
 from tests.fakes.lived import populated
 from tests.fakes.seed import ACTOR, PASSWORD, Site
 
-pytestmark = pytest.mark.web
+pytestmark = [pytest.mark.web, pytest.mark.one_database]
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_a_launch_changed_by_somebody_else_is_not_confirmed(page: Any, site: Sit
     server = site.servers["browser"]
     page.goto(reverse("admin:mcpregistry_server_confirm", args=[server.pk]))
     server.command = ["sh", "-c", "something else"]
-    servers.save_server(server=server, actor=ACTOR)
+    lifecycle.save_server(server=server, actor=ACTOR)
     page.get_by_role("button", name="Confirm: this may run").click()
     page.get_by_text("changed after this page was shown").wait_for()
     assert Server.objects.get(slug="browser").lifecycle == "draft"

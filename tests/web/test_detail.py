@@ -12,11 +12,12 @@ from django.contrib.auth.models import Group
 from django.test import Client
 from django.utils import timezone
 
-from mcpregistry.domain.arguments import sha256
+from mcpregistry.domain.calls.arguments import sha256
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import Agent, ApprovalRequest, ApprovalVote, Invocation, Permit, PolicyRule, Server, Tool
-from mcpregistry.services import approvals, servers
-from mcpregistry.web import renderings
+from mcpregistry.services.approvals import requests, votes
+from mcpregistry.services.servers import lifecycle
+from mcpregistry.web.approvals import form_tokens
 from tests.fakes.held import decided, ended, hold
 from tests.fakes.seed import ACTOR, Site
 from tests.web.conftest import ClientOf
@@ -128,7 +129,7 @@ def test_who_comes_second_is_told_who_was_first(client_of: ClientOf):
 def test_a_form_shown_before_an_edit_does_not_approve_the_edit(client_of: ClientOf, people: Site):
     held, second = hold(arguments={"query": "main"}, quorum=2), client_of("approver")
     shown = token(seen(second, address(held)))
-    approvals.vote(request_id=held.pk, user=people.people["root"], approve=True, arguments={"query": "evil"}, via="web")
+    votes.vote(request_id=held.pk, user=people.people["root"], approve=True, arguments={"query": "evil"}, via="web")
     answer = second.post(address(held), {"token": shown, "do": "approve"})
     assert answer.status_code == 409
     page = plain(answer.content.decode())
@@ -261,8 +262,8 @@ def test_who_may_not_decide_is_told_why(client_of: ClientOf, people: Site):
 
 def test_a_viewer_who_forges_the_form_is_refused(client_of: ClientOf, people: Site):
     held, viewer = hold(), client_of("viewer")
-    rendering = renderings.Rendering({held.pk: approvals.arguments_hash(held)})
-    signed = renderings.sign(rendering, people.people["viewer"])
+    rendering = form_tokens.Rendering({held.pk: requests.arguments_hash(held)})
+    signed = form_tokens.sign(rendering, people.people["viewer"])
     answer = viewer.post(address(held), {"token": signed, "do": "approve"})
     assert answer.status_code == 403
     assert "role approver" in answer.content.decode()
@@ -273,7 +274,7 @@ def test_what_has_changed_since_the_call_was_asked_for_is_said_above_all(client_
     held, client = hold(), client_of("approver")
     server = Server.objects.get(slug="git")
     server.command = ["uvx", "something-else"]
-    servers.save_server(server=server, actor=ACTOR)
+    lifecycle.save_server(server=server, actor=ACTOR)
     page = plain(seen(client, address(held)))
     assert "settings were changed after this call was asked for" in page
     assert page.index("settings were changed") < page.index("What would run")
@@ -283,24 +284,22 @@ def test_an_open_page_learns_of_votes_edits_and_ends(client_of: ClientOf, people
     held, client = hold(arguments={"query": "main"}, quorum=2), client_of("approver")
 
     def poll(html: str) -> str:
-        found = re.search(r'id="standing"[^>]*hx-get="([^"]+)"', html)
+        found = re.search(r'id="status"[^>]*hx-get="([^"]+)"', html)
         assert found is not None
         return found[1].replace("&amp;", "&")
 
     where = poll(seen(client, address(held)))
     assert client.get(where).status_code == 204
-    approvals.vote(request_id=held.pk, user=people.people["root"], approve=True, via="web")
+    votes.vote(request_id=held.pk, user=people.people["root"], approve=True, via="web")
     fresh = client.get(where).content.decode()
     assert "1 of 2 agree" in plain(fresh)
     assert 'data-changed=""' in fresh
     where = poll(fresh)
-    approvals.vote(
-        request_id=held.pk, user=people.people["approver"], approve=True, arguments={"query": "x"}, via="web"
-    )
+    votes.vote(request_id=held.pk, user=people.people["approver"], approve=True, arguments={"query": "x"}, via="web")
     fresh = client.get(where).content.decode()
     assert 'data-changed="1"' in fresh
     assert "other arguments, does not count" in plain(fresh)
-    approvals.vote(request_id=held.pk, user=people.people["root"], approve=False, reason="no", via="web")
+    votes.vote(request_id=held.pk, user=people.people["root"], approve=False, reason="no", via="web")
     fresh = client.get(poll(fresh)).content.decode()
     assert 'data-end="rejected"' in fresh
     assert "hx-get" not in fresh

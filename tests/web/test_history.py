@@ -13,11 +13,11 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from mcpregistry import queries_approval_figures as queries
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import ApprovalRequest, ApprovalVote, Invocation
-from mcpregistry.services import approvals, holding
-from mcpregistry.web.history import cell
+from mcpregistry.queries import approval_figures as queries
+from mcpregistry.services.approvals import held_calls, requests
+from mcpregistry.web.approvals.history import cell
 from tests.fakes.held import bulk, decided, ended, hold
 from tests.fakes.seed import Site
 from tests.web.conftest import ClientOf
@@ -49,8 +49,8 @@ def past(people: Site) -> dict[str, ApprovalRequest]:
     decided(rows["rejected"], root, approve=False, reason="=cmd|'/c calc'!A1", at=now + timedelta(seconds=30))
     decided(rows["too late"], ann, at=now + timedelta(seconds=20))
     Invocation.objects.filter(pk=rows["too late"].call_id).update(state=State.EXPIRED, finished_at=timezone.now())
-    holding.cancel(request_id=rows["cancelled"].pk, reason="the host withdrew it", actor="agent:local")
-    holding.expire_due(timezone.now())
+    held_calls.cancel(request_id=rows["cancelled"].pk, reason="the host withdrew it", actor="agent:local")
+    held_calls.expire_due(timezone.now())
     return rows
 
 
@@ -222,4 +222,4 @@ def test_the_votes_of_somebody_who_left_stay_readable(
     assert (
         "root: deny" in next(line for line in lines(client_of("viewer")) if line["id"] == past["rejected"].pk)["votes"]
     )
-    assert approvals.arguments_hash(past["waiting"])
+    assert requests.arguments_hash(past["waiting"])

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.domain.canonical import canonical, plain
-from mcpregistry.domain.comparison import readable
+from mcpregistry.domain.definitions.comparison import readable
+from mcpregistry.domain.text.canonical import canonical, plain
 from mcpregistry.models import Agent, ApprovalRequest, ApprovalVote, Definition, Invocation, PolicyRule, Server
 from tests.fakes.held import hold
 from tests.fakes.hostile import POLYGLOTS
 from tests.fakes.seed import Site
 
-pytestmark = [pytest.mark.web, pytest.mark.attack]
+pytestmark = [pytest.mark.web, pytest.mark.attack, pytest.mark.one_database]
 WindowOf = Callable[..., Any]
 
 HIDDEN = "\x1b\u202e\u200b\U000e0041\x9b\u2066"
@@ -147,7 +147,7 @@ def test_ten_megabytes_are_folded_shown_whole_on_demand_and_never_cut(window_of:
 
 
 def test_announcements_of_hostile_names_are_text(window_of: WindowOf, crowd: Site) -> None:
-    from mcpregistry.services import approvals
+    from mcpregistry.services.approvals import votes
 
     held = hold(said="x")
     Invocation.objects.filter(pk=held.call_id).update(tool_name=TEXTS[0])
@@ -156,7 +156,7 @@ def test_announcements_of_hostile_names_are_text(window_of: WindowOf, crowd: Sit
     root = crowd.people["root"]
     type(root).objects.filter(pk=root.pk).update(username="<img src=x onerror=window.__x=1>")
     root.refresh_from_db()
-    approvals.vote(request_id=held.pk, user=root, approve=False, reason=TEXTS[1], via="web")
+    votes.vote(request_id=held.pk, user=root, approve=False, reason=TEXTS[1], via="web")
     window.get_by_text("Nothing waits.").wait_for()
     window.locator("#announcer", has_text="denied <script>").wait_for(state="attached")
     unharmed(window, "the queue")

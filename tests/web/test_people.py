@@ -14,13 +14,13 @@ from playwright.sync_api import expect
 
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import ApprovalRequest
-from mcpregistry.services import approvals
+from mcpregistry.services.approvals import votes
 from tests.fakes.held import hold
 from tests.fakes.seed import Site
 from tests.waiting import eventually
 from tests.web.test_detail import state
 
-pytestmark = pytest.mark.web
+pytestmark = [pytest.mark.web, pytest.mark.one_database]
 WindowOf = Callable[..., Any]
 
 
@@ -184,8 +184,8 @@ def test_an_open_call_that_somebody_else_decides_says_so_and_keeps_what_was_type
     window = window_of("approver")
     window.goto(f"/approvals/{held.pk}/")
     window.fill("#reason", "half a thought")
-    approvals.vote(request_id=held.pk, user=crowd.people["root"], approve=False, reason="No.", via="web")
-    window.locator("#standing").get_by_text("Denied by root.").wait_for()
+    votes.vote(request_id=held.pk, user=crowd.people["root"], approve=False, reason="No.", via="web")
+    window.locator("#status").get_by_text("Denied by root.").wait_for()
     until(window, "document.title.startsWith('Denied by root.')")
     expect(window.locator("#approve")).to_be_disabled()
     expect(window.locator("#reason")).to_have_value("half a thought")
@@ -276,7 +276,7 @@ def test_a_call_leaves_a_second_approver_an_open_form(window_of: WindowOf, crowd
     window = window_of("approver")
     window.goto(f"/approvals/{held.pk}/")
     window.fill("#reason", "I agree")
-    approvals.vote(request_id=held.pk, user=crowd.people["root"], approve=True, via="web")
+    votes.vote(request_id=held.pk, user=crowd.people["root"], approve=True, via="web")
     window.get_by_text("1 of 2 agree").wait_for()
     expect(window.locator("#reason")).to_have_value("I agree")
     window.click("#approve")

@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import ApprovalRequest, ApprovalVote, AuditEntry
-from mcpregistry.services import approvals
+from mcpregistry.services.approvals import votes
 from tests.fakes.held import bulk, hold
 from tests.fakes.seed import Site
 from tests.web.conftest import ClientOf
@@ -102,7 +102,7 @@ def test_polling_is_cheap_and_answers_only_when_something_changed(client_of: Cli
     assert names(fresh.content.decode()) == ["git_push", "git_log"]
     address = live_address(fresh.content.decode())
     assert client.get(address).status_code == 204
-    approvals.vote(request_id=first.pk, user=people.people["approver"], approve=False, reason="no", via="web")
+    votes.vote(request_id=first.pk, user=people.people["approver"], approve=False, reason="no", via="web")
     fresh = client.get(address).content.decode()
     assert names(fresh) == ["git_log"]
     assert "<li>approver denied git_push</li>" in fresh
@@ -111,7 +111,7 @@ def test_polling_is_cheap_and_answers_only_when_something_changed(client_of: Cli
 def test_one_is_not_told_of_what_one_did_oneself(client_of: ClientOf, people: Site):
     held, client = hold(), client_of("approver")
     address = live_address(seen(client))
-    approvals.vote(request_id=held.pk, user=people.people["approver"], approve=True, via="web")
+    votes.vote(request_id=held.pk, user=people.people["approver"], approve=True, via="web")
     assert "denied" not in client.get(address).content.decode()
     assert "approved git_push" not in client.get(address).content.decode()
 
@@ -213,7 +213,7 @@ def test_one_of_them_decided_meanwhile_is_left_as_it_is(client_of: ClientOf, peo
     alike, client = three_alike(), client_of("approver")
     address = f"/approvals/{alike[0].pk}/alike/"
     form = {"token": token(seen(client, address)), "do": "deny", "reason": "not now"}
-    approvals.vote(request_id=alike[1].pk, user=people.people["root"], approve=True, via="web")
+    votes.vote(request_id=alike[1].pk, user=people.people["root"], approve=True, via="web")
     answer = client.post(address, form, follow=True).content.decode()
     assert "2 denied." in answer
     assert "1 left as they were" in answer

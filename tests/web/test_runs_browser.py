@@ -9,14 +9,14 @@ import pytest
 from django.utils import timezone
 from playwright.sync_api import expect
 
-from mcpregistry.domain.canonical import plain
+from mcpregistry.domain.text.canonical import plain
 from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.models import Attempt, ExpertTool, LanguageModel, Provider, Run, ToolCall, Turn
 from subagents.services import experts, runs
 from tests.fakes.hostile import POLYGLOTS
 from tests.fakes.seed import Site
 
-pytestmark = pytest.mark.web
+pytestmark = [pytest.mark.web, pytest.mark.one_database]
 WindowOf = Callable[..., Any]
 
 

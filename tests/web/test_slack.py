@@ -10,7 +10,8 @@ from django.contrib.auth.models import Group, User
 from django.test import Client
 
 from mcpregistry.models import Agent, ApprovalRequest, ApprovalVote, Channel, SlackIdentity
-from mcpregistry.services import approvals, notifications
+from mcpregistry.services.approvals import requests, votes
+from mcpregistry.services.notifications import outbox
 from tests.fakes import slack as slack_fake
 from tests.fakes.slack import TEAM, slack
 from tests.services.telling import deliver, held, slack_room, tell
@@ -20,8 +21,8 @@ pytestmark = pytest.mark.usefixtures("live_db")
 
 @pytest.fixture(autouse=True)
 def _no_broker(monkeypatch):
-    for module in ("notifications", "approvals", "holding"):
-        monkeypatch.setattr(f"mcpregistry.services.{module}.wake", lambda *_: True, raising=False)
+    for module in ("notifications.outbox", "approvals.votes"):
+        monkeypatch.setattr(f"mcpregistry.services.{module}.wake", lambda *_: True)
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def person(name: str = "ann", *, role: str = "approver", member: str = "U0ANN") 
     user = User.objects.create(username=name, password="!")
     user.groups.add(Group.objects.get(name=role))
     identity = SlackIdentity(team=TEAM, member=member, user=user)
-    notifications.save_slack_identity(identity=identity, actor="test")
+    outbox.save_slack_identity(identity=identity, actor="test")
     return user
 
 
@@ -59,7 +60,7 @@ def test_a_person_approves_with_a_button_and_the_vote_says_where(room):
     assert room.press(room.address, stamp, "approve").status_code == 200
     vote = ApprovalVote.objects.get()
     assert (vote.user.username, vote.approve, vote.via) == ("ann", True, "slack")
-    assert vote.arguments_hash == approvals.arguments_hash(request)
+    assert vote.arguments_hash == requests.arguments_hash(request)
     assert state(request) == "ready"
     assert room.whispers == []
 
@@ -122,7 +123,7 @@ def test_what_was_decided_or_edited_meanwhile_is_not_decided_again(room):
     assert state(request) == "pending"
     assert len(room.whispers) == 1
     ApprovalRequest.objects.filter(pk=request.pk).update(edited="")
-    approvals.vote(request_id=request.pk, user=User.objects.get(), approve=False, reason="no", via="web")
+    votes.vote(request_id=request.pk, user=User.objects.get(), approve=False, reason="no", via="web")
     room.press(room.address, stamp, "approve")
     assert state(request) == "rejected"
     assert len(room.whispers) == 2
@@ -207,7 +208,7 @@ def test_a_signature_of_one_channel_does_not_open_another(room):
     room.press(f"/hooks/slack/{other.uid}/", stamp, "approve")
     assert "no such call" in room.whispers[-1]["text"]
     with_other_app = {"access": {"signing": "the secret of another app"}}
-    notifications.save_channel(channel=other, actor="test", **with_other_app)
+    outbox.save_channel(channel=other, actor="test", **with_other_app)
     assert room.press(f"/hooks/slack/{other.uid}/", stamp, "approve").status_code == 401
     assert state(request) == "pending"
 

@@ -1,0 +1,1 @@
+"""Formats of dates in British English, the site's only language."""

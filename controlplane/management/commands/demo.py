@@ -1,3 +1,5 @@
+"""``manage.py demo``: two real servers, an agent and a token on an empty site."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -8,6 +10,8 @@ from controlplane.first_run import demo
 
 
 class Command(BaseCommand):
+    """Sets up what a first ``up`` does, later and by itself."""
+
     help = "Adds two real servers, an agent and a token to an empty site. Needs a running worker (manage.py up)."
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""``manage.py doctor``: is this site healthy, and if not, what is to be done?"""
+"""``manage.py doctor``: examines a site and prints each finding with its remedy."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from controlplane import doctor, env
 
 
 class Command(BaseCommand):
+    """Prints the findings of ``controlplane.doctor``; with ``--env``, every environment variable."""
+
     help = "Examines a running site: settings, keys, database, migrations, broker, worker. Exit code 1 if anything is wrong."
     requires_system_checks: list[str] = []  # ours are part of the examination
 

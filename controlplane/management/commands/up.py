@@ -13,8 +13,10 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import Future
 from threading import Thread
-from typing import Any
+from typing import Any, TypeVar
 
 from django.conf import settings
 from django.core.checks import run_checks
@@ -27,45 +29,59 @@ from controlplane.supervisor import Supervisor
 
 PATIENCE = 15  # seconds that children get to finish what they do
 
+Result = TypeVar("Result")
 
-class Stop(BaseException):
-    """SIGINT, SIGTERM or SIGHUP arrived."""
+
+class Stop(Exception):
+    """Somebody wants the site to end: raised where this command waits, never out of a signal handler."""
 
 
 class Command(BaseCommand):
+    """Starts the processes of ``controlplane.site`` in order and tends them until a signal arrives."""
+
     help = "Runs the whole site: web, worker, clock and (unless CELERY_BROKER_URL is set) the embedded broker."
     requires_system_checks: list[str] = []  # only ours, below: Django's own take longer than the start
+    _new_password = False
+    _worker: Thread | None = None
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
         parser.add_argument("--port", type=int, default=8000)
         parser.add_argument("--workers", type=int, default=1, metavar="N", help="number of web processes (default: 1)")
+        parser.add_argument(
+            "--new-password",
+            action="store_true",
+            help=f"give the administrator '{first_run.ADMIN}' a new password and show it (for who has lost it)",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         os.umask(0o077)
         try:
             with site.only_one(settings.VAR_DIR), site.listen(options["host"], options["port"]) as listener:
                 self._check(options["host"])
+                self._new_password = options["new_password"]
                 self._run(listener, max(1, options["workers"]))
-        except (site.StartError, embedded.BrokerError) as error:
+        except (first_run.NoAdministrator, site.StartError, embedded.BrokerError) as error:
             raise CommandError(str(error)) from error
 
     def _run(self, listener: socket.socket, workers: int) -> None:
         began = time.monotonic()
-        supervisor = Supervisor(self._say)
-        with _Signals() as signals:
-            try:
-                url = self._prepare_environment(listener)
-                password = self._open(supervisor, listener, workers)
-                self._say("up", f"the site answers at {url}/ after {time.monotonic() - began:.1f} s")
-                self._finish(supervisor, url, password)
-                while True:
-                    supervisor.tend()
-            except Stop:
-                self._say("up", "stopping (once more: at once)")
-            finally:
-                supervisor.stop(PATIENCE, lambda: signals.hurry)
+        self._supervisor = supervisor = Supervisor(self._say)
+        self._signals = _Signals()
+        self._unshown = first_run.Unshown(settings.VAR_DIR)
+        try:
+            url = self._prepare_environment(listener)
+            password = self._open(listener, workers)
+            self._say("up", f"the site answers at {url}/ after {time.monotonic() - began:.1f} s")
+            self._finish(url, password)
+            while True:
+                self._tend(0.2)
+        except Stop:
+            self._say("up", "stopping (once more: at once)")
+        finally:
+            supervisor.stop(settings.GRACE_SECONDS + PATIENCE, lambda: self._signals.hurry)
         self._say("up", "stopped; nothing is left running")
+        self._leave()
 
     def _check(self, host: str) -> None:
         problems = run_checks(tags=[checks.TAG])
@@ -86,8 +102,33 @@ class Command(BaseCommand):
             os.environ.setdefault("SLIPSNISSE_LOG_FORMAT", "text")
         return env.text("SLIPSNISSE_URL").rstrip("/")
 
-    def _open(self, supervisor: Supervisor, listener: socket.socket, workers: int) -> str | None:
+    def _tend(self, wait: float) -> None:
+        """Look after the children for at most ``wait`` seconds. Raises Stop once a signal has come."""
+        self._supervisor.tend(wait)
+        if self._signals.stop:
+            raise Stop
+
+    def _meanwhile(self, work: Callable[[], Result]) -> Result:
+        """What ``work`` returns or raises, done in a thread so that children are tended and a stop is heard."""
+        done: Future[Result] = Future()
+        self._worker = Thread(target=lambda: _settle(done, work), daemon=True)
+        self._worker.start()
+        while not done.done():
+            self._tend(0.02)
+        return done.result()
+
+    def _leave(self) -> None:
+        """End this process though a thread may still be at the database: what it has not committed is rolled back.
+
+        The interpreter's own end would wait for nobody, and may crash over a thread that just prints.
+        """
+        if self._worker is not None and self._worker.is_alive():
+            self.stdout.flush()
+            os._exit(0)
+
+    def _open(self, listener: socket.socket, workers: int) -> str | None:
         """Until the first page can be seen. Returns the new administrator's password, if there is one."""
+        supervisor = self._supervisor
         if not env.text("CELERY_BROKER_URL"):
             self._say("up", "starting the broker (Valkey)")
             supervisor.start(site.broker(settings.VAR_DIR))
@@ -95,47 +136,46 @@ class Command(BaseCommand):
         gate, opener = os.pipe()
         for number in range(1, workers + 1):
             supervisor.start(site.web(number, listener.fileno(), gate))
-        password = self._prepare_database()
+        password = self._meanwhile(self._prepare_database)
         os.close(opener)
         os.close(gate)
         for number in range(1, workers + 1):
             supervisor.start(site.web(number, listener.fileno()))  # from now on a restart waits for nothing
         probe = site.Probe(listener)
         while not probe.answered():
-            supervisor.tend(0.02)
+            self._tend(0.02)
         return password
 
     def _prepare_database(self) -> str | None:
+        """Migrate and see to it that there is an administrator; the password, if it is to be shown."""
         missing = health.unapplied_migrations()
         if missing:
             self._say("up", f"bringing the database up to date ({len(missing)} migrations)")
             call_command("migrate", verbosity=0, interactive=False, skip_checks=True)
-        password = first_run.create_admin()
-        connections.close_all()
+        password = first_run.create_admin(self._unshown)
+        if password is None and self._new_password:
+            password = first_run.new_password()
+        connections.close_all()  # this thread's own
         return password
 
-    def _finish(self, supervisor: Supervisor, url: str, password: str | None) -> None:
-        """Worker and clock; on a first run also what makes an empty site useful."""
+    def _finish(self, url: str, password: str | None) -> None:
+        """Worker and clock; on a first run also what makes an empty site useful.
+
+        What is noted as unshown is struck off only after it was printed: a start that is stopped before that has
+        shown it to nobody, and the next one makes it anew.
+        """
         self._say("up", "starting worker and clock")
-        supervisor.start(site.worker())
-        supervisor.start(site.beat())
-        token = self._fill(supervisor) if password else None
+        self._supervisor.start(site.worker())
+        self._supervisor.start(site.beat())
+        filled = self._meanwhile(self._fill) if self._unshown.demo else None
         if password:
             self.stdout.write(f"\nThe administrator:  {first_run.ADMIN}\nPassword, shown this once:  {password}\n")
-        self.stdout.write(f"\n{first_run.next_steps(url, token)}\n\n")
+        self.stdout.write(f"\n{first_run.next_steps(url, filled.token if filled else None)}\n\n")
         self.stdout.flush()
+        self._unshown.shown(demo=filled is not None)
 
-    def _fill(self, supervisor: Supervisor) -> str | None:
-        """In a thread, so that the worker it waits for is tended meanwhile; a stop does not wait for it."""
-        tokens: list[str | None] = []
-        filling = Thread(target=lambda: tokens.append(first_run.fill(self._progress)), daemon=True)
-        filling.start()
-        while filling.is_alive():
-            supervisor.tend(0.05)
-        return tokens[0]
-
-    def _progress(self, line: str) -> None:
-        self._say("up", line)
+    def _fill(self) -> first_run.Filled | None:
+        return first_run.fill(lambda line: self._say("up", line))
 
     def _say(self, name: str, line: str) -> None:
         """One line of a child, or our own. A record in JSON names its process itself and stays parsable."""
@@ -144,24 +184,24 @@ class Command(BaseCommand):
         self.stdout.flush()
 
 
+def _settle(done: Future[Result], work: Callable[[], Result]) -> None:
+    try:
+        done.set_result(work())
+    except BaseException as error:  # noqa: BLE001 (raised again where the result is waited for)
+        done.set_exception(error)
+
+
 class _Signals:
-    """The first signal raises Stop in the main thread, later ones ask to hurry."""
+    """Notes SIGINT, SIGTERM and SIGHUP: the first asks for a stop, the second for a hurried one.
+
+    A handler must not raise: the exception comes out of whatever the main thread is doing, and where that is
+    a callback whose errors Python ignores (logging's hook at fork, a finaliser), the stop would be lost.
+    """
 
     def __init__(self) -> None:
-        self.hurry = False
-        self._stopping = False
-
-    def __enter__(self) -> _Signals:
+        self.stop = self.hurry = False
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._arrived)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping = True
 
     def _arrived(self, *_: object) -> None:
-        if self._stopping:
-            self.hurry = True
-            return
-        self._stopping = True
-        raise Stop
+        self.stop, self.hurry = True, self.stop

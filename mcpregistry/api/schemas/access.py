@@ -15,8 +15,17 @@ Name = Annotated[Text, Field(max_length=200)]
 Long = Annotated[Text, Field(max_length=20_000)]
 Capabilities = Annotated[list[Annotated[Text, Field(min_length=1, max_length=600)]], Field(max_length=1000)]
 
+Hold = Annotated[
+    int,
+    Field(ge=0, le=3600, description="Seconds before a held call is told pending. Null: as long as the host bears."),
+]
+
 
 class EndpointChange(Input):
+    """What may change of an endpoint; every key may be left out."""
+
+    nullable = frozenset({"hold_seconds"})
+
     slug: Slug | None = None
     name: Name | None = None
     instructions: Long | None = None
@@ -25,13 +34,18 @@ class EndpointChange(Input):
     naming_style: Literal["double", "single", "mcp_single", "mcp_double", "plain"] | None = None
     description_style: Literal["none", "bracket", "mcp_bracket"] | None = None
     hide_unavailable: bool | None = None
+    hold_seconds: Hold | None = None
 
 
 class EndpointNew(EndpointChange):
+    """A new endpoint; only the slug is needed."""
+
     slug: Slug
 
 
 class EndpointOut(Schema):
+    """An endpoint."""
+
     slug: str
     name: str
     instructions: str
@@ -40,6 +54,7 @@ class EndpointOut(Schema):
     naming_style: str
     description_style: str
     hide_unavailable: bool
+    hold_seconds: int | None
     created_at: datetime
 
 
@@ -53,13 +68,17 @@ class ListedTool(Schema):
 
 
 class Listing(Schema):
+    """What hosts of one agent are shown on one endpoint."""
+
     endpoint: str
     agent: str
     tools: list[ListedTool]
 
 
 class AgentChange(Input):
-    nullable = frozenset({"calls_per_minute"})
+    """What may change of an agent; every key may be left out."""
+
+    nullable = frozenset({"calls_per_minute", "hold_seconds"})
 
     slug: Slug | None = None
     name: Name | None = None
@@ -67,28 +86,38 @@ class AgentChange(Input):
     enabled: bool | None = None
     capabilities: Capabilities | None = None
     calls_per_minute: Annotated[int, Field(ge=0, le=1_000_000, description="Null: no limit.")] | None = None
+    hold_seconds: Hold | None = None
 
 
 class AgentNew(AgentChange):
+    """A new agent; only the slug is needed."""
+
     slug: Slug
 
 
 class AgentOut(Schema):
+    """An agent."""
+
     slug: str
     name: str
     description: str
     enabled: bool
     capabilities: list[str]
     calls_per_minute: int | None
+    hold_seconds: int | None
     created_at: datetime
 
 
 class TokenNew(Input):
+    """What the token is for, and when it ends."""
+
     name: Annotated[Text, Field(min_length=1, max_length=200, description="What it is for.")]
     expires_at: When | None = None
 
 
 class TokenOut(Schema):
+    """A token without its text; ``prefix`` is there to recognise it by."""
+
     id: int
     name: str
     prefix: str
@@ -99,6 +128,8 @@ class TokenOut(Schema):
 
 
 class TokenIssued(TokenOut):
+    """A new token with its text, which is answered this once."""
+
     token: str = Field(description="Shown this once; only its hash is kept.")
 
 
@@ -117,6 +148,8 @@ class GrantNew(Input):
 
 
 class GrantOut(Schema):
+    """A grant."""
+
     id: int
     agent: str | None
     endpoint: str | None
@@ -129,22 +162,27 @@ class GrantOut(Schema):
 
 
 def endpoint_out(row: Endpoint) -> EndpointOut:
+    """The row as its answer."""
     return EndpointOut(**{name: getattr(row, name) for name in EndpointOut.model_fields})
 
 
 def agent_out(row: Agent) -> AgentOut:
+    """The row as its answer."""
     return AgentOut(**{name: getattr(row, name) for name in AgentOut.model_fields})
 
 
 def token_out(row: Token) -> TokenOut:
+    """The row as its answer."""
     return TokenOut(**{name: getattr(row, name) for name in TokenOut.model_fields})
 
 
 def token_issued(row: Token, raw: str) -> TokenIssued:
+    """The row as its answer, with the text ``raw`` of the token."""
     return TokenIssued(**token_out(row).model_dump(), token=raw)
 
 
 def grant_out(row: Grant) -> GrantOut:
+    """The row as its answer."""
     return GrantOut(
         id=row.id, agent=row.agent.slug if row.agent else None, endpoint=row.endpoint.slug if row.endpoint else None,
         server=row.server.slug if row.server else None, tool=str(row.tool) if row.tool else None,

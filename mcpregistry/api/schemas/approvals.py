@@ -9,11 +9,11 @@ from ninja import Schema
 from pydantic import Field
 
 from mcpregistry.api.schemas.basics import Input, Object, Text, When, capped, decoded
-from mcpregistry.calls.standing import standing
+from mcpregistry.calls.approvals.status import status_of
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import ApprovalRequest, ApprovalVote
-from mcpregistry.services import holding as held
-from mcpregistry.services.approvals import arguments_hash
+from mcpregistry.services.approvals import held_calls
+from mcpregistry.services.approvals.requests import arguments_hash
 
 Reason = Annotated[Text, Field(max_length=2000, description="The agent is told it, word for word.")]
 
@@ -30,6 +30,8 @@ class Ticket(Schema):
 
 
 class VoteOut(Schema):
+    """One person's word on a held call."""
+
     name: str
     approve: bool
     reason: str
@@ -38,6 +40,8 @@ class VoteOut(Schema):
 
 
 class ApprovalOut(Schema):
+    """A held call in a list."""
+
     id: str
     call: str
     state: str = Field(description="The call's own state: pending, ready, then how it ended.")
@@ -59,9 +63,10 @@ class ApprovalOut(Schema):
 
 
 class ApprovalDetail(ApprovalOut):
-    """Arguments are null once retention has erased them, or when they are too long to show.
+    """A held call with arguments and votes.
 
-    ``said`` are the agent's own words. Do not trust them.
+    Arguments are null once retention has erased them, or when they are too long to show. ``said`` are the agent's own
+    words. Do not trust them.
     """
 
     arguments: Any
@@ -80,6 +85,8 @@ class PermitOrder(Input):
 
 
 class ApproveOrder(Input):
+    """A yes to the arguments that were shown (``seen``), or to other ones given here; perhaps with a permit."""
+
     seen: Annotated[Text, Field(min_length=64, max_length=64, description="'seen' of what you looked at.")]
     reason: Reason = ""
     arguments: Object | None = Field(default=None, description="Approve with these instead; the agent is told.")
@@ -87,10 +94,14 @@ class ApproveOrder(Input):
 
 
 class RejectOrder(Input):
+    """A no. The agent reads the reason."""
+
     reason: Reason = ""
 
 
 class WithdrawOrder(Input):
+    """The caller takes its call back."""
+
     reason: Reason = ""
 
 
@@ -105,8 +116,9 @@ class ResultOut(Schema):
     result: Any
 
 
-def ticket_out(ticket: held.Ticket, state: State) -> Ticket:
-    said = standing(ticket, state)
+def ticket_out(ticket: held_calls.Ticket, state: State) -> Ticket:
+    """A ticket as its answer, with the addresses to ask at."""
+    said = status_of(ticket, state)
     return Ticket(
         id=ticket.id, state=state, message=said["message"], asked_of=ticket.asked_of, decide_by=ticket.decide_by,
         url=ticket.url,
@@ -114,10 +126,12 @@ def ticket_out(ticket: held.Ticket, state: State) -> Ticket:
 
 
 def approval_out(row: ApprovalRequest) -> ApprovalOut:
+    """The row as its answer."""
     return ApprovalOut(**_facts(row))
 
 
 def approval_detail(row: ApprovalRequest) -> ApprovalDetail:
+    """The row as its answer, with arguments and votes."""
     return ApprovalDetail(
         **_facts(row), arguments=decoded(row.call.arguments), edited=decoded(row.edited), seen=arguments_hash(row),
         votes=[_vote(vote) for vote in row.votes.all()], said=capped(row.said),
@@ -142,5 +156,5 @@ def _facts(row: ApprovalRequest) -> dict[str, Any]:
         "rule": row.rule_name,
         "group": row.group.name if row.group else None,
         "decided_reason": capped(row.decided_reason),
-        "url": held.ticket_of(row).url,
+        "url": held_calls.ticket_of(row).url,
     }

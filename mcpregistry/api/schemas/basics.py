@@ -76,12 +76,16 @@ class Input(BaseModel):
 
 
 class Problem(Schema):
+    """A refusal: stable code, one sentence, what to do next."""
+
     code: str = Field(description="Stable and machine-readable.")
     message: str
     remedy: str
 
 
 class Page(Schema, Generic[T]):
+    """One page of a list; ``next`` is the cursor of the page that follows, null at the end."""
+
     items: list[T]
     next: str | None = Field(description="Send as 'cursor' for the next page; null on the last.")
 
@@ -93,6 +97,7 @@ class Accepted(Schema):
 
 
 def capped(text: str, limit: int = LONG_TEXT) -> str:
+    """Foreign text for an answer, cut at ``limit`` characters; the cut says how many are missing."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 

@@ -20,6 +20,8 @@ class CallMeta(Input):
 
 
 class CallOrder(Input):
+    """What is called with: arguments, endpoint, and for people the agent they act for."""
+
     params: dict[str, Any] = Field(default={}, description="The tool's arguments.")
     endpoint: Slug = "default"
     agent: Slug | None = Field(default=None, description="Only for people: the agent they act for.")
@@ -30,16 +32,19 @@ class CallOrder(Input):
 
 
 class CallResultMeta(Schema):
+    """What is known of the call besides its result."""
+
     invocation_id: str
     state: str
     server_name: str
     tool_name: str
     request_id: str
     response_time: float = Field(description="Milliseconds.")
-    content_type: Literal["text", "json", "binary", "none"]
+    content_type: Literal["text", "json", "binary"]
     content: Any = Field(description="The tool's result as MCP has it, untouched.")
     error_code: str
     remedy: str
+    record: str = Field(default="", description="Empty; or why the call's record does not say the same yet.")
     approval: Ticket | None = Field(default=None, description="With 202: the call is held, and this is its handle.")
 
 

@@ -18,6 +18,8 @@ class NoteOut(Schema):
 
 
 class ChangeOut(Schema):
+    """What the import does to one server."""
+
     server: str
     action: Literal["created", "changed", "unchanged", "skipped"]
 

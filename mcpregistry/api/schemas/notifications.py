@@ -42,11 +42,15 @@ class ChannelChange(Input):
 
 
 class ChannelNew(ChannelChange):
+    """A new channel: what its kind needs, and what it is told."""
+
     name: Annotated[Text, Field(min_length=1, max_length=100)]
     kind: Kind
 
 
 class ChannelOut(Schema):
+    """A channel; of its address the origin, of its secrets the names."""
+
     id: int
     name: str
     kind: str
@@ -64,6 +68,8 @@ class ChannelOut(Schema):
 
 
 class DeliveryOut(Schema):
+    """A delivery in a list."""
+
     id: int
     uid: str = Field(description="The webhook-id; the same for every try.")
     channel: str
@@ -79,10 +85,13 @@ class DeliveryOut(Schema):
 
 
 class DeliveryDetail(DeliveryOut):
+    """A delivery with what is told; secrets in arguments are masked."""
+
     body: Any
 
 
 def channel_out(row: Channel) -> ChannelOut:
+    """The row as its answer."""
     return ChannelOut(
         id=row.pk, name=row.name, kind=row.kind, enabled=row.enabled, origin=row.origin, secrets=sorted(row.access),
         interactive_path=f"/hooks/slack/{row.uid}/" if row.kind == "slack" else "", room=row.room,
@@ -93,10 +102,12 @@ def channel_out(row: Channel) -> ChannelOut:
 
 
 def delivery_out(row: Delivery) -> DeliveryOut:
+    """The row as its answer."""
     return DeliveryOut(**_facts(row))
 
 
 def delivery_detail(row: Delivery) -> DeliveryDetail:
+    """The row as its answer, with the message."""
     return DeliveryDetail(**_facts(row), body=row.facts)
 
 

@@ -9,20 +9,25 @@ from ninja import Schema
 from pydantic import Field
 
 from mcpregistry.api.schemas.basics import Input, Object, Slug, Text
-from mcpregistry.domain.conditions import LONGEST
-from mcpregistry.domain.risk import risk_of
+from mcpregistry.domain.policy.conditions import LONGEST
+from mcpregistry.domain.policy.risk import risk_of
 from mcpregistry.models import Permit, PolicyRule, Tool
-from mcpregistry.services import policy
-from mcpregistry.services.replay import Report
-from mcpregistry.services.why import Why
+from mcpregistry.services.definitions import behaviour
+from mcpregistry.services.policy.explain import Why
+from mcpregistry.services.policy.replay import Report
 
 OutcomeWord = Literal["allow", "ask", "deny"]
 Seconds = Annotated[int, Field(ge=5, le=30 * 24 * 60 * 60)]
 ToolName = Annotated[Text, Field(min_length=1, max_length=600, description="server::tool")]
 
+RefusalSeconds = Annotated[
+    int,
+    Field(ge=0, le=30 * 24 * 60 * 60, description="How long a refusal holds for the very same call; 0: not at all."),
+]
+
 
 class RuleChange(Input):
-    """Null in a scope or in ``approvers`` takes it away."""
+    """What may change of a rule. Null in a scope or in ``approvers`` takes it away."""
 
     nullable = frozenset({"agent", "endpoint", "server", "tool", "approvers"})
 
@@ -40,17 +45,22 @@ class RuleChange(Input):
     quorum: Annotated[int, Field(ge=1, le=10)] | None = None
     decide_seconds: Seconds | None = None
     execute_seconds: Seconds | None = None
+    refusal_seconds: RefusalSeconds | None = None
     requester_may_confirm: bool | None = None
     run_if_caller_left: bool | None = None
     note: Annotated[Text, Field(max_length=20_000)] | None = None
 
 
 class RuleNew(RuleChange):
+    """A new rule; a name and an outcome are needed."""
+
     name: Annotated[Text, Field(min_length=1, max_length=200)]
     outcome: OutcomeWord
 
 
 class RuleOut(Schema):
+    """A rule."""
+
     id: int
     name: str
     enabled: bool
@@ -66,6 +76,7 @@ class RuleOut(Schema):
     quorum: int
     decide_seconds: int
     execute_seconds: int
+    refusal_seconds: int
     requester_may_confirm: bool
     run_if_caller_left: bool
     note: str
@@ -81,6 +92,8 @@ class RuleTest(Input):
 
 
 class ExampleOut(Schema):
+    """One past call that a draft would have decided otherwise."""
+
     call: str
     at: datetime
     agent: str
@@ -130,6 +143,8 @@ class AnnotationsOut(Schema):
 
 
 class PermitOut(Schema):
+    """An approval given ahead."""
+
     id: int
     agent: str
     tool: str
@@ -143,6 +158,8 @@ class PermitOut(Schema):
 
 
 class WhyIn(Input):
+    """The call in question; without arguments it is answered as far as it can be told."""
+
     agent: Slug
     endpoint: Slug
     tool: ToolName
@@ -150,6 +167,8 @@ class WhyIn(Input):
 
 
 class StageOut(Schema):
+    """One stage of the decision and what it says."""
+
     name: str
     ok: bool | None
     fact: str
@@ -157,6 +176,8 @@ class StageOut(Schema):
 
 
 class VerdictOut(Schema):
+    """What one rule says about the call."""
+
     rule: int
     name: str
     priority: int
@@ -166,6 +187,8 @@ class VerdictOut(Schema):
 
 
 class WhyOut(Schema):
+    """Every stage of the decision, and every rule's verdict."""
+
     agent: str
     endpoint: str
     tool: str
@@ -181,6 +204,7 @@ class WhyOut(Schema):
 
 
 def rule_out(row: PolicyRule) -> RuleOut:
+    """The row as its answer."""
     plain: dict[str, Any] = {name: getattr(row, name) for name in RuleOut.model_fields if name not in _NAMED}
     named: dict[str, Any] = {name: str(related) if (related := getattr(row, name)) else None for name in _NAMED}
     return RuleOut(**plain, **named)
@@ -190,6 +214,7 @@ _NAMED = ("agent", "endpoint", "server", "tool", "approvers")
 
 
 def test_out(report: Report) -> RuleTestOut:
+    """The report of a replay as its answer."""
     return RuleTestOut(
         days=report.days, found=report.found, looked_at=report.looked_at, judged=report.judged, changed=report.changed,
         held=report.held, denied=report.denied, allowed=report.allowed, erased=report.erased, gone=report.gone,
@@ -207,11 +232,13 @@ def test_out(report: Report) -> RuleTestOut:
 
 
 def annotations_out(tool: Tool) -> AnnotationsOut:
-    confirmed = {name: getattr(tool, name) for name in policy.HINTS}
-    return AnnotationsOut(tool=str(tool), claimed=policy.claims(tool), confirmed=confirmed, risk=risk_of(tool).level)
+    """What is claimed and what is confirmed of the tool, and the risk that follows."""
+    confirmed = {name: getattr(tool, name) for name in behaviour.HINTS}
+    return AnnotationsOut(tool=str(tool), claimed=behaviour.claims(tool), confirmed=confirmed, risk=risk_of(tool).level)
 
 
 def permit_out(row: Permit) -> PermitOut:
+    """The row as its answer."""
     return PermitOut(
         id=row.pk, agent=row.agent.slug, tool=str(row.tool), argument_pins=row.argument_pins, expires_at=row.expires_at,
         uses_left=row.uses_left, request=row.request_id, created_by=row.created_by.username if row.created_by else None,
@@ -220,6 +247,7 @@ def permit_out(row: Permit) -> PermitOut:
 
 
 def why_out(found: Why) -> WhyOut:
+    """An explanation as its answer."""
     decision = found.decision
     return WhyOut(
         agent=found.agent, endpoint=found.endpoint, tool=found.tool, listed=found.listed, name=found.name,

@@ -18,6 +18,8 @@ _SAME = (
 
 
 class InvocationOut(Schema):
+    """A call in a list."""
+
     id: str
     state: str
     agent: str
@@ -39,7 +41,10 @@ class InvocationOut(Schema):
 
 
 class InvocationDetail(InvocationOut):
-    """Arguments and result are null once retention has erased them, or when they are too long to show."""
+    """A call with its payloads.
+
+    Arguments and result are null once retention has erased them, or when they are too long to show.
+    """
 
     server_revision: int
     definition_hash: str
@@ -49,6 +54,8 @@ class InvocationDetail(InvocationOut):
 
 
 class AuditOut(Schema):
+    """An entry of the audit log."""
+
     id: int
     at: datetime
     kind: str
@@ -70,10 +77,12 @@ class Verification(Schema):
 
 
 def invocation_out(row: Invocation) -> InvocationOut:
+    """The row as its answer."""
     return InvocationOut(**_facts(row))
 
 
 def invocation_detail(row: Invocation) -> InvocationDetail:
+    """The row as its answer, with arguments and result."""
     return InvocationDetail(
         **_facts(row), server_revision=row.server_revision, definition_hash=row.definition_hash,
         binding=row.binding, arguments=decoded(row.arguments), result=decoded(row.result),
@@ -81,6 +90,7 @@ def invocation_detail(row: Invocation) -> InvocationDetail:
 
 
 def audit_out(row: AuditEntry) -> AuditOut:
+    """The row as its answer."""
     return AuditOut(
         id=row.id, at=row.at, kind=row.kind, actor=row.actor, subject=row.subject, writer=row.writer, seq=row.seq,
         hash=row.hash, facts=decoded(row.body),

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from mcpregistry.api.schemas.basics import Input, Object, Slug, Text, capped
 from mcpregistry.models import Connection, Server, ServerEvent, ServerTest
+from mcpregistry.models.server import MOST_TOOLS
 
 TransportName = Literal["stdio", "http", "sse", "websocket"]
 LifecycleName = Literal["draft", "active", "disabled"]
@@ -40,14 +41,19 @@ class ServerChange(Input):
     idle_timeout: Annotated[float, Field(ge=1, le=31_536_000, allow_inf_nan=False)] | None = None
     max_message_bytes: Annotated[int, Field(ge=1024, le=2**30)] | None = None
     max_concurrency: Count | None = None
+    max_tools: Annotated[int, Field(ge=1, le=MOST_TOOLS)] | None = None
     check_interval: Annotated[int, Field(ge=10, le=31_536_000)] | None = None
 
 
 class ServerNew(ServerChange):
+    """A new server: the slug and what its transport needs."""
+
     slug: Slug
 
 
 class Confirmation(Input):
+    """The hash of the launch that was looked at."""
+
     launch_hash: Annotated[Text, Field(min_length=64, max_length=64, description="As 'launch' showed it.")]
 
 
@@ -59,6 +65,8 @@ class TestOrder(Input):
 
 
 class ServerOut(Schema):
+    """A server; of env and headers the names alone."""
+
     slug: str
     name: str
     description: str
@@ -77,6 +85,7 @@ class ServerOut(Schema):
     idle_timeout: float
     max_message_bytes: int
     max_concurrency: int
+    max_tools: int
     check_interval: int
     lifecycle: LifecycleName
     launch_confirmed: bool
@@ -96,6 +105,8 @@ class LaunchOut(Schema):
 
 
 class ConnectionOut(Schema):
+    """One process's connection to the server, as it last reported it."""
+
     process: str
     state: str
     protocol_era: str
@@ -103,6 +114,8 @@ class ConnectionOut(Schema):
     since: datetime
     seen_at: datetime
     last_error: str
+    last_connect_time: datetime | None = Field(description="When this process last connected.")
+    reconnect_attempts: int = Field(description="Failures in a row since a call was last answered.")
 
 
 class StatusOut(Schema):
@@ -122,6 +135,9 @@ class StatusOut(Schema):
     last_error_code: str
     last_error_time: datetime | None
     last_ok_time: datetime | None
+    last_connect_time: datetime | None = Field(description="When any process last connected to serve calls.")
+    reconnect_attempts: int = Field(description="Of the process that has tried most often in a row.")
+    tools_left_out: list[str] = Field(description="Tools that the server offers and that are not taken, and why.")
     processes: list[ConnectionOut]
 
 
@@ -138,10 +154,15 @@ class ToolFigures(Schema):
 
 
 class StatusDetail(StatusOut):
+    """How one server is doing, with its connections, figures per tool and its newest errors."""
+
     tools: list[ToolFigures]
+    errors: list[str] = Field(description="What went wrong lately, newest first.")
 
 
 class EventOut(Schema):
+    """Something that happened to a server."""
+
     id: int
     at: datetime
     kind: str
@@ -150,6 +171,8 @@ class EventOut(Schema):
 
 
 class ServerTestOut(Schema):
+    """A test of a server; ``timings`` in milliseconds per step."""
+
     id: int
     server: str
     verdict: Verdict
@@ -168,32 +191,38 @@ class ServerTestOut(Schema):
 
 _SAME = (
     "slug", "name", "description", "transport", "command", "cwd", "url", "allowed_networks", "connect_mode", "resend",
-    "protocol_mode", "connect_timeout", "request_timeout", "idle_timeout", "max_message_bytes", "max_concurrency",
+    "protocol_mode", "connect_timeout", "request_timeout", "idle_timeout", "max_message_bytes", "max_concurrency", "max_tools",
     "check_interval", "lifecycle", "launch_confirmed", "confirmed_at", "revision", "source", "created_at", "updated_at",
 )  # fmt: skip
 
 
 def server_out(server: Server) -> ServerOut:
+    """The row as its answer."""
     same = {name: getattr(server, name) for name in _SAME}
     return ServerOut(**same, env_names=sorted(server.env), header_names=sorted(server.headers))
 
 
 def launch_out(server: Server) -> LaunchOut:
+    """What a person confirms, with the hash to confirm it by."""
     return LaunchOut(facts=server.launch_facts(), launch_hash=server.launch_hash(), confirmed=server.launch_confirmed)
 
 
 def connection_out(row: Connection) -> ConnectionOut:
+    """The row as its answer."""
     return ConnectionOut(
         process=row.process, state=row.state, protocol_era=row.protocol_era, pid=row.pid,
         since=row.since, seen_at=row.seen_at, last_error=capped(row.last_error),
+        last_connect_time=row.connected_at, reconnect_attempts=row.attempts,
     )  # fmt: skip
 
 
 def event_out(event: ServerEvent) -> EventOut:
+    """The row as its answer."""
     return EventOut(id=event.id, at=event.at, kind=event.kind, message=capped(event.message), process=event.process)
 
 
 def test_out(test: ServerTest) -> ServerTestOut:
+    """The row as its answer."""
     return ServerTestOut(
         id=test.id, server=test.server.slug, verdict=cast(Verdict, test.verdict), requested_at=test.requested_at,
         started_at=test.started_at, finished_at=test.finished_at, call_tool=test.call_tool,

@@ -7,6 +7,8 @@ from pydantic import Field
 
 
 class SiteStatus(Schema):
+    """Figures of the whole site."""
+
     configuration_revision: int
     servers_active: int
     servers_draft: int
@@ -16,4 +18,8 @@ class SiteStatus(Schema):
     definitions_waiting: int = Field(description="New or changed tools that nobody has decided on.")
     calls_open: int = Field(description="Held, ready or sent, and not ended.")
     tests_queued: int
+    changes: str = Field(
+        description="How the answering process learns of changes: ok (it hears them at once), polling (it asks each "
+        "second), blind (it cannot, and makes no calls), unknown."
+    )
     processes: list[str] = Field(description="Processes that hold connections to servers.")

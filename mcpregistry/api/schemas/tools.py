@@ -9,9 +9,9 @@ from ninja import Schema
 from pydantic import Field
 
 from mcpregistry.api.schemas.basics import Input, capped, decoded
-from mcpregistry.domain.definitions import differences
-from mcpregistry.domain.phrases import Severity
-from mcpregistry.domain.wording import rewordings
+from mcpregistry.domain.definitions.definition import differences
+from mcpregistry.domain.definitions.diff import rewordings
+from mcpregistry.domain.definitions.scanner_patterns import Severity
 from mcpregistry.models import Definition, Tool
 
 ToolStatus = Literal["approved", "changed", "quarantined", "rejected", "gone"]
@@ -20,6 +20,8 @@ Level = Literal["clean", "note", "suspicious", "danger"]
 
 
 class ToolChange(Input):
+    """What may change of a tool; every key may be left out."""
+
     enabled: bool | None = None
     idempotent: bool | None = None
     call_energy: float | None = Field(None, ge=0, description="Energy units of one call, as you estimate it.")
@@ -76,6 +78,8 @@ class SegmentOut(Schema):
 
 
 class RewordingOut(Schema):
+    """One field that differs from the approved definition, in pieces."""
+
     field: str
     segments: list[SegmentOut]
 
@@ -110,10 +114,12 @@ class ToolDetail(ToolOut):
 
 
 def tool_out(tool: Tool, name: str) -> ToolOut:
+    """The row as its answer; ``name`` is its exposed name in the default style."""
     return ToolOut(**_facts(tool, name))
 
 
 def tool_detail(tool: Tool, name: str, *, connected: bool) -> ToolDetail:
+    """The row as its answer, with schemas; ``connected``: some process holds a connection to its server."""
     return ToolDetail(
         **_facts(tool, name),
         input_schema=tool.pinned.data.get("inputSchema") if tool.pinned else None,
@@ -124,6 +130,7 @@ def tool_detail(tool: Tool, name: str, *, connected: bool) -> ToolDetail:
 
 
 def definition_out(definition: Definition, tool: Tool) -> DefinitionOut:
+    """The row as its answer."""
     return DefinitionOut(
         id=definition.id, tool=str(tool), hash=definition.hash, seen_at=definition.seen_at,
         decided_at=definition.decided_at, approved=definition.approved,
@@ -137,6 +144,7 @@ _SEVERITIES: dict[int, Level] = {
 
 
 def definition_detail(definition: Definition, tool: Tool) -> DefinitionDetail:
+    """The row as its answer, with findings and what differs from the approved definition."""
     compared = tool.pinned is not None and tool.pinned.pk != definition.pk
     found = [
         FindingOut(kind=f.kind, severity=_SEVERITIES[f.severity], where=f.where, excerpt=f.excerpt, why=f.why)
@@ -153,6 +161,7 @@ def definition_detail(definition: Definition, tool: Tool) -> DefinitionDetail:
 
 
 def drift_out(tool: Tool) -> DriftOut:
+    """A tool that no agent sees, with the reason."""
     old, new = tool.pinned, tool.latest
     fields = differences(old.data, new.data) if old and new and old.pk != new.pk else []
     return DriftOut(

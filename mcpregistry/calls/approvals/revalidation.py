@@ -1,4 +1,4 @@
-"""Whether what was approved is still exactly what would run, looked at just before the claim."""
+"""The check just before the claim: is what was approved still exactly what would run?"""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 
 from mcpregistry.calls.call import Call, CallRequest, Host
 from mcpregistry.calls.catalog import Catalogue, Entry
-from mcpregistry.domain.access import may_call
+from mcpregistry.domain.calls.forwarding import AS_TASK, NOTHING, Forwarding
 from mcpregistry.domain.errors import Conflict, NotFound
-from mcpregistry.domain.onward import AS_TASK, NOTHING, Onward
-from mcpregistry.domain.policy import Decision, Outcome, Policy, Question, decide
+from mcpregistry.domain.policy.access import may_call
+from mcpregistry.domain.policy.decision import Decision, Outcome, Policy, Question, decide
 from mcpregistry.models import ApprovalRequest
-from mcpregistry.services.approvals import binding_for, current_arguments
+from mcpregistry.services.approvals.requests import binding_for, current_arguments
 
 CatalogueOf = Callable[[str, str], Catalogue]
 
 
 class GroundLost(Conflict):
-    """What the approval was for is no more; the message says what has changed."""
+    """What was approved is no longer what would run; the message says what has changed."""
 
     code = "VOID"
 
@@ -102,10 +102,10 @@ def _request(request: ApprovalRequest, catalogue: Catalogue, entry: Entry) -> Ca
     row = request.call
     return CallRequest(
         catalogue, entry.name, json.loads(row.arguments), row.origin, host_name=row.host_name,
-        request_id=row.request_id, host=Host(name=request.host, onward=_onward(request)), expert=request.expert,
+        request_id=row.request_id, host=Host(name=request.host, forwarding=_forwarding(request)), expert=request.expert,
     )  # fmt: skip
 
 
-def _onward(request: ApprovalRequest) -> Onward:
+def _forwarding(request: ApprovalRequest) -> Forwarding:
     """A host that holds a task of ours can bear that the server makes one, too."""
     return AS_TASK if request.waiting_as == ApprovalRequest.Waiting.TASK else NOTHING

@@ -9,29 +9,37 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import structlog
 
+from mcpregistry.calls import rows
+from mcpregistry.calls.approvals.revalidation import CatalogueOf, GroundLost, resume
+from mcpregistry.calls.approvals.seats import Seats
+from mcpregistry.calls.approvals.settled import settled
 from mcpregistry.calls.call import Call, CallOutcome
-from mcpregistry.calls.grounds import CatalogueOf, GroundLost, resume
-from mcpregistry.calls.live import LiveConfiguration
-from mcpregistry.calls.pipeline import audit_facts, identity, lease_end
-from mcpregistry.calls.recorder import NotClaimed, Recorder
-from mcpregistry.calls.watching import Watch
+from mcpregistry.calls.recording.recorder import NotClaimed, Recorder
+from mcpregistry.calls.watch.changes import Feed
+from mcpregistry.calls.watch.configuration import LiveConfiguration
+from mcpregistry.calls.watch.waiting import Watch
 from mcpregistry.db import db_call
-from mcpregistry.domain.canonical import plain
+from mcpregistry.domain.calls import ends
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.lifecycle import TERMINAL, State
-from mcpregistry.domain.policy import DEFAULT_TERMS, Policy
-from mcpregistry.domain.risk import risk_of
+from mcpregistry.domain.policy.decision import DEFAULT_TERMS, Policy
+from mcpregistry.domain.policy.risk import risk_of
 from mcpregistry.failpoints import failpoint
 from mcpregistry.models import ApprovalRequest
-from mcpregistry.services import approvals, holding, permits
-from mcpregistry.services.holding import TaskWish, Ticket
+from mcpregistry.models.feed import CALLS
+from mcpregistry.services.approvals import held_calls, requests, seats, votes
+from mcpregistry.services.approvals.held_calls import Ticket
+from mcpregistry.services.policy import permits
+from mcpregistry.services.policy.permits import Used
+from mcpregistry.services.tasks.host_tasks import TaskWish
 
 __all__ = ["Approvals", "TaskWish", "Ticket"]
 
@@ -41,7 +49,6 @@ T = TypeVar("T")
 
 GONE = "The caller left before the call was made"
 CLOSING_SECONDS = 10.0
-_LOOK_EVERY = 0.05  # seconds; a decision made anywhere is seen in less than a tenth of a second
 
 
 class Sender(Protocol):
@@ -52,8 +59,10 @@ class Sender(Protocol):
 
 
 class Approvals:
+    """The held calls of this process: one per engine, used by the pipeline, the faces and the worker."""
+
     def __init__(
-        self, *, recorder: Recorder, live: LiveConfiguration, catalogue_of: CatalogueOf, policy: Policy,
+        self, *, recorder: Recorder, feed: Feed, live: LiveConfiguration, catalogue_of: CatalogueOf, policy: Policy,
         sender: Callable[[], Sender],
     ) -> None:  # fmt: skip
         self._recorder = recorder
@@ -61,7 +70,8 @@ class Approvals:
         self._catalogue_of = catalogue_of
         self._policy = policy
         self._sender = sender
-        self._watch = Watch(holding.states, _LOOK_EVERY)
+        self._watch = Watch(feed, CALLS, held_calls.states)
+        self._seats = Seats()
         self._running: dict[str, asyncio.Task[CallOutcome | None]] = {}
         self._background: set[asyncio.Task[Any]] = set()
 
@@ -84,18 +94,28 @@ class Approvals:
         while running or self._background:
             await asyncio.gather(*running, *self._background, return_exceptions=True)
             running = []
+        await self._seats.close()
 
     # Asking
 
-    async def permitted(self, call: Call) -> str:
-        """Why the call may run without asking: a permit covers it, and one use of that is taken. Else "".
+    async def permitted(self, call: Call) -> Used | None:
+        """The permit that covers the call, one use of it taken; None: people are to be asked.
 
         A caller that comes back for what was decided gets that, though a permit was given with it.
         """
         offer, agent = call.entry.offer, call.request.catalogue.agent
         if not self._live.current.permits.get((agent.id, offer.tool.id)):
-            return ""
-        return await db_call(_permitted, call, datetime.now(UTC))
+            return None
+        using = asyncio.ensure_future(db_call(_permitted, call, datetime.now(UTC)))
+        try:
+            return await asyncio.shield(using)
+        except asyncio.CancelledError:  # the use may be taken all the same
+            self._spawn(_unused(using, call))
+            raise
+
+    def give_back(self, call: Call) -> None:
+        """The call did not run: the use of a permit that it has taken is for another one. Does not wait."""
+        self._spawn(_returned(call.permit, call))
 
     async def ask(self, call: Call, waiting_as: str, *, task: TaskWish | None = None, said: str = "") -> Ticket:
         """Hold the call, or join the identical one. ``waiting_as`` is an ApprovalRequest.Waiting value.
@@ -106,8 +126,8 @@ class Approvals:
         request = call.request
         asking = asyncio.ensure_future(
             db_call(
-                holding.ask,
-                row=identity(call) | {"writer": self._recorder.writer, "reason": plain(call.decision.reason)},
+                held_calls.ask,
+                row=rows.held(call, self._recorder.writer),
                 terms=call.decision.terms or DEFAULT_TERMS,
                 risk=risk_of(call.entry.offer.tool),
                 waiting_as=waiting_as,
@@ -122,17 +142,21 @@ class Approvals:
 
     async def again(self, request_id: str, call: Call) -> Ticket | None:
         """The caller's own request with this id, if the call is the one that it is about."""
-        asking = asyncio.ensure_future(db_call(holding.rejoin, request_id=request_id, row=identity(call)))
+        row = rows.held(call, self._recorder.writer)
+        asking = asyncio.ensure_future(db_call(held_calls.rejoin, request_id=request_id, row=row))
         return await self._held(asking)
 
     async def find(self, held_id: str, agent_slug: str) -> Ticket | None:
         """By the id of the request or of the call; only the agent's own. Holds nothing."""
-        return await db_call(holding.find, held_id=held_id, agent_slug=agent_slug)
+        return await db_call(held_calls.find, held_id=held_id, agent_slug=agent_slug)
 
     async def _held(self, asking: asyncio.Future[T]) -> T:
         """A caller that leaves meanwhile leaves a request behind: let go of that as well."""
         try:
-            return await asyncio.shield(asking)
+            ticket = await asyncio.shield(asking)
+            if isinstance(ticket, Ticket) and ticket.caller:
+                self._seats.keep(ticket.caller)
+            return ticket
         except asyncio.CancelledError:
             self._spawn(self._let_go(asking, keep=self.stopping))
             raise
@@ -153,17 +177,22 @@ class Approvals:
         rest = (ticket.decide_by - datetime.now(UTC)).total_seconds()
         state = await self._watch.until_not(ticket.call_id, State.PENDING, max(0.0, min(timeout, rest)))
         if state is State.PENDING and datetime.now(UTC) >= ticket.decide_by and not self.stopping:
-            return await db_call(holding.expire, request_id=ticket.id, now=datetime.now(UTC))
+            return await db_call(held_calls.expire, request_id=ticket.id, now=datetime.now(UTC))
         return state
 
     async def waits_as(self, ticket: Ticket, waiting_as: str) -> None:
-        """Note that the caller waits in another way now (the next rung)."""
-        await db_call(holding.waits_as, request_id=ticket.id, waiting_as=waiting_as)
+        """Note that the caller waits in another way now (the next of the ways)."""
+        await db_call(held_calls.waits_as, request_id=ticket.id, waiting_as=waiting_as)
 
     async def away(self, ticket: Ticket) -> CallOutcome:
         """The caller is told "pending" and will come back: from now on its going does not cancel."""
-        now = replace(await db_call(holding.away, request_id=ticket.id), joined=ticket.joined)
+        now = await db_call(held_calls.away, request_id=ticket.id, caller=ticket.caller)
+        now = replace(now, joined=ticket.joined)
         return CallOutcome(ticket.call_id, State.PENDING, ticket=now)
+
+    def waits_no_more(self, ticket: Ticket) -> None:
+        """Whatever became of its caller: the seat is not renewed any more, should giving it back have failed."""
+        self._seats.forget(ticket.caller)
 
     def left(self, ticket: Ticket, reason: str = GONE) -> None:
         """The caller is gone: cancels what has not run, unless others wait or the rule says run. Does not wait."""
@@ -172,7 +201,10 @@ class Approvals:
     async def _leave(self, ticket: Ticket, reason: str, *, keep: bool = False) -> None:
         """``keep``: it is we who are leaving, and the caller may come back to the next process."""
         now = datetime.now(UTC)
-        given_up = await db_call(holding.leave, request_id=ticket.id, reason=reason, now=now, keep=keep)
+        self._seats.forget(ticket.caller)
+        given_up = await db_call(
+            held_calls.leave, request_id=ticket.id, caller=ticket.caller, reason=reason, now=now, keep=keep
+        )
         running = self._running.get(ticket.call_id)
         if given_up and running is not None:
             running.cancel()
@@ -182,21 +214,22 @@ class Approvals:
         self._spawn(self._drop(call))
 
     async def _drop(self, call: Call) -> None:
-        ticket = await self.find(call.id, call.request.catalogue.agent.slug)
+        request_id = await db_call(seats.request_of, call.id)  # its seat: the caller may never have heard of it
+        ticket = await self.find(request_id, call.request.catalogue.agent.slug) if request_id else None
         if ticket is not None:
-            await self._leave(ticket, "The call failed inside the control plane")
+            await self._leave(replace(ticket, caller=call.id), "The call failed inside the control plane")
 
     async def cancel(self, ticket: Ticket, reason: str) -> State:
         """Withdraw the request on the caller's word."""
-        return await db_call(holding.cancel, request_id=ticket.id, reason=reason, actor="caller")
+        return await db_call(held_calls.cancel, request_id=ticket.id, reason=reason, actor="caller")
 
     async def confirm(self, ticket: Ticket, by: str) -> State:
         """The person at the host said yes. Raises Denied where the rule does not let the requester confirm."""
-        return State((await db_call(approvals.confirm, request_id=ticket.id, by=by)).call.state)
+        return State((await db_call(votes.confirm, request_id=ticket.id, by=by)).call.state)
 
     async def refuse(self, ticket: Ticket, by: str) -> State:
         """The person at the host said no."""
-        return State((await db_call(approvals.refuse, request_id=ticket.id, by=by)).call.state)
+        return State((await db_call(votes.refuse, request_id=ticket.id, by=by)).call.state)
 
     # Running
 
@@ -208,8 +241,15 @@ class Approvals:
         """
         outcome = await self.settle(ticket, call)
         if outcome.state in TERMINAL:
-            await db_call(holding.delivered, request_id=ticket.id, now=datetime.now(UTC))
+            await self._delivered(ticket)
         return outcome
+
+    async def _delivered(self, ticket: Ticket) -> None:
+        """As well as it can: the call has ended, and that is told whatever fails here. At worst it is told twice."""
+        try:
+            await db_call(held_calls.delivered, request_id=ticket.id, caller=ticket.caller, now=datetime.now(UTC))
+        except Exception:
+            log.exception("approvals.not_noted_as_told", call=ticket.call_id)
 
     async def settle(self, ticket: Ticket, call: Call | None = None) -> CallOutcome:
         """Like ``run``, for nobody: the end stays to be told to the caller who comes back for it."""
@@ -217,12 +257,12 @@ class Approvals:
             running = self._running.get(ticket.call_id)
             if running is not None:
                 await asyncio.wait({running})
-            request = await db_call(holding.load, ticket.id)
+            request = await db_call(held_calls.load, ticket.id)
             state = State(request.call.state)
             if state in TERMINAL:
                 return await _with_edit(request, _outcome(request))
             if self.stopping:
-                return CallOutcome(ticket.call_id, State.PENDING, ticket=holding.ticket_of(request))
+                return CallOutcome(ticket.call_id, State.PENDING, ticket=held_calls.ticket_of(request))
             if state is State.READY:
                 outcome = await self._attempted(request, call)
                 if outcome is not None:
@@ -232,25 +272,34 @@ class Approvals:
 
     async def settle_call(self, call_id: str) -> CallOutcome | None:
         """Run an approved call that waits for nobody. None: it is not ready, or not held at all."""
-        ticket = await db_call(holding.ready_ticket, call_id=call_id)
+        ticket = await db_call(held_calls.ready_ticket, call_id=call_id)
         return await self.settle(ticket) if ticket else None
 
     async def outcome(self, ticket: Ticket) -> CallOutcome:
         """How the call stands, from the records alone; PENDING and READY come back with the ticket."""
-        request = await db_call(holding.load, ticket.id)
+        request = await db_call(held_calls.load, ticket.id)
         return await _with_edit(request, _outcome(request))
 
     async def _attempted(self, request: ApprovalRequest, call: Call | None) -> CallOutcome | None:
-        """Try to be the one who runs it. None: look again."""
-        attempt = asyncio.ensure_future(self._attempt(request.pk, call))
-        self._running[request.call_id] = attempt
-        attempt.add_done_callback(lambda _: self._running.pop(request.call_id, None))
+        """Try to be the one who runs it. None: look again.
+
+        One attempt for each call, whoever joined: callers wake together, and the attempt that loses the claim must not
+        hide the one that is out.
+        """
+        attempt = self._running.get(request.call_id)
+        if attempt is None:
+            attempt = self._running[request.call_id] = asyncio.ensure_future(self._attempt(request.pk, call))
+            attempt.add_done_callback(partial(self._over, request.call_id))
         await asyncio.wait({attempt})  # never cancels it: that is for ``left`` to decide
         try:
             return None if attempt.cancelled() else attempt.result()
         except SlipsnisseError as error:  # not recorded, so not made: it may be claimed another time
             log.error("approvals.not_run", call=request.call_id, code=error.code)
-            return CallOutcome(request.call_id, State.READY, ticket=holding.ticket_of(request))
+            return CallOutcome(request.call_id, State.READY, ticket=held_calls.ticket_of(request))
+
+    def _over(self, call_id: str, attempt: asyncio.Task[CallOutcome | None]) -> None:
+        if self._running.get(call_id) is attempt:
+            del self._running[call_id]
 
     async def _attempt(self, request_id: str, call: Call | None) -> CallOutcome | None:
         now = datetime.now(UTC)
@@ -262,30 +311,29 @@ class Approvals:
                 raise GroundLost(why)
             ours = resume(request, catalogue_of=self._catalogue_of, policy=self._policy, now=now, call=call)
         except GroundLost as lost:
-            await db_call(holding.void, request_id=request_id, reason=lost.message, now=now)
+            await db_call(held_calls.void, request_id=request_id, reason=lost.message, now=now)
             return None
         failpoint("before_claim")
+        # Over all processes one claim wins: a compare-and-set on state, binding, fence, deadline and revision.
         claimed = await self._claim(ours, revision)
         return await self._sender().execute(claimed) if claimed else None
 
     def _look(self, request_id: str, now: datetime) -> tuple[ApprovalRequest, int, str]:
         """In a database thread: the request, the configuration as it is this moment, and whether the votes hold."""
+        # Read before the request: whatever changes in between raises the revision, and the claim fails on it.
         revision = self._live.refresh().revision
-        request = holding.load(request_id)
+        request = held_calls.load(request_id)
         if request.execute_by is not None and request.execute_by <= now:
-            holding.expire(request_id=request_id, now=now)
-            request = holding.load(request_id)
-        return request, revision, approvals.lost_votes(request)
+            held_calls.expire(request_id=request_id, now=now)
+            request = held_calls.load(request_id)
+        return request, revision, votes.lost_votes(request)
 
     async def _claim(self, call: Call, revision: int) -> Call | None:
         """Not to be interrupted: whether the claim was won decides what is to be recorded."""
-        now = datetime.now(UTC)
-        row = {
-            "id": call.id, "agent_slug": call.request.catalogue.agent.slug, "binding": call.binding,
-            "fence": call.fence, "dispatched_at": now, "lease_until": lease_end(call, now), "revision": revision,
-        }  # fmt: skip
         try:
-            fence, cancelled = await _settled(self._recorder.claim(row, facts=audit_facts(call)))
+            fence, cancelled = await settled(
+                self._recorder.claim(rows.claim(call, revision), rows.dispatched_fact(call))
+            )
         except NotClaimed:
             return None
         failpoint("after_claim")
@@ -301,7 +349,17 @@ class Approvals:
         task.add_done_callback(self._background.discard)
 
 
-def _permitted(call: Call, now: datetime) -> str:
+async def _unused(using: asyncio.Future[Used | None], call: Call) -> None:
+    if used := await using:
+        await _returned(used.id, call)
+
+
+async def _returned(permit_id: int, call: Call) -> None:
+    agent = call.request.catalogue.agent.slug
+    await db_call(permits.give_back, permit_id=permit_id, call_id=call.id, agent_slug=agent)
+
+
+def _permitted(call: Call, now: datetime) -> Used | None:
     offer, agent = call.entry.offer, call.request.catalogue.agent
     terms = call.decision.terms or DEFAULT_TERMS
     found = permits.covering(
@@ -309,8 +367,8 @@ def _permitted(call: Call, now: datetime) -> str:
         server_revision=offer.server.revision, arguments=call.request.arguments, fingerprint=terms.fingerprint,
         now=now,
     )  # fmt: skip
-    if found and holding.expected(binding=call.binding, now=now):
-        return ""
+    if found and held_calls.expected(binding=call.binding, now=now):
+        return None
     return permits.use(call_id=call.id, permits=found, agent_slug=agent.slug, now=now)
 
 
@@ -318,30 +376,18 @@ def _outcome(request: ApprovalRequest) -> CallOutcome:
     """As recorded; the result is there while retention keeps it."""
     call, state = request.call, State(request.call.state)
     if state not in TERMINAL:
-        return CallOutcome(call.pk, state, ticket=holding.ticket_of(request))
+        return CallOutcome(call.pk, state, ticket=held_calls.ticket_of(request))
     result = json.loads(request.result) if request.result else None
     said = "" if result is not None else call.reason
-    return CallOutcome(call.pk, state, result, call.error_code, said, duration_ms=call.duration_ms or 0.0)
+    remedy = ends.advice(state) if state is State.EXPIRED else ""  # of other ends the reason says it all
+    return CallOutcome(call.pk, state, result, call.error_code, said, remedy, call.duration_ms or 0.0)
 
 
 async def _with_edit(request: ApprovalRequest, outcome: CallOutcome) -> CallOutcome:
     """An approver has changed the arguments: the agent is told what ran instead of what it asked for."""
     if not request.edited or outcome.result is None:
         return outcome
-    return replace(outcome, result=await db_call(approvals.result_told, request, outcome.result))
-
-
-async def _settled(work: Awaitable[T]) -> tuple[T, bool]:
-    """Wait for it even while being cancelled; tells whether that happened."""
-    task, cancelled = asyncio.ensure_future(work), False
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            cancelled = True
-        except Exception:  # noqa: BLE001, S110 - it is raised below
-            pass
-    return task.result(), cancelled
+    return replace(outcome, result=await db_call(requests.result_told, request, outcome.result))
 
 
 async def _logged(work: Coroutine[Any, Any, None]) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.services.holding import Ticket
+from mcpregistry.services.approvals.held_calls import Ticket
 
 
-def standing(ticket: Ticket, state: State) -> dict[str, Any]:
+def status_of(ticket: Ticket, state: State) -> dict[str, Any]:
     """How a held call stands and what its caller does next: ``message`` says all of it in words."""
     by = ticket.decide_by.isoformat(timespec="seconds").replace("+00:00", "Z")
     if state is State.PENDING:

@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
+from mcpregistry.calls.approvals.status import status_of
 from mcpregistry.calls.call import Call, CallOutcome
 from mcpregistry.calls.catalog import Offer
-from mcpregistry.calls.standing import standing
-from mcpregistry.domain.canonical import digest, stored
+from mcpregistry.domain.calls.ends import headline
 from mcpregistry.domain.lifecycle import TERMINAL, State
-from mcpregistry.domain.policy import Outcome
-from mcpregistry.domain.snapshot import AgentSpec, EndpointSpec, ServerSpec, Snapshot, ToolSpec
-from mcpregistry.services.holding import Ticket
+from mcpregistry.domain.policy.decision import Outcome
+from mcpregistry.domain.snapshot import Snapshot
+from mcpregistry.domain.specs import RUNS, AgentSpec, EndpointSpec, ServerSpec, ToolSpec
+from mcpregistry.domain.text.canonical import digest, stored
+from mcpregistry.services.approvals.held_calls import Ticket
 
 KIND = "builtin"
 NAME = "mcp_approval_status"
@@ -31,8 +33,16 @@ _LISTING: Mapping[str, Any] = {
     ),
     "inputSchema": {
         "type": "object",
-        "properties": {"id": {"type": "string", "minLength": 1, "maxLength": 64, "description": "approval or call id"}},
-        "required": ["id"],
+        "properties": {
+            "id": {"type": "string", "minLength": 1, "maxLength": 64, "description": "approval or call id"},
+            "approval": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": 64,
+                "description": "the same, as it is called there",
+            },
+        },
+        "minProperties": 1,
         "additionalProperties": False,
     },
     "annotations": {"readOnlyHint": True, "openWorldHint": False},
@@ -47,7 +57,7 @@ _TOOL = ToolSpec(
 _OFFER = Offer(KIND, _SERVER, _TOOL, own=True, aside=True)
 
 
-class Held(Protocol):
+class _Held(Protocol):
     """What is needed of ``calls.approvals.Approvals``."""
 
     async def find(self, held_id: str, agent_slug: str) -> Ticket | None: ...
@@ -59,19 +69,22 @@ class ApprovalStatus:
 
     kind = KIND
 
-    def __init__(self, approvals: Held) -> None:
+    def __init__(self, approvals: _Held) -> None:
         self._approvals = approvals
 
     def offers(self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float) -> Iterable[Offer]:
-        return (_OFFER,) if _may_be_held(snapshot, endpoint, agent) else ()
+        """The tool itself, for agents with calls that could be held; never for runs, which sleep meanwhile."""
+        return (_OFFER,) if endpoint.slug != RUNS.slug and _may_be_held(snapshot, endpoint, agent) else ()
 
     async def __call__(self, call: Call, *, on_sent: Callable[[], None]) -> dict[str, Any]:
-        held_id = str(call.request.arguments["id"])
+        """Say how the call stands, or give its end; running it first if it is approved."""
+        arguments = call.request.arguments
+        held_id = str(arguments.get("approval") or arguments.get("id"))
         ticket = await self._approvals.find(held_id, call.request.catalogue.agent.slug)
         if ticket is None:
             return _UNKNOWN
         if ticket.state not in TERMINAL:
-            said = standing(ticket, ticket.state)
+            said = status_of(ticket, ticket.state)
             return {"content": [{"type": "text", "text": said["message"]}], "structuredContent": said}
         return _ended(ticket, await self._approvals.run(ticket))
 
@@ -98,9 +111,11 @@ def _ended(ticket: Ticket, outcome: CallOutcome) -> dict[str, Any]:
     """How it ended, and the tool's own result behind it."""
     done = outcome.state is State.SUCCEEDED
     words = "The call ran. Its result follows." if outcome.result else f"{outcome.message} {outcome.remedy}".strip()
+    unsure = outcome.state in (State.UNKNOWN, State.NOT_SENT)
+    begin = f"{headline(outcome.state, outcome.error_code)}: " if unsure else ""
     said = {
         "status": "done" if done else "failed" if outcome.result else "ended",
-        "message": words,
+        "message": f"{begin}{words}",
         "state": outcome.state.value,
         "approval": ticket.id,
         "call": ticket.call_id,
@@ -110,6 +125,6 @@ def _ended(ticket: Ticket, outcome: CallOutcome) -> dict[str, Any]:
     content = result.get("content")
     parts = content if isinstance(content, list) else []
     return {
-        "content": [{"type": "text", "text": f"{words} (state: {outcome.state.value})"}, *parts],
+        "content": [{"type": "text", "text": f"{begin}{words} (state: {outcome.state.value})"}, *parts],
         "structuredContent": said | ({"result": result} if result else {}),
     }

@@ -1,10 +1,10 @@
-"""How a held call waits, in the way that its host can bear (``domain/ladder.py`` chooses).
+"""How a held call waits, in the way that its host can bear (``domain/calls/wait_strategy.py`` chooses).
 
 Whatever happens here, the request itself stays as it is in the database: a host that cannot wait is
 told "pending" and comes back with the identical call, which joins. Going away before that cancels.
 
 A question to the person at the host never ends the waiting for others: whoever answers first decides.
-Only a person's word counts as an answer, see ``ladder.meant``.
+Only a person's word counts as an answer, see ``wait_strategy.meant``.
 """
 
 from __future__ import annotations
@@ -18,25 +18,32 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
+import structlog
 from django.conf import settings
 
+from mcpregistry.calls.approvals.patience import Patience, smallest
 from mcpregistry.calls.call import Call, CallOutcome, Host, Prompt, Reply
+from mcpregistry.domain.calls.ends import LOOK_FIRST
+from mcpregistry.domain.calls.wait_strategy import Answer, WaitStep, meant, wait_steps
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.domain.hosts import limits_of
-from mcpregistry.domain.ladder import Answer, Rung, hold_seconds, meant, rungs
 from mcpregistry.domain.lifecycle import TERMINAL, State
-from mcpregistry.domain.reveal import reveal
-from mcpregistry.services.holding import TaskWish, Ticket
+from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.durations import two_units
+from mcpregistry.services.approvals.held_calls import Ticket
+from mcpregistry.services.tasks.host_tasks import TaskWish
+
+log = structlog.get_logger(__name__)
 
 TELL_EVERY = 10.0  # seconds between progress messages; the most impatient host waits 60
 WHOLE_QUESTION = 4_000  # characters; nobody confirms in a dialogue what it cannot show whole
 _STEP = 1e-6  # the protocol wants rising values; ours must not get ahead of the server's
 _TASK_SLACK_MS = 60_000
 _TASK_POLL_MS = 2_000
+_BEGIN = 1.0  # seconds that an approved call is given to begin, however little its caller waits
 
 
-class Held(Protocol):
-    """What the ladder needs of ``calls.approvals.Approvals``."""
+class _Held(Protocol):
+    """What waiting needs of ``calls.approvals.running.Approvals``; each method is described there."""
 
     @property
     def stopping(self) -> bool: ...
@@ -46,9 +53,11 @@ class Held(Protocol):
     async def run(self, ticket: Ticket, call: Call | None = None) -> CallOutcome: ...
     async def waits_as(self, ticket: Ticket, waiting_as: str) -> None: ...
     async def away(self, ticket: Ticket) -> CallOutcome: ...
+    async def outcome(self, ticket: Ticket) -> CallOutcome: ...
     async def confirm(self, ticket: Ticket, by: str) -> State: ...
     async def refuse(self, ticket: Ticket, by: str) -> State: ...
     def left(self, ticket: Ticket) -> None: ...
+    def waits_no_more(self, ticket: Ticket) -> None: ...
 
 
 class _CallerGone(Exception):
@@ -56,8 +65,11 @@ class _CallerGone(Exception):
 
 
 class Waiting:
-    def __init__(self, approvals: Held) -> None:
+    """Holds a call in the way that its host bears; the pipeline's ``waiting`` stage."""
+
+    def __init__(self, approvals: _Held) -> None:
         self._approvals = approvals
+        self._patience = Patience()
 
     async def __call__(self, call: Call) -> CallOutcome:
         """Hold the call and wait. Its end, or the state pending with a ticket (and perhaps a prompt).
@@ -65,51 +77,80 @@ class Waiting:
         Raises SlipsnisseError when the request cannot be recorded.
         """
         prompt = _prompt(call)
-        way = rungs(
+        way = wait_steps(
             tasks=call.request.host.tasks,
             questions=prompt is not None,
             may_confirm=_may_confirm(call),
             progress=call.request.host.progress and call.request.on_progress is not None,
         )
-        ticket = await self._ticket(call, way[0])
         try:
-            return await self._climb(call, ticket, way, prompt)
+            ticket = await self._ticket(call, way[0])
+        except asyncio.CancelledError:  # its request may be recorded already; who recorded it sees to that
+            self._shown(call)
+            raise
+        try:
+            return await self._wait_through(call, ticket, way, prompt)
         except asyncio.CancelledError:
-            self._approvals.left(ticket)
+            self._gone(call, ticket)
             raise
         except _CallerGone:
-            self._approvals.left(ticket)
+            self._gone(call, ticket)
             return CallOutcome(ticket.call_id, State.CANCELLED, error_code="CANCELLED", message="The caller is gone.")
+        except Exception:  # ours, at whatever point: how the call stands is in its record, not in what failed
+            log.exception("call.waiting_failed", call=ticket.call_id)
+            return await self._as_recorded(ticket)
+        finally:
+            self._approvals.waits_no_more(ticket)
 
-    async def _ticket(self, call: Call, way: Rung) -> Ticket:
+    def _gone(self, call: Call, ticket: Ticket) -> None:
+        self._approvals.left(ticket)
+        self._shown(call)
+
+    def _shown(self, call: Call) -> None:
+        if not self._approvals.stopping:  # else it is we who go
+            self._patience.left(call, time.monotonic())
+
+    async def _as_recorded(self, ticket: Ticket) -> CallOutcome:
+        """Its end, or "pending" (it waits or runs on, and its caller may come back), or that nobody knows."""
+        try:
+            outcome = await self._approvals.outcome(ticket)
+            return outcome if outcome.state in TERMINAL else await self._approvals.away(ticket)
+        except Exception:  # the database does not answer either
+            log.exception("call.not_looked_up", call=ticket.call_id)
+            message = f"The record cannot be read. Ask mcp_approval_status with the id {ticket.id} in a moment."
+            return CallOutcome(ticket.call_id, State.UNKNOWN, None, "UNAVAILABLE", message, LOOK_FIRST)
+
+    async def _ticket(self, call: Call, way: WaitStep) -> Ticket:
         """Of the request that the reply is about, even if it has ended meanwhile; else a new or joined one."""
         host = call.request.host
         if host.reply is not None and (found := await self._approvals.again(host.reply.request, call)):
             return found
         return await self._approvals.ask(call, way, task=_task_wish(call, way), said=host.said)
 
-    async def _climb(self, call: Call, ticket: Ticket, way: tuple[Rung, ...], prompt: Prompt | None) -> CallOutcome:
+    async def _wait_through(
+        self, call: Call, ticket: Ticket, way: tuple[WaitStep, ...], prompt: Prompt | None
+    ) -> CallOutcome:
         host, state = call.request.host, ticket.state
-        if way[0] is Rung.TASK and state is State.PENDING:
+        if way[0] is WaitStep.TASK and state is State.PENDING:
             return CallOutcome(ticket.call_id, state, ticket=ticket)
-        rung, asking = way[0], None
-        if rung is Rung.QUESTION:
-            rung = way[1]
+        step, asking = way[0], None
+        if step is WaitStep.QUESTION:
+            step = way[1]
             if state is State.PENDING and prompt is not None:
                 prompt = _addressed(prompt, ticket)
                 if host.ask is not None:
                     asking = asyncio.ensure_future(host.ask(prompt))
                 elif host.reply is not None and host.reply.request == ticket.id:
-                    state = await self._answered(call, ticket, host.reply, rung)
+                    state = await self._answered(call, ticket, host.reply, step)
                 else:
                     return replace(await self._approvals.away(ticket), prompt=prompt)
         try:
             if state is State.PENDING:
-                state = await self._hold(call, ticket, rung, asking)
+                state = await self._hold(call, ticket, step, asking)
         finally:
             if asking is not None:
                 asking.cancel()
-        ended = await self._end(call, ticket, rung) if state is not State.PENDING else None
+        ended = await self._end(call, ticket, step) if state is not State.PENDING else None
         return ended or await self._away(call, ticket)
 
     async def _away(self, call: Call, ticket: Ticket) -> CallOutcome:
@@ -119,29 +160,32 @@ class Waiting:
             return await self._approvals.run(ticket, call)
         return outcome
 
-    async def _hold(self, call: Call, ticket: Ticket, rung: Rung, asking: asyncio.Future[Reply] | None) -> State:
+    async def _hold(self, call: Call, ticket: Ticket, step: WaitStep, asking: asyncio.Future[Reply] | None) -> State:
         """Wait for the decision as long as the host bears it. Pending: time is up, and nobody has decided."""
         host = call.request.host
-        tell = _teller(call, ticket) if rung is Rung.PROGRESS else _silent
+        tell = _teller(call, ticket) if step is WaitStep.PROGRESS else _silent
         # The host's clock runs since it called, whatever we did meanwhile.
-        until = call.started + hold_seconds(rung, limits_of(host.name), cap=_cap(host))
+        longest = smallest(self._patience.bears(call, step), settings.MCP_HOLD_SECONDS, host.hold)
+        until = call.started + (longest or 0.0)
         while (rest := until - time.monotonic()) > 0 and not self._approvals.stopping:
             tell()
             state, reply = await self._next(host, ticket, min(rest, TELL_EVERY), asking)
             if reply is not None:
                 asking = None
-                state = await self._answered(call, ticket, reply, rung)
+                state = await self._answered(call, ticket, reply, step)
             if state is not State.PENDING:
                 return state
         return State.PENDING
 
-    async def _end(self, call: Call, ticket: Ticket, rung: Rung) -> CallOutcome | None:
-        """Run it, or get the end from whoever does. None: it runs on, but its host waits no longer."""
-        until = call.started + hold_seconds(rung, limits_of(call.request.host.name))
+    async def _end(self, call: Call, ticket: Ticket, step: WaitStep) -> CallOutcome | None:
+        """Run it, or get the end from whoever does. None: it is not at its end, but its host waits no longer."""
+        until = call.started + max(_BEGIN, self._patience.bears(call, step))
         running = asyncio.ensure_future(self._approvals.run(ticket, call))
         try:
             done, _ = await asyncio.wait({running}, timeout=max(0.0, until - time.monotonic()))
-            return running.result() if done else None
+            if not done or _to_come_back(outcome := running.result()):
+                return None
+            return outcome
         finally:
             running.cancel()
 
@@ -167,7 +211,7 @@ class Waiting:
             if leaving is not None:
                 leaving.cancel()
 
-    async def _answered(self, call: Call, ticket: Ticket, reply: Reply, onward: Rung) -> State:
+    async def _answered(self, call: Call, ticket: Ticket, reply: Reply, after: WaitStep) -> State:
         """Act on what the person at the host said, if there was one. Returns the state afterwards."""
         answer = meant(reply.action, confirmed=reply.confirmed or reply.url, seconds=reply.seconds)
         if reply.url and answer is Answer.YES:
@@ -178,8 +222,13 @@ class Waiting:
                 return await self._approvals.confirm(ticket, by)
             if answer is Answer.NO:
                 return await self._approvals.refuse(ticket, by)
-        await self._approvals.waits_as(ticket, onward)
+        await self._approvals.waits_as(ticket, after)
         return State.PENDING
+
+
+def _to_come_back(outcome: CallOutcome) -> bool:
+    """It could not be recorded, or this process stops: it stays as it is for the caller who comes back."""
+    return outcome.ticket is not None and outcome.state not in TERMINAL
 
 
 # What is asked, and of whom
@@ -205,13 +254,13 @@ def _question(call: Call, *, arguments: bool = True) -> str:
     offer = call.entry.offer
     lines = [
         "May this tool call run?",
-        f"Tool: {reveal(offer.tool.name)} of the server {offer.server.slug}",
+        f"Tool: {printable(offer.tool.name)} of the server {offer.server.slug}",
         f"Agent: {call.request.catalogue.agent.slug}",
-        f"Why you are asked: {reveal(call.decision.reason)}",
+        f"Why you are asked: {printable(call.decision.reason)}",
     ]
     if arguments:
         shown = json.dumps(json.loads(call.arguments_json), ensure_ascii=False, indent=1)
-        lines.append(f"Arguments:\n{reveal(shown)}")
+        lines.append(f"Arguments:\n{printable(shown)}")
     else:
         lines.append("The page shows its arguments, which are too long for this question.")
     return "\n".join(lines)
@@ -222,20 +271,15 @@ def _may_confirm(call: Call) -> bool:
     return terms is not None and terms.requester_may_confirm
 
 
-def _task_wish(call: Call, rung: Rung) -> TaskWish | None:
+def _task_wish(call: Call, step: WaitStep) -> TaskWish | None:
     terms = call.decision.terms
-    if rung is not Rung.TASK or terms is None:
+    if step is not WaitStep.TASK or terms is None:
         return None
     ttl = (terms.decide_seconds + terms.execute_seconds) * 1000 + _TASK_SLACK_MS
     return TaskWish(ttl_ms=ttl, poll_ms=_TASK_POLL_MS)
 
 
 # How long, and what is said meanwhile
-
-
-def _cap(host: Host) -> float | None:
-    """The shorter of what the operator allows and what the caller itself said."""
-    return min((each for each in (settings.MCP_HOLD_SECONDS, host.hold) if each is not None), default=None)
 
 
 def _silent() -> None:
@@ -251,17 +295,6 @@ def _teller(call: Call, ticket: Ticket) -> Callable[[], None]:
         rest = (ticket.decide_by - datetime.now(UTC)).total_seconds()
         on_progress = call.request.on_progress
         if on_progress is not None:
-            on_progress(told * _STEP, None, f"Waiting for {ticket.asked_of}: {duration(rest)} left. {ticket.url}")
+            on_progress(told * _STEP, None, f"Waiting for {ticket.asked_of}: {two_units(rest)} left. {ticket.url}")
 
     return tell
-
-
-def duration(seconds: float) -> str:
-    """ "4 min 10 s", "2 h 5 min", "3 days 4 h": the two largest units."""
-    rest = max(0, round(seconds))
-    days, hours, minutes = rest // 86_400, rest // 3600 % 24, rest // 60 % 60
-    if days:
-        return f"{days} {'day' if days == 1 else 'days'} {hours} h"
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest % 60} s" if minutes else f"{rest} s"

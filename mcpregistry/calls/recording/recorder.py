@@ -5,8 +5,8 @@ durable audit costs a call a fraction of a commit. A lone call never waits for o
 under way, the thread naps once if fewer have come than last time. ``begin`` returns when the intent is
 on disk (nothing may be sent before), ``end`` when the end is.
 
-What it writes is in ``calls/ledger.py``. Each recorder is a writer with its own audit
-chain: one global chain would serialise all processes on its head.
+What it writes is in ``calls/recording/ledger.py``, ``services/records/ending.py`` and ``audit.py``. Each
+recorder is a writer with its own audit chain: one global chain would serialise all processes on its head.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,22 +26,36 @@ from typing import Any
 import structlog
 from django.db import DatabaseError, OperationalError, connection
 
-from mcpregistry.calls import ledger
-from mcpregistry.domain.canonical import plain, stored
+from mcpregistry.calls.recording import ledger
 from mcpregistry.domain.errors import Busy, SlipsnisseError
-from mcpregistry.models.audit import GENESIS, entry_hash
+from mcpregistry.failpoints import failpoint
+from mcpregistry.services.records import audit, ending
+from mcpregistry.services.records.audit import Chain, Fact
+from mcpregistry.services.records.call_rows import Claim, Intent, Refused
+from mcpregistry.services.records.ending import End
+from mcpregistry.services.records.sql import vendor
 
 log = structlog.get_logger(__name__)
 
 MAX_WAITING = 5_000  # about a second of work
 MAX_BATCH = 500
 _NAP = 0.0002  # seconds
+RETRY = (
+    0.25  # seconds between attempts to write ends that the database did not take; the reaper comes by far less often
+)
+FLUSH_SECONDS = 10.0  # for how long that is tried when the process ends
 
 
 class NotRecorded(SlipsnisseError):
     """The database did not take the record, so the call must not happen."""
 
     code = "NOT_RECORDED"
+
+
+def not_recorded() -> NotRecorded:
+    """Of a call that was not made for that."""
+    remedy = "The database does not take it: it is full, locked or gone, the log says which. Ask the operator."
+    return NotRecorded("The call was not made: it could not be recorded.", remedy=remedy)
 
 
 class NotClaimed(SlipsnisseError):
@@ -53,28 +66,44 @@ class NotClaimed(SlipsnisseError):
 
 @dataclass(slots=True, eq=False)
 class _Item:
-    kind: str  # "insert", "claim", "finish" or "note" (an audit entry alone)
-    row: Mapping[str, Any]
-    fact: tuple[str, str, str, Mapping[str, Any]]  # audit: kind, actor, subject, facts
-    done: asyncio.Future[None] | None
+    """A fact for the audit log, and the one row that it is about, if any."""
+
+    fact: Fact
+    done: asyncio.Future[None] | None = None
+    begin: Intent | Refused | None = None
+    claim: Claim | None = None
+    end: End | None = None
 
 
 class Recorder:
+    """One thread, one connection, one audit chain; one per engine. The async methods belong to its loop."""
+
     def __init__(self, process: str) -> None:
         self.process = process
-        self.writer = self._new_writer()
+        self._chain = Chain(self._new_writer())
         self._waiting: SimpleQueue[_Item | None] = SimpleQueue()  # None: the last one was before
         self._closing = False
         self._door = threading.Lock()  # what passes it before close() is written, what comes after is refused
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._seq, self._head = 0, GENESIS
+        self._late: list[_Item] = []  # ends that the database did not take so far; only the writer thread looks
         self._together = 0  # how many the last commit held
+
+    @property
+    def writer(self) -> str:
+        """The name under which it writes now."""
+        return self._chain.writer
+
+    @property
+    def late(self) -> int:
+        """How many ends the database has not taken so far."""
+        return len(self._late)
 
     def _new_writer(self) -> str:
         return f"{self.process}:{socket.gethostname()[:24]}:{os.getpid()}:{secrets.token_hex(4)}"
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Start the thread; ``loop`` is where callers wait."""
         self._loop = loop
         self._thread = threading.Thread(target=self._write, name="recorder", daemon=True)
         self._thread.start()
@@ -87,45 +116,52 @@ class Recorder:
         if self._thread:
             self._thread.join(timeout=30)
 
-    async def begin(self, row: Mapping[str, Any], *, kind: str, facts: Mapping[str, Any]) -> None:
-        """Insert a call in whatever state it is; returns when that is durable. Raises NotRecorded, Busy."""
-        await self._wait(self._put("insert", row, kind, facts))
+    async def begin(self, row: Intent | Refused, fact: Fact) -> None:
+        """Insert a call that is about to be sent, or was refused; returns when that is durable.
 
-    async def claim(self, row: Mapping[str, Any], *, facts: Mapping[str, Any]) -> int:
+        Raises NotRecorded, Busy.
+        """
+        await self._wait(self._put(_Item(fact, begin=row)))
+
+    async def claim(self, row: Claim, fact: Fact) -> int:
         """Take a call in the state ready; returns its new fence when that is durable. Raises NotRecorded,
         and NotClaimed when its binding, its fence or the configuration's ``revision`` are not as they were
         looked at, or its time to run is over.
         """
-        await self._wait(self._put("claim", row, "call.dispatched", facts))
-        return int(row["fence"]) + 1
+        await self._wait(self._put(_Item(fact, claim=row)))
+        return row["fence"] + 1
 
-    async def end(self, row: Mapping[str, Any], *, kind: str, facts: Mapping[str, Any]) -> None:
-        """Move a dispatched call to its end; returns when that is durable. Raises NotRecorded.
-        With ``keep`` in the row, its approval keeps the whole result, by the same commit."""
-        await self._wait(self._put("finish", row, kind, facts))
+    async def end(self, row: End, fact: Fact) -> None:
+        """Move a dispatched call to its end; returns when that is durable.
 
-    def begin_soon(self, row: Mapping[str, Any], *, kind: str, facts: Mapping[str, Any]) -> None:
+        Raises NotRecorded when that cannot be now. It is kept then, and written as soon as the database takes it,
+        while this process lives. (The lease of a call that is out outlasts its time by a minute.)
+        """
+        await self._wait(self._put(_Item(fact, end=row)))
+
+    def begin_soon(self, row: Refused, fact: Fact) -> None:
         """Insert a call that has ended already, without waiting: for a caller that is being cancelled."""
-        self._put("insert", row, kind, facts)
+        self._put(_Item(fact, begin=row))
 
-    def end_soon(self, row: Mapping[str, Any], *, kind: str, facts: Mapping[str, Any]) -> None:
-        """The same without waiting: for a caller that is being cancelled."""
-        self._put("finish", row, kind, facts)
+    def end_soon(self, row: End, fact: Fact) -> None:
+        """``end`` without waiting: for a caller that is being cancelled."""
+        self._put(_Item(fact, end=row))
 
-    def _put(self, what: str, row: Mapping[str, Any], kind: str, facts: Mapping[str, Any]) -> asyncio.Future[None]:
+    def _put(self, item: _Item) -> asyncio.Future[None]:
         # An end is always taken: its call has happened, whatever the queue looks like.
-        if what == "insert" and self._waiting.qsize() >= MAX_WAITING:
+        if item.begin and self._waiting.qsize() >= MAX_WAITING:
             raise Busy("The site is recording as many calls as it can.", remedy="Call again in a moment.")
         with self._door:
             if self._closing or self._loop is None:
                 raise NotRecorded("The site is shutting down.", remedy="Call again in a moment.")
-            done: asyncio.Future[None] = self._loop.create_future()
-            self._waiting.put(_Item(what, row, (kind, row["agent_slug"], f"call:{row['id']}", facts), done))
-        return done
+            item.done = self._loop.create_future()
+            self._waiting.put(item)
+        return item.done
 
     @staticmethod
     async def _wait(done: asyncio.Future[None]) -> None:
         try:
+            # What is in the queue is written whether or not its caller still waits; only the waiting can be cancelled.
             await asyncio.shield(done)
         except asyncio.CancelledError:
             done.add_done_callback(_swallow)
@@ -140,8 +176,12 @@ class Recorder:
             taken = self._take()
             batch = [item for item in taken if item is not None]
             closing = len(batch) < len(taken)
-            if batch:
-                self._settle(batch, self._commit_all(batch))
+            errors = self._commit_all(batch) if batch else []
+            self._late += [item for item, error in zip(batch, errors, strict=True) if item.end and _passes(error)]
+            self._settle(batch, errors)
+            if self._late and not any(map(_passes, errors)):
+                self._catch_up()
+        self._flush()
         self._commit_all([_note("writer.stopped", self.writer)])
         connection.close()
 
@@ -151,7 +191,10 @@ class Recorder:
         They come one by one, as the event loop gets to them: without the nap, ten calls at once cost a
         quarter more CPU in commits and context switches, and each of them takes longer.
         """
-        taken = [self._waiting.get()]
+        try:
+            taken = [self._waiting.get(timeout=RETRY if self._late else None)]
+        except Empty:
+            return []
         if self._waiting.qsize() + 1 < self._together:
             time.sleep(_NAP)
         with suppress(Empty):
@@ -166,58 +209,94 @@ class Recorder:
             return self._commit(batch)
         except Exception as error:  # noqa: BLE001 - whatever it is, the callers must hear of it
             if len(batch) == 1 or _database_fails(error):
-                log.error("recorder.failed", error=type(error).__name__, call=batch[0].row["id"], rows=len(batch))
+                log.error("recorder.failed", error=type(error).__name__, about=batch[0].fact.subject, rows=len(batch))
                 self._start_afresh(error)
                 return [error] * len(batch)
             return [self._commit_all([item])[0] for item in batch]
 
     def _commit(self, batch: list[_Item]) -> list[Exception | None]:
         """One transaction. What comes back is None for each, but NotClaimed for a claim that was lost."""
-        claims = [item for item in batch if item.kind == "claim"]
+        failpoint("committing")
+        claims = [(item, item.claim) for item in batch if item.claim]
         if not claims:
-            work, seq, head = self._work(batch)
-            ledger.BACKENDS[ledger.vendor()](work)
-            self._seq, self._head = seq, head
+            work, chain = self._work(batch)
+            ledger.BACKENDS[vendor()](work)
+            self._chain = chain
             return [None] * len(batch)
         lost: list[_Item] = []
 
         def rest(won: list[bool]) -> ledger.Work:
-            nonlocal seq, head
-            lost.extend(item for item, mine in zip(claims, won, strict=True) if not mine)
-            work, seq, head = self._work([item for item in batch if item not in lost])
+            nonlocal chain
+            lost.extend(item for (item, _), mine in zip(claims, won, strict=True) if not mine)
+            work, chain = self._work([item for item in batch if item not in lost])
             return work
 
-        ledger.BACKENDS[ledger.vendor()]([], ledger.Claims([ledger.claim_values(item.row) for item in claims], rest))
-        self._seq, self._head = seq, head
+        tries = [ledger.claim_values(claim) for _, claim in claims]
+        ledger.BACKENDS[vendor()]([], ledger.Claims(tries, rest))
+        self._chain = chain
         return [NotClaimed("The call is in other hands.") if item in lost else None for item in batch]
 
-    def _work(self, batch: list[_Item]) -> tuple[ledger.Work, int, str]:
+    def _work(self, batch: list[_Item]) -> tuple[ledger.Work, Chain]:
         """The statements for these items, and where the audit chain stands after them."""
-        seq, head = self._seq, self._head
-        audit = []
-        for item in batch:
-            seq += 1
-            row, head = self._audit_row(item, seq, head)
-            audit.append(row)
-        inserts = [ledger.insert_values(item.row, self.writer) for item in batch if item.kind == "insert"]
-        finishes = [ledger.finish_values(item.row) for item in batch if item.kind == "finish"]
-        kept = [ledger.keep_values(item.row) for item in batch if item.kind == "finish" and item.row.get("keep")]
+        chain, entries = self._chain.extended((item.fact for item in batch), datetime.now(UTC))
+        begins = [ledger.insert_values(item.begin, chain.writer) for item in batch if item.begin]
+        ends = [item.end for item in batch if item.end]
+        kept = [ending.keep_values(end) for end in ends if end["keep"]]
+        finished = [ending.finish_values(end) for end in ends]
+        told = [audit.values(entry) for entry in entries]
         # First what is kept: whoever sees the end finds the result.
-        return (
-            [(ledger.INSERT, inserts), (ledger.KEEP, kept), (ledger.FINISH, finishes), (ledger.AUDIT, audit)],
-            seq,
-            head,
-        )
+        work: ledger.Work = [
+            (ledger.INSERT, begins),
+            (ending.KEEP, kept),
+            (ending.FINISH, finished),
+            (audit.INSERT, told),
+        ]
+        return work, chain
 
-    def _audit_row(self, item: _Item, seq: int, prev: str) -> tuple[Sequence[Any], str]:
-        kind, actor, subject, facts = item.fact
-        now = datetime.now(UTC)
-        body = stored(
-            {"writer": self.writer, "seq": seq, "at": now.isoformat(), "kind": kind, "actor": actor, "subject": subject}
-            | dict(facts)
-        )
-        head = entry_hash(prev, body)
-        return [self.writer, seq, ledger.moment(now), kind, plain(actor, 150), subject, body, prev, head], head
+    def _catch_up(self) -> None:
+        """Write the late ends. What cannot be written for a reason of its own is given up, and the log says so."""
+        late, self._late = self._late[:MAX_BATCH], self._late[MAX_BATCH:]
+        try:
+            self._commit_late(late)
+        except Exception as error:
+            self._start_afresh(error)
+            if _passes(error):
+                self._late = late + self._late
+            elif len(late) > 1:  # the one that is to blame is found in halves
+                self._late = late[: len(late) // 2] + self._late + late[len(late) // 2 :]
+                self._catch_up()
+            else:
+                log.exception("recorder.end_lost", about=late[0].fact.subject)
+        else:
+            log.info("recorder.caught_up", ends=len(late))
+
+    def _commit_late(self, late: list[_Item]) -> None:
+        """Unlike at the first time, an audit entry is written only with an end that was won: nobody knows whether
+        the first commit happened after all, and the reaper may have been faster."""
+        ends = [item.end for item in late if item.end]
+        chain = self._chain
+
+        def rest(won: list[bool]) -> ledger.Work:
+            nonlocal chain
+            facts = [item.fact for item, mine in zip(late, won, strict=True) if mine]
+            chain, entries = self._chain.extended(facts, datetime.now(UTC))
+            return [(audit.INSERT, [audit.values(entry) for entry in entries])]
+
+        kept = [ending.keep_values(end) for end in ends if end["keep"]]
+        tries = [ending.finish_values(end) for end in ends]
+        claims = ledger.Claims(tries, rest, ending.FINISH, [(ending.KEEP, kept)] if kept else [])
+        ledger.BACKENDS[vendor()]([], claims)
+        self._chain = chain
+
+    def _flush(self) -> None:
+        """The process ends: what is late is tried for some seconds more; then only the reaper is left."""
+        deadline = time.monotonic() + FLUSH_SECONDS
+        while self._late and time.monotonic() < deadline:
+            self._catch_up()
+            if self._late:
+                time.sleep(RETRY)
+        if self._late:
+            log.error("recorder.ends_lost", about=[item.fact.subject for item in self._late])
 
     def _settle(self, batch: list[_Item], errors: list[Exception | None]) -> None:
         def resolve() -> None:
@@ -227,10 +306,7 @@ class Recorder:
                 if error is None:
                     item.done.set_result(None)
                 else:
-                    unwritten = NotRecorded(
-                        "The call was not made: it could not be recorded.", remedy="Ask the operator."
-                    )
-                    item.done.set_exception(error if isinstance(error, NotClaimed) else unwritten)
+                    item.done.set_exception(error if isinstance(error, NotClaimed) else not_recorded())
                     item.done.exception()  # the caller may have left; that is not an error of its own
 
         assert self._loop is not None
@@ -243,16 +319,21 @@ class Recorder:
         """After a database error nobody knows whether the commit happened: connect anew, with a new chain."""
         if isinstance(error, DatabaseError | _driver().Error):
             connection.close()
-            self.writer, self._seq, self._head = self._new_writer(), 0, GENESIS
+            self._chain = Chain(self._new_writer())
 
 
 def _note(kind: str, writer: str) -> _Item:
-    return _Item("note", {"id": writer}, (kind, "recorder", f"writer:{writer}", {}), None)
+    return _Item(Fact(kind, "recorder", f"writer:{writer}", {}))
 
 
 def _driver() -> Any:
     """The database driver's module: raw statements raise its errors, not Django's."""
     return connection.Database  # type: ignore[attr-defined]  # every backend has it, the base class does not say so
+
+
+def _passes(error: Exception | None) -> bool:
+    """Whether the database may take later what it refused so."""
+    return error is not None and not isinstance(error, SlipsnisseError) and _database_fails(error)
 
 
 def _database_fails(error: Exception) -> bool:

@@ -2,7 +2,7 @@
 
 The host gets a handle of our own; the server's id never leaves. One asyncio task follows each server's
 task in the process that made the call; when that process dies, any other takes over, because all
-progress is in the rows (``services/following.py``). What hosts say meanwhile (answers, cancel) comes by
+progress is in the rows (``services/tasks/remote_tasks.py``). What hosts say meanwhile (answers, cancel) comes by
 the rows too, so it does not matter which process they say it to.
 """
 
@@ -18,7 +18,10 @@ from typing import Any
 import structlog
 
 from mcpregistry.calls.call import Call
+from mcpregistry.calls.watch.changes import Feed
+from mcpregistry.calls.watch.waiting import Watch
 from mcpregistry.db import db_call
+from mcpregistry.domain.calls.forwarding import AS_TASK, QUESTIONS, Forwarding, unbearable
 from mcpregistry.domain.errors import (
     ConnectionFailed,
     DownstreamError,
@@ -29,16 +32,16 @@ from mcpregistry.domain.errors import (
     ToolRefused,
 )
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.domain.onward import AS_TASK, QUESTIONS, Onward, unbearable
-from mcpregistry.domain.policy import Outcome
+from mcpregistry.domain.policy.decision import Outcome
 from mcpregistry.downstream.limits import repair_result
-from mcpregistry.downstream.pool import Pool
-from mcpregistry.services import following
-from mcpregistry.services.following import Followed, Lost, Wish
+from mcpregistry.downstream.pool.pool import Pool
+from mcpregistry.models.feed import TASKS
+from mcpregistry.services.tasks import remote_tasks
+from mcpregistry.services.tasks.remote_tasks import Followed, Lost, Wish
 
 log = structlog.get_logger(__name__)
 
-LOOK = 0.2  # seconds between looks for what hosts have said; only while something is followed
+_TICK = 1.0  # seconds between looks at the two clocks below
 RENEW = 4.0  # seconds between renewals of the leases
 SEARCH = 3.0  # seconds between searches for tasks that nobody follows
 LONGEST_PAUSE = 10.0  # seconds between two questions to a server, whatever it wishes
@@ -47,26 +50,22 @@ _SLACK_MS = 60_000
 _FIRST_RETRY, _LONGEST_RETRY = 0.5, 15.0
 
 
-def onward_of(call: Call) -> Onward:
+def forwarding_of(call: Call) -> Forwarding:
     """What of the host goes to the server. What people approved is not added to: no questions, no answers."""
-    onward = call.request.host.onward
-    return onward if call.decision.outcome is Outcome.ALLOW else onward.without_questions()
+    forwarding = call.request.host.forwarding
+    return forwarding if call.decision.outcome is Outcome.ALLOW else forwarding.without_questions()
 
 
-def check_kind(result: Mapping[str, Any], onward: Onward) -> None:
+def check_kind(result: Mapping[str, Any], forwarding: Forwarding) -> None:
     """Only what the host declared that it can bear reaches it. Raises ProtocolError or InputNeeded (sent)."""
     kind = result.get("resultType", "complete")
-    if kind == "complete" or (kind == "task" and onward.tasks):
+    if kind == "complete" or (kind == "task" and forwarding.tasks):
         return
     if kind != "input_required":
-        raise ProtocolError(
-            f"The server answered with a {str(kind)[:40]}, which nobody has asked for.",
-            remedy="It may have taken effect; look first.",
-            sent=True,
-        )
+        raise ProtocolError(f"The server answered with a {str(kind)[:40]}, which nobody has asked for.", sent=True)
     requests = result.get("inputRequests")
-    missing = unbearable(requests, onward.capabilities) if isinstance(requests, dict) else []
-    if missing or not onward.capabilities.keys() & set(QUESTIONS.values()):
+    missing = unbearable(requests, forwarding.capabilities) if isinstance(requests, dict) else []
+    if missing or not forwarding.capabilities.keys() & set(QUESTIONS.values()):
         raise InputNeeded(
             f"The server asks for input before it answers ({', '.join(missing) or 'in rounds'}), and it cannot be given here.",
             remedy="Call it from a host that can ask its user, without an approval in between.",
@@ -76,12 +75,14 @@ def check_kind(result: Mapping[str, Any], onward: Onward) -> None:
 class Adoption:
     """All tasks of servers that this process follows."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, feed: Feed) -> None:
         self._pool = pool
+        self._wishes = Watch(feed, TASKS, remote_tasks.wishes)
         self._followers: dict[str, _Follower] = {}
         self._watcher: asyncio.Task[None] | None = None
 
     def start(self) -> None:
+        """Begin to look for tasks whose process has died, and for what hosts say."""
         self._watcher = asyncio.ensure_future(self._watch())
 
     async def close(self) -> None:
@@ -95,7 +96,7 @@ class Adoption:
             with contextlib.suppress(Exception):  # the lease runs out by itself
                 await each.hand_over()
 
-    async def __call__(self, call: Call, made: Mapping[str, Any], onward: Onward) -> str:
+    async def __call__(self, call: Call, made: Mapping[str, Any], forwarding: Forwarding) -> str:
         """The server answered the dispatched call with a task: follow it. Returns the id of our handle for it.
 
         Raises DownstreamError (sent) when it cannot be adopted.
@@ -106,24 +107,29 @@ class Adoption:
             raise
         except SlipsnisseError as error:
             raise DownstreamError(error.message, remedy=error.remedy, sent=True) from error
-        self._follow(followed, onward)
+        self._follow(followed, forwarding)
         return followed.task_id
 
     async def _adopted(self, call: Call, made: Mapping[str, Any]) -> Followed:
         task_id, catalogue = made.get("taskId"), call.request.catalogue
         if not isinstance(task_id, str) or not 0 < len(task_id) <= MAX_ID:
-            raise ProtocolError("The server made a task without a usable id.", remedy="Look whether it ran.", sent=True)
+            raise ProtocolError("The server made a task without a usable id.", sent=True)
         return await db_call(
-            following.adopt, call_id=call.id, fence=call.fence,
+            remote_tasks.adopt, call_id=call.id, fence=call.fence,
             agent=catalogue.agent.slug, endpoint=catalogue.endpoint.slug,
             server_id=call.entry.offer.server.id, downstream_id=task_id,
             ttl_ms=_ttl(made), poll_ms=_poll(made), message=_message(made),
         )  # fmt: skip
 
-    def _follow(self, followed: Followed, onward: Onward) -> None:
-        follower = _Follower(self._pool, followed, onward)
+    def _follow(self, followed: Followed, forwarding: Forwarding) -> None:
+        follower = _Follower(self._pool, self._wishes, followed, forwarding)
         self._followers[followed.task_id] = follower
-        follower.work.add_done_callback(lambda _: self._followers.pop(followed.task_id, None))
+        follower.work.add_done_callback(lambda _: self._ended(follower))
+
+    def _ended(self, follower: _Follower) -> None:
+        """Its own entry alone: after a stall we may have taken the task over from ourselves."""
+        if self._followers.get(follower.followed.task_id) is follower:
+            del self._followers[follower.followed.task_id]
 
     async def _watch(self) -> None:
         renewed = searched = 0.0
@@ -136,54 +142,40 @@ class Adoption:
                 if now - searched >= SEARCH:
                     await self._take_over()
                     searched = now
-                if self._followers:
-                    await self._listen()
             except Exception:  # the database may be away; the next look comes soon
                 log.exception("tasks.watch_failed")
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(_TICK)
 
     async def _renew(self) -> None:
         ours = [each.followed for each in self._followers.values()]
-        for task_id in await db_call(following.keep, ours, datetime.now(UTC)):
+        for task_id in await db_call(remote_tasks.keep, ours):
             if follower := self._followers.get(task_id):
                 follower.work.cancel()
 
     async def _take_over(self) -> None:
-        now = datetime.now(UTC)
-        for task_id in await db_call(following.orphans, now):
-            followed = await db_call(following.take_over, task_id=task_id, now=now)
+        for task_id in await db_call(remote_tasks.orphans):
+            followed = await db_call(remote_tasks.take_over, task_id=task_id)
             if followed is not None:
                 log.info("task.taken_over", task=task_id[:8], call=followed.call_id)
                 self._follow(followed, AS_TASK)
-
-    async def _listen(self) -> None:
-        for task_id, wish in (await db_call(following.wishes, list(self._followers))).items():
-            if follower := self._followers.get(task_id):
-                follower.hear(wish)
 
 
 class _Follower:
     """Follows one task to its end."""
 
-    def __init__(self, pool: Pool, followed: Followed, onward: Onward) -> None:
-        self._pool, self.followed, self._onward = pool, followed, onward
+    def __init__(self, pool: Pool, wishes: Watch[Wish], followed: Followed, forwarding: Forwarding) -> None:
+        self._pool, self._wishes, self.followed, self._forwarding = pool, wishes, followed, forwarding
         self._wish = Wish({}, cancel=False)
         self._cancel_sent = False
-        self._heard = asyncio.Event()
         self.work = asyncio.ensure_future(self._run())
         if not followed.remote:  # its process is all that knows of the task
             release = pool.hold(followed.server_id)
             self.work.add_done_callback(lambda _: release())
 
-    def hear(self, wish: Wish) -> None:
-        self._wish = wish
-        if wish.responses or not self._cancel_sent:
-            self._heard.set()
-
     async def hand_over(self) -> None:
         """This process ends. A task on stdio ends with the server's process."""
         if self.followed.remote:
-            await db_call(following.release, followed=self.followed, now=datetime.now(UTC))
+            await db_call(remote_tasks.release, followed=self.followed)
         else:
             await self._end(State.UNKNOWN, "SITE_STOPPED", "The site stopped before the server's task had ended.")
 
@@ -208,23 +200,23 @@ class _Follower:
             except Exception:  # the database, perhaps; the rows say where to go on
                 log.exception("task.not_followed", call=self.followed.call_id)
                 retry = min(retry * 2, _LONGEST_RETRY)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._heard.wait(), pause)
-            self._heard.clear()
+            # Sooner only for a wish that is new: one that a dead server did not take waits its time like the rest.
+            self._wish = await self._wishes.until_not(self.followed.task_id, self._wish, pause)
 
     async def _ask(self, method: str, **params: Any) -> dict[str, Any]:
         it = self.followed
-        return await self._pool.task(it.server_id, method, it.downstream_id, params, host=self._onward)
+        return await self._pool.task(it.server_id, method, it.downstream_id, params, host=self._forwarding)
 
     async def _pass_on(self) -> None:
         """What the host has said, to the server; answers stay kept until it has taken them."""
-        wish, self._wish = self._wish, Wish({}, cancel=False)
+        wish = self._wish
         if wish.cancel and not self._cancel_sent:
             await self._ask("tasks/cancel")
             self._cancel_sent = True
         if wish.responses:
             await self._ask("tasks/update", inputResponses=dict(wish.responses))
-            await db_call(following.passed_on, task_id=self.followed.task_id, keys=list(wish.responses))
+            await db_call(remote_tasks.passed_on, task_id=self.followed.task_id, keys=list(wish.responses))
+            self._wish = Wish({}, wish.cancel)
 
     async def _noted(self, seen: Mapping[str, Any]) -> bool:
         """Keep what the server says. True when that was the end."""
@@ -251,12 +243,12 @@ class _Follower:
     async def _goes_on(self, seen: Mapping[str, Any]) -> None:
         requests = seen.get("inputRequests") if seen.get("status") == "input_required" else None
         asked = requests if isinstance(requests, dict) else {}
-        if missing := unbearable(asked, self._onward.capabilities) if self._onward is not AS_TASK else []:
+        if missing := unbearable(asked, self._forwarding.capabilities) if self._forwarding is not AS_TASK else []:
             with contextlib.suppress(SlipsnisseError):
                 await self._ask("tasks/cancel")
             raise ProtocolError(f"It asks for {', '.join(missing)}, which this host cannot give.", sent=True)
         await db_call(
-            following.note, followed=self.followed, message=_message(seen), requests=asked, poll_ms=_poll(seen)
+            remote_tasks.note, followed=self.followed, message=_message(seen), requests=asked, poll_ms=_poll(seen)
         )
 
     @staticmethod
@@ -271,7 +263,7 @@ class _Follower:
         if isinstance(error, ConnectionFailed) and not it.remote:
             return True  # the process that had the task is gone
         late = it.deadline is not None and datetime.now(UTC) > it.deadline
-        return late or timedelta(seconds=time.monotonic() - failing_since) > following.PATIENCE
+        return late or timedelta(seconds=time.monotonic() - failing_since) > remote_tasks.PATIENCE
 
     async def _gave_up(self, error: SlipsnisseError) -> None:
         code = TimedOut.code if isinstance(error, TimedOut) else "TASK_LOST"
@@ -283,7 +275,9 @@ class _Follower:
     async def _end(
         self, state: State, code: str = "", reason: str = "", outcome: Mapping[str, Any] | None = None
     ) -> None:
-        await db_call(following.finish, followed=self.followed, state=state, code=code, reason=reason, outcome=outcome)
+        await db_call(
+            remote_tasks.finish, followed=self.followed, state=state, code=code, reason=reason, outcome=outcome
+        )
 
 
 def _poll(said: Mapping[str, Any]) -> int:

@@ -11,10 +11,10 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from mcpregistry.domain.canonical import canonical, stored
-from mcpregistry.domain.comparison import Sign, lines
+from mcpregistry.domain.definitions.comparison import Sign, lines
 from mcpregistry.domain.errors import ArgumentsInvalid
-from mcpregistry.domain.reveal import reveal
+from mcpregistry.domain.text.canonical import canonical, stored
+from mcpregistry.domain.text.display import printable
 
 Change = Literal["", "same", "changed", "new", "gone"]
 
@@ -48,7 +48,11 @@ def parsed(text: str) -> dict[str, Any] | None:
 
 
 def laid_out(text: str, before: str | None = None) -> list[Argument] | None:
-    """Each argument with how it differs from the earlier call's; None when the text has no parts."""
+    """The arguments one by one, as the approval page shows them, then those that are gone.
+
+    ``text`` is the stored canonical JSON, ``before`` that of the earlier call to compare with. None when the text is no
+    JSON object.
+    """
     now, then = parsed(text), parsed(before) if before is not None else None
     if now is None:
         return None
@@ -91,7 +95,11 @@ def _kind(value: Any) -> str:
 
 
 def editable(text: str) -> str:
-    """Indented JSON for an editor: what could not be seen is written as an escape, so nothing is lost."""
+    """The stored arguments as indented JSON for the editor of the approval page.
+
+    Characters that cannot be seen are written as JSON escapes, so that editing loses none. Text that is no object comes
+    back as it is.
+    """
     value = parsed(text)
     if value is None:
         return text
@@ -99,7 +107,7 @@ def editable(text: str) -> str:
         plain = json.dumps(value, indent=2, ensure_ascii=False)
     except RecursionError:
         return text
-    return "".join(sign if sign == "\n" or reveal(sign) == sign else _escape(sign) for sign in plain)
+    return "".join(sign if sign == "\n" or printable(sign) == sign else _escape(sign) for sign in plain)
 
 
 def _escape(sign: str) -> str:
@@ -107,7 +115,7 @@ def _escape(sign: str) -> str:
 
 
 def typed_in(text: str) -> str:
-    """What a person typed, as canonical JSON. Raises ArgumentsInvalid with line and column where it breaks."""
+    """What an approver typed into the editor, as canonical JSON; raises ``ArgumentsInvalid`` with line and column."""
     try:
         value = json.loads(text, parse_constant=_no_constant)
         whole = canonical(value)

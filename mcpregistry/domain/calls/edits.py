@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mcpregistry.domain.canonical import stored
+from mcpregistry.domain.text.canonical import stored
 
 META_KEY = "slipsnisse/approval"
 _SHOWN = 500  # characters of one value in the words to the model; whole values stand in the metadata
@@ -24,7 +24,10 @@ class Change:
 
 
 def changes(asked: str, ran: str) -> list[Change]:
-    """The arguments (two JSON objects, as text) that differ, by name. Nothing when ``ran`` is empty: no edit."""
+    """The arguments that an approver changed, by name; empty when ``ran`` is empty, which means "not edited".
+
+    ``asked`` and ``ran`` are JSON objects as text.
+    """
     if not ran:
         return []
     before, after = _texts(asked), _texts(ran)
@@ -33,9 +36,10 @@ def changes(asked: str, ran: str) -> list[Change]:
 
 
 def told(result: Mapping[str, Any], *, request: str, by: str, asked: str, ran: str) -> dict[str, Any]:
-    """The server's result with the edit in front of it: for the model as text, for programs under ``_meta``.
+    """The server's result with a note about the edit in front: text for the model, ``_meta`` for programs.
 
-    The server's structured content stays as it is, for it must fit the tool's output schema.
+    ``request`` is the approval's id, ``by`` who edited. The structured content stays as it is, since it must fit the
+    tool's output schema. Without a change, a copy of the result comes back.
     """
     changed = changes(asked, ran)
     content, meta = result.get("content"), result.get("_meta")
@@ -48,7 +52,9 @@ def told(result: Mapping[str, Any], *, request: str, by: str, asked: str, ran: s
 
 
 def untold(result: Mapping[str, Any]) -> dict[str, Any]:
-    """The server's own result again, for whoever takes its first part as a value."""
+    """The server's own result without the note of ``told``; runs of expert tools use it to take the first part as a
+    value.
+    """
     meta = result.get("_meta")
     if not isinstance(meta, Mapping) or META_KEY not in meta:
         return dict(result)
@@ -56,7 +62,7 @@ def untold(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def words(changed: list[Change], by: str) -> str:
-    """One paragraph for a model: what ran is not what it asked for."""
+    """The note to the model, one paragraph: who changed what, and that something else ran than what it asked for."""
     lines = [f"- {c.name}: {_short(c.asked)} -> {_short(c.ran)}" for c in changed]
     return "\n".join(
         [f"NOTE: {by} approved this call with changed arguments. What ran differs from what you asked for:", *lines]

@@ -1,6 +1,6 @@
-"""What of a host goes on to a server with one call: what it can bear, and its answers to the server's questions.
+"""What of a host is forwarded to a server with one call: its capabilities, and its answers to the server's questions.
 
-Said with each request (MCP 2026-07-28) and never kept for the next: connections are shared by all hosts.
+Sent with each request (MCP 2026-07-28) and never kept for the next one, because all hosts share a server's connection.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mcpregistry.domain.reveal import reveal
+from mcpregistry.domain.text.display import printable
 
 TASKS = "io.modelcontextprotocol/tasks"
 # Which of a client's capabilities a server's question needs (multi round-trip requests).
@@ -17,7 +17,7 @@ QUESTIONS = {"elicitation/create": "elicitation", "sampling/createMessage": "sam
 
 
 @dataclass(frozen=True, slots=True)
-class Onward:
+class Forwarding:
     """``capabilities`` as clients declare them; ``answers``: ``inputResponses`` and ``requestState``, where given."""
 
     capabilities: Mapping[str, Any] = field(default_factory=dict)
@@ -27,17 +27,17 @@ class Onward:
     def tasks(self) -> bool:
         return TASKS in (self.capabilities.get("extensions") or {})
 
-    def without_questions(self) -> Onward:
+    def without_questions(self) -> Forwarding:
         """For a call that people decided on as it stands: nothing is added to it later."""
-        return Onward({"extensions": {TASKS: {}}} if self.tasks else {})
+        return Forwarding({"extensions": {TASKS: {}}} if self.tasks else {})
 
 
-NOTHING = Onward()
-AS_TASK = Onward({"extensions": {TASKS: {}}})
+NOTHING = Forwarding()
+AS_TASK = Forwarding({"extensions": {TASKS: {}}})
 
 
 def passed(declared: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a host's capabilities that a server may rely on."""
+    """The part of a host's declared capabilities that a server may rely on: kinds of questions, and tasks."""
     kept = {kind: declared[kind] for kind in QUESTIONS.values() if isinstance(declared.get(kind), dict)}
     extensions = declared.get("extensions")
     if isinstance(extensions, dict) and TASKS in extensions:
@@ -46,16 +46,19 @@ def passed(declared: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unbearable(requests: Mapping[str, Any], capabilities: Mapping[str, Any]) -> list[str]:
-    """The methods among a server's questions that this host has not declared."""
+    """The methods among a server's questions (``inputRequests``) that this host has not declared, sorted."""
     methods = {str(request.get("method")) if isinstance(request, dict) else "" for request in requests.values()}
     return sorted(method for method in methods if QUESTIONS.get(method, "") not in capabilities)
 
 
 def attributed(request: Any, server: str) -> Any:
-    """A server's question as the host shows it: hosts would say that it comes from us."""
+    """The server's question with the server's name in front, because hosts say that questions come from us.
+
+    Anything but an ``elicitation/create`` with a message comes back unchanged.
+    """
     if not isinstance(request, dict) or request.get("method") != "elicitation/create":
         return request
     params = request.get("params")
     if not isinstance(params, dict) or not isinstance(params.get("message"), str):
         return request
-    return request | {"params": params | {"message": f"The server {server} asks: {reveal(params['message'])}"}}
+    return request | {"params": params | {"message": f"The server {server} asks: {printable(params['message'])}"}}

@@ -1,9 +1,9 @@
-"""What is known of hosts: how long they wait for a call, and which questions they can bear.
+"""How long known hosts wait for a call, and which questions they survive.
 
-Measured with the hosts' own programs on 2026-11-21 (default settings, a tool that only sleeps, and one
-that reports progress every 10 s). A host is known by the ``clientInfo.name`` it sends; names are
-matched by their beginning, the longest first. Whoever is not in the table gets the shortest limit
-that was seen, that of the TypeScript SDK.
+Measured with the hosts' own programs on 2026-11-21 (default settings, a tool that only sleeps, and one that reports
+progress every 10 s). A host is known by the ``clientInfo.name`` that it sends, matched by its beginning, the longest
+match first. An unknown host gets the limit that is the most frequent, the TypeScript SDK's, until it shows a shorter one
+(``calls/approvals/patience.py``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ class Limits:
     note: str
 
 
-UNKNOWN = Limits(60, False, True, "the SDKs' own default; progress extends it only in some")
+UNKNOWN = Limits(60, False, True, "the TypeScript SDK's own default; progress extends it only in some")
+
+# A Python program that says neither its name nor a progress token. The OpenAI Agents SDK is one.
+NAMELESS_SDK = "mcp"
+NAMELESS = Limits(5, False, True, "openai-agents gives up after 5 s unless it is told otherwise")
 
 TABLE: dict[str, Limits] = {
     # The program on a terminal moves the call to the background after 120 s, where it stays open.
@@ -36,13 +40,25 @@ TABLE: dict[str, Limits] = {
     "copilot": Limits(180, True, False, "breaks on a URL question although it declares them"),
     "github-copilot": Limits(60, False, False, "not measured; of the family that breaks on URL questions"),
     "qwen-cli-mcp-client": Limits(300, False, True, "silent; whether progress extends it was not measured"),
+    "google-adk": Limits(5, False, True, "its default over stdio, by its source; 300 s over HTTP"),
 }
 
 
-def limits_of(name: str) -> Limits:
-    """The limits of the host that calls itself ``name``."""
-    known = name.strip().lower()
-    found = max((prefix for prefix in TABLE if known.startswith(prefix)), key=len, default=None)
-    if found is not None:
-        return TABLE[found]
-    return Limits(UNKNOWN.silent, False, False, UNKNOWN.note) if "copilot" in known else UNKNOWN
+def is_known(name: str) -> bool:
+    """Whether the table has a row for the host that calls itself ``name``."""
+    return _row(name) is not None
+
+
+def limits_of(name: str, *, progress: bool = True) -> Limits:
+    """The limits of the host that calls itself ``name``; ``progress``: it asked for progress of this very call."""
+    if row := _row(name):
+        return TABLE[row]
+    said = name.strip().lower()
+    if said == NAMELESS_SDK and not progress:
+        return NAMELESS
+    return Limits(UNKNOWN.silent, False, False, UNKNOWN.note) if "copilot" in said else UNKNOWN
+
+
+def _row(name: str) -> str | None:
+    said = name.strip().lower()
+    return max((prefix for prefix in TABLE if said.startswith(prefix)), key=len, default=None)

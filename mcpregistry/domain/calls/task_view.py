@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mcpregistry.domain.calls.ends import headline
 from mcpregistry.domain.lifecycle import TERMINAL, State
 
 DONE = frozenset({"completed", "failed", "cancelled"})
@@ -18,7 +19,11 @@ _SERVER_INFO = "io.modelcontextprotocol/serverInfo"  # the server's name tag; ho
 
 
 def status_of(state: State, *, withdrawn: bool, error: bool, asking: bool) -> str:
-    """``withdrawn``: the client has cancelled it, and nothing was made of it. ``asking``: a server waits for input."""
+    """The status of a host's task (``working``, ``input_required``, ``completed``, ``failed``, ``cancelled``).
+
+    ``withdrawn``: the client has cancelled it and nothing was made of it. ``error``: it ended in a JSON-RPC error.
+    ``asking``: the server waits for the host's input.
+    """
     if state not in TERMINAL:
         return "input_required" if asking and state is State.DISPATCHED else "working"
     if withdrawn:
@@ -27,18 +32,22 @@ def status_of(state: State, *, withdrawn: bool, error: bool, asking: bool) -> st
 
 
 def inlined(result: Mapping[str, Any]) -> dict[str, Any]:
-    """A result as it stands inside ``tasks/get``: without what belongs to the answer around it."""
+    """A result as it stands inside ``tasks/get``: without the fields of the answer around it."""
     own = {key: value for key, value in result.items() if key not in ("resultType", "_meta")}
     meta = result.get("_meta")
     kept = {k: v for k, v in meta.items() if k not in (_RELATED, _SERVER_INFO)} if isinstance(meta, dict) else {}
     return own | ({"_meta": kept} if kept else {})
 
 
-def own_words(*, code: str, text: str, **facts: str) -> dict[str, Any]:
-    """A result in our own words: complete in the text and in the structured content, hosts show one of them."""
-    said = f"{code}: {text}" if code else text
+def own_words(*, code: str, text: str, state: State, **facts: str) -> dict[str, Any]:
+    """A tool error in our own words, said in the text and in the structured content: hosts show only one of them.
+
+    ``facts`` go into the structured content; ``call`` (the call's id) must be among them.
+    """
+    begin = headline(state, code)
+    said = f"{begin}: {text}" if begin else text
     return {
         "isError": True,
         "content": [{"type": "text", "text": f"{said} (call {facts['call']})"}],
-        "structuredContent": {"error": code, "message": text} | facts,
+        "structuredContent": {"error": code, "message": text, "state": state.value} | facts,
     }

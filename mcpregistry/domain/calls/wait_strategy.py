@@ -12,15 +12,18 @@ from __future__ import annotations
 from collections.abc import Collection
 from enum import StrEnum
 
-from mcpregistry.domain.hosts import Limits
+from mcpregistry.domain.calls.hosts import Limits
 
-MARGIN = 10.0  # seconds before the host's limit at which we answer, so that the answer still arrives
+# Seconds before the host's limit at which we answer, so that the answer still arrives; at most a fifth of the limit.
+MARGIN = 10.0
 SHORT = 50.0  # the longest silent hold, whatever the host bears: most proxies drop a silent minute
 LONG = 3600.0  # the longest hold with progress: each costs a connection
 PEOPLE_NEED = 1.0  # seconds; nobody reads a question and answers it sooner
 
 
-class Rung(StrEnum):
+class WaitStep(StrEnum):
+    """The ways in which a held call may wait; see the module's table."""
+
     TASK = "task"
     QUESTION = "question"
     PROGRESS = "progress"
@@ -36,12 +39,12 @@ class Answer(StrEnum):
     NOBODY = "nobody"
 
 
-def rungs(*, tasks: bool, questions: bool, may_confirm: bool, progress: bool) -> tuple[Rung, ...]:
+def wait_steps(*, tasks: bool, questions: bool, may_confirm: bool, progress: bool) -> tuple[WaitStep, ...]:
     """The ways to wait, in the order in which they are tried. A task needs no second way."""
     if tasks:
-        return (Rung.TASK,)
-    first = (Rung.QUESTION,) if questions and may_confirm else ()
-    return (*first, Rung.PROGRESS if progress else Rung.HOLD, Rung.AWAY)
+        return (WaitStep.TASK,)
+    first = (WaitStep.QUESTION,) if questions and may_confirm else ()
+    return (*first, WaitStep.PROGRESS if progress else WaitStep.HOLD, WaitStep.AWAY)
 
 
 def question_modes(declared: Collection[str], limits: Limits) -> frozenset[str]:
@@ -49,26 +52,25 @@ def question_modes(declared: Collection[str], limits: Limits) -> frozenset[str]:
     return frozenset(mode for mode in declared if mode == "form" or (mode == "url" and limits.url_questions))
 
 
-def hold_seconds(rung: Rung, limits: Limits, *, cap: float | None = None) -> float:
-    """How long a call may be held on this rung. ``cap``: what the caller or the operator allows."""
-    if rung is Rung.PROGRESS and limits.progress_extends:
-        longest = LONG
-    elif rung is Rung.PROGRESS:
-        longest = limits.silent - MARGIN
-    elif rung is Rung.HOLD:
-        longest = min(limits.silent - MARGIN, SHORT)
+def hold_seconds(step: WaitStep, limits: Limits, *, cap: float | None = None) -> float:
+    """How long a call may be held at this step. ``cap``: what the caller or the operator allows."""
+    borne = limits.silent - min(MARGIN, limits.silent / 5)
+    if step is WaitStep.PROGRESS:
+        longest = LONG if limits.progress_extends else borne
+    elif step is WaitStep.HOLD:
+        longest = min(borne, SHORT)
     else:
         longest = 0.0
     return longest if cap is None else min(longest, cap)
 
 
 def meant(action: str, *, confirmed: bool, seconds: float) -> Answer:
-    """What an elicitation's answer means, ``seconds`` after it was asked.
+    """What the answer to our elicitation means, when it came ``seconds`` after the question.
 
-    Without a terminal Claude Code answers "cancel" at once, Codex and Copilot "decline" at once: nobody
-    was there, which is no refusal. "cancel" later means that the person closed the question, in
-    Claude Code with "Esc to answer later": no refusal either. Only a "decline" after a time in which a
-    person can have read it is one; so is a form that was sent back without the confirmation.
+    Without a terminal Claude Code answers "cancel" at once, Codex and Copilot "decline" at once: nobody was there,
+    which is no refusal. "cancel" later means that the person closed the question, in Claude Code with "Esc to answer
+    later": no refusal either. Only a "decline" after a time in which a person can have read it is one; so is a form
+    that was sent back without the confirmation.
     """
     if action == "accept":
         return Answer.YES if confirmed else Answer.NO

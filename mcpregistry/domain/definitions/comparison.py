@@ -1,4 +1,4 @@
-"""Two texts, line by line, and values as text that people can read."""
+"""Line-by-line comparison of two texts, and values as text that people can read."""
 
 from __future__ import annotations
 

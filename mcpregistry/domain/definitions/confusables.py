@@ -19,12 +19,12 @@ _SEPARATORS = re.compile(r"[\W_]+")
 
 
 def latin(text: str) -> str:
-    """Lower case, compatibility forms composed, look-alike letters replaced by the Latin ones."""
+    """The text in lower case, NFKC-normalised, with look-alike letters of other scripts replaced by the Latin ones."""
     return unicodedata.normalize("NFKC", text).lower().translate(_TABLE)
 
 
 def reads_as(name: str) -> str:
-    """The same for all names that a hurried reader takes for one another."""
+    """A key that is equal for names which a hurried reader takes for one another (``0``/``o``, ``rn``/``m``)."""
     plain = _SEPARATORS.sub("_", latin(name)).strip("_").translate(_DIGITS)
     return plain.replace("rn", "m").replace("vv", "w")
 
@@ -35,5 +35,5 @@ def name_words(name: str) -> list[str]:
 
 
 def foreign_letters(name: str) -> str:
-    """The letters of the name that only look Latin."""
+    """The letters of a name that look Latin and are not, each once; empty for an honest name."""
     return "".join(dict.fromkeys(char for char in name if ord(char) > 0x7F and latin(char) != char.lower()))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from mcpregistry.domain.canonical import digest, stored
+from mcpregistry.domain.text.canonical import digest, stored
 
-# Every field of a tool that hosts may put before a model (MCP 2026-07-28, server/tools).
-LISTED = ("name", "title", "description", "inputSchema", "outputSchema", "annotations", "icons", "_meta")
+# Every field of a tool that hosts may put before a model or go by (MCP 2026-07-28 and 2025-11-25, server/tools).
+LISTED = ("name", "title", "description", "inputSchema", "outputSchema", "annotations", "icons", "execution", "_meta")
 # A server's instructions belong to no tool and speak about each of them, so they count with every one.
 INSTRUCTIONS = "instructions"
 VISIBLE = (*LISTED, INSTRUCTIONS)
@@ -17,7 +17,7 @@ MAX_INSTRUCTIONS = 16_000
 
 
 def visible(tool: dict[str, Any], instructions: str = "") -> dict[str, Any]:
-    """The model-visible part of a listed tool and its server's instructions, absent and null fields left out."""
+    """What a model sees of a listed tool, with its server's instructions; absent and null fields are left out."""
     said = {INSTRUCTIONS: _kept(instructions)} if instructions else {}
     return {key: tool[key] for key in LISTED if tool.get(key) is not None} | said
 
@@ -28,7 +28,7 @@ def definition_hash(tool: dict[str, Any], instructions: str = "") -> str:
 
 
 def listing(definition: dict[str, Any]) -> dict[str, Any]:
-    """What hosts are shown of a definition: the tool's own fields. Instructions are approved, never forwarded."""
+    """The definition as hosts are shown it: without the instructions, which are approved but never forwarded."""
     return {key: value for key, value in definition.items() if key != INSTRUCTIONS}
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
 
-from mcpregistry.domain.comparison import Sign, readable
-from mcpregistry.domain.definitions import differences
+from mcpregistry.domain.definitions.comparison import Sign, readable
+from mcpregistry.domain.definitions.definition import differences
 
 # Comparing words takes quadratic time at worst; of more words than this, only the part that differs is shown.
 MAX_WORDS = 3_000

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mcpregistry.domain.confusables import foreign_letters, latin, name_words, reads_as
-from mcpregistry.domain.phrases import ASKED_FOR, PHRASES, PRAISE, Severity
-from mcpregistry.domain.reveal import hidden, reveal
+from mcpregistry.domain.definitions.confusables import foreign_letters, latin, name_words, reads_as
+from mcpregistry.domain.definitions.scanner_patterns import ASKED_FOR, PHRASES, PRAISE, Severity
+from mcpregistry.domain.text.display import hidden, printable
 
 VERSION = 1  # raise it when findings change, so that definitions are scanned again
 MOST_TEXT = 200_000  # characters read of one definition
@@ -69,6 +69,7 @@ def _few_of_each(findings: list[Finding]) -> list[Finding]:
 
 
 def worst(findings: Iterable[Finding]) -> Severity:
+    """The highest severity among the findings; ``CLEAN`` when there are none."""
     return max((finding.severity for finding in findings), default=Severity.CLEAN)
 
 
@@ -79,17 +80,17 @@ def _of_name(name: str, own: set[str], others: set[str]) -> Iterator[Finding]:
     letters = foreign_letters(name)
     if letters:
         why = f"Letters of another script look like Latin ones: {', '.join(letters)}."
-        yield Finding("look-alike", Severity.DANGER, "/name", reveal(name, _EXCERPT), why)
+        yield Finding("look-alike", Severity.DANGER, "/name", printable(name, _EXCERPT), why)
     seen = reads_as(name)
     for other in sorted(others - {name}):
         if len(words := sorted(name_words(name))) > 2 and words == sorted(name_words(other)):
-            why = f"It has the words of another server's tool, {reveal(other, 80)}, in another order or form."
-            yield Finding("look-alike", Severity.ALARM, "/name", reveal(name, _EXCERPT), why)
+            why = f"It has the words of another server's tool, {printable(other, 80)}, in another order or form."
+            yield Finding("look-alike", Severity.ALARM, "/name", printable(name, _EXCERPT), why)
             return
     for other in sorted((own | others) - {name}):
         if reads_as(other) == seen and latin(name).replace("-", "_") != latin(other).replace("-", "_"):
-            why = f"It reads like another tool's name, {reveal(other, 80)}."
-            yield Finding("look-alike", Severity.DANGER, "/name", reveal(name, _EXCERPT), why)
+            why = f"It reads like another tool's name, {printable(other, 80)}."
+            yield Finding("look-alike", Severity.DANGER, "/name", printable(name, _EXCERPT), why)
             return
 
 
@@ -101,7 +102,7 @@ def _of_texts(definition: Mapping[str, Any], others: set[str]) -> Iterator[Findi
     for where, text, is_key in strings(definition):
         if left <= 0:
             why = f"Only the first {MOST_TEXT:,} characters were read. So much text is unusual in a definition."
-            yield Finding("too long", Severity.ALARM, where, reveal(text, _EXCERPT), why)
+            yield Finding("too long", Severity.ALARM, where, printable(text, _EXCERPT), why)
             return
         part = text[:left]
         left -= len(part)
@@ -132,7 +133,7 @@ def _of_key(where: str, key: str) -> Iterator[Finding]:
     words = latin(_WORDS.sub(" ", key)).strip()
     if ASKED_FOR.search(words):
         why = "A parameter asks for what no tool needs to do its work."
-        yield Finding("parameter", Severity.ALARM, where, reveal(key, _EXCERPT), why)
+        yield Finding("parameter", Severity.ALARM, where, printable(key, _EXCERPT), why)
     if words.count(" ") >= 3:  # a name of many words is a sentence
         yield from (f for f in _phrases(where, words) if f.severity > Severity.NOTE)
 
@@ -157,7 +158,9 @@ def _praise(where: str, plain: str) -> Iterator[Finding]:
 
 
 def readable(text: str) -> str:
-    """As ``phrases`` wants it: what a model makes of the text, however it is spelt."""
+    """The text in the plain form that ``scanner_patterns`` are written for: what a model makes of it, however it is
+    spelt.
+    """
     return _SPACE.sub(" ", latin(hidden(text, ""))).replace("\u2019", "'")
 
 
@@ -184,7 +187,7 @@ def _gaps(where: str, text: str) -> Iterator[Finding]:
         gap, rest = match[0], text[match.end() :].strip()
         if rest and (gap.count("\n") >= 12 or len(gap) >= 80):
             why = "A long gap pushes what follows out of sight."
-            yield Finding("gap", Severity.ALARM, where, reveal(f"… {rest}", _EXCERPT), why)
+            yield Finding("gap", Severity.ALARM, where, printable(f"… {rest}", _EXCERPT), why)
             return
 
 
@@ -209,7 +212,7 @@ def _coded(where: str, text: str) -> Iterator[Finding]:
         decoded = _decoded(match[0])
         if decoded:
             severity = worst(_phrases(where, readable(decoded)))
-            why = f"Coded text that reads: {reveal(decoded, 200)}"
+            why = f"Coded text that reads: {printable(decoded, 200)}"
             yield Finding("encoded", max(severity, Severity.ALARM), where, _excerpt(text, *match.span()), why)
             return
 
@@ -230,4 +233,4 @@ def _excerpt(text: str, start: int, end: int) -> str:
     """The match with a little of what stands around it."""
     before = max(0, start - 30)
     part = text[before : min(end, start + _EXCERPT) + 30]
-    return f"{'…' if before else ''}{reveal(part)}{'…' if before + len(part) < len(text) else ''}"
+    return f"{'…' if before else ''}{printable(part)}{'…' if before + len(part) < len(text) else ''}"

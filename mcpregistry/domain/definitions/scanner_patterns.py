@@ -16,6 +16,8 @@ from enum import IntEnum
 
 
 class Severity(IntEnum):
+    """How bad a finding is. It sorts the inbox of definitions and decides nothing."""
+
     CLEAN = 0
     NOTE = 1
     ALARM = 2
@@ -24,6 +26,8 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
+    """One row of the table: the kind of finding, its severity, the sentence for the reviewer, the pattern."""
+
     kind: str
     severity: Severity
     why: str

@@ -16,7 +16,7 @@ from mcpregistry.domain.formats.mcp_servers import MCP_SERVERS
 from mcpregistry.domain.formats.mcpservers import CLAUDE_CODE, CLAUDE_DESKTOP, COPILOT, CURSOR, MCPSERVERS
 from mcpregistry.domain.formats.notes import FileInvalid
 from mcpregistry.domain.formats.opencode import OPENCODE, OPENCODE2
-from mcpregistry.domain.formats.redaction import redact
+from mcpregistry.domain.formats.secret_references import redact
 from mcpregistry.domain.formats.slipsnisse import SLIPSNISSE, SLIPSNISSE_EXTENDED
 from mcpregistry.domain.formats.vscode import VSCODE
 
@@ -31,7 +31,7 @@ FORMATS: dict[str, Format] = {
 
 
 def recognise(data: JsonObject, path: str) -> Format:
-    """The format of a file by its root."""
+    """The format of a file by its root; ``path`` breaks ties. Raises ``FileInvalid`` for an unknown one."""
     for item in FORMATS.values():
         if item.recognise(data, path):
             return item
@@ -41,7 +41,10 @@ def recognise(data: JsonObject, path: str) -> Format:
 
 
 def read(raw: bytes, path: str, name: str = "") -> tuple[Format, Document]:
-    """Format and content of a file; ``name`` settles the format, else it is recognised."""
+    """Format and content of a file; ``name`` settles the format, else it is recognised.
+
+    Raises ``FileInvalid`` for what cannot be read at all; all else is said in the document's notes.
+    """
     data = text.load(raw, path)
     found = FORMATS[name] if name else recognise(data, path)
     return found, found.read(data, path)

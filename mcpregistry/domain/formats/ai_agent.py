@@ -31,10 +31,12 @@ KEYS = Keys("ai-agent", ALL_BY_NAME, transport=("type",), says_stdio=True, enabl
 
 
 def recognise(data: JsonObject, path: str) -> bool:
+    """``mcpServers`` beside ``providers`` or ``defaults``."""
     return isinstance(data.get(ROOT), dict) and ("providers" in data or "defaults" in data)
 
 
 def read(data: JsonObject, path: str) -> Document:
+    """The file as a document. Invalid providers or defaults refuse the whole file."""
     if problems := verdict({key: data[key] for key in ("providers", "defaults") if key in data}, path, "ai-agent"):
         return Document(notes=problems)
     report = Report(path)
@@ -55,6 +57,7 @@ def read(data: JsonObject, path: str) -> Document:
 
 
 def write(document: Document) -> Written:
+    """The document as such a file; what it has no place for is reported."""
     report = Report(FILE)
     report_left_out(document, report, written=["providers", "model_providers", "defaults"])
     shared, servers = _shared_timeout(document, report)

@@ -25,12 +25,16 @@ _MODEL = {
     "contextWindow": "context_window", "tokenizer": "tokenizer", _BUFFER: "buffer_tokens",
     "toolChoice": "tool_choice", "overrides": "overrides",
 }  # fmt: skip
+_OUTPUT = ("maxOutputTokens", "max_output_tokens", "max_tokens", "maxTokens")
 _LARGE = 16_384  # tokens
 _SENT = {"temperature": "temperature", "topP": "top_p", "parallelToolCalls": "parallel_tool_calls"}
 
 
 def entries(providers: JsonObject, defaults: JsonObject, report: Report | None = None) -> dict[str, JsonObject]:
-    """By the name under which each is known here. What nobody can ask is left out, and said in the report."""
+    """The file's providers as those of the extended format, by the slugs under which they are known here.
+
+    One whose kind is unknown is left out; with ``report`` that is said there, too.
+    """
     found: dict[str, JsonObject] = {}
     for name, raw in providers.items():
         kind, key = _kind(name, raw), slug(name)
@@ -72,11 +76,19 @@ def _entry(kind: str, raw: JsonObject, defaults: JsonObject) -> JsonObject:
 
 def _model(raw: JsonObject, defaults: JsonObject) -> JsonObject:
     buffer = {"buffer_tokens": defaults[_BUFFER]} if _BUFFER in defaults else {}
-    facts = buffer | _renamed(raw, _MODEL)
-    # The file cannot say how long an answer may be, and the usual 4,096 tokens would leave a small window no question.
-    if (window := facts.get("context_window", _LARGE)) < _LARGE:
+    facts = buffer | _renamed(raw, _MODEL) | _limited(raw.get("overrides") or {})
+    # The usual 4,096 tokens of an answer would leave a small window no question.
+    if "max_output" not in facts and (window := facts.get("context_window", _LARGE)) < _LARGE:
         facts["max_output"] = max(1, window // 4)
     return facts
+
+
+def _limited(overrides: JsonObject) -> JsonObject:
+    """How long an answer may be is a field of the model here, and no override."""
+    found = next((overrides[name] for name in _OUTPUT if isinstance(overrides.get(name), int)), None)
+    if found is None:
+        return {}
+    return {"max_output": found, "overrides": {k: v for k, v in overrides.items() if k not in _OUTPUT}}
 
 
 def _renamed(raw: JsonObject, names: Mapping[str, str]) -> JsonObject:
@@ -110,7 +122,10 @@ def _snake(key: str) -> str:
 def with_records(
     providers: JsonObject, defaults: JsonObject, now: Mapping[str, JsonObject], report: Report
 ) -> JsonObject:
-    """The file's providers, brought up to date with ``now``: those of the extended format, by our names."""
+    """The file's ``providers``, brought up to date with ``now`` (the extended format's, by our names).
+
+    Used by ``write``. What this format cannot say stays here and is reported; a provider that is gone here is left out.
+    """
     stated = entries(providers, defaults)
     written: JsonObject = {}
     for name, raw in providers.items():

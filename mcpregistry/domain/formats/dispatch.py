@@ -15,10 +15,12 @@ KEYS = Keys("dispatch", ALL_BY_NAME, transport=("transport", "type"), enabled=("
 
 
 def recognise(data: JsonObject, path: str) -> bool:
+    """A map under ``servers``; asked last, since VS Code's file has one too."""
     return isinstance(data.get(ROOT), dict)
 
 
 def read(data: JsonObject, path: str) -> Document:
+    """The file as a document."""
     report = Report(path)
     parked = park_root(data, [ROOT], report)
     servers = read_servers(KEYS, object_at(data, ROOT, report), f"/{ROOT}", report)
@@ -26,6 +28,7 @@ def read(data: JsonObject, path: str) -> Document:
 
 
 def write(document: Document) -> Written:
+    """The document as such a file; what it has no place for is reported."""
     report = Report(FILE)
     report_left_out(document, report)
     servers = write_servers(KEYS, document.servers, f"/{ROOT}", report)

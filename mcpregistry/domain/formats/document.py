@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from mcpregistry.domain.formats.notes import Note
-from mcpregistry.domain.targets import TransportKind
+from mcpregistry.domain.servers.target import TransportKind
 
 Json = Any
 JsonObject = dict[str, Any]
@@ -31,10 +31,12 @@ class Parked:
     spelling: Mapping[str, Json] = field(default_factory=dict)
 
     def to_json(self) -> JsonObject:
+        """For the database, which keeps it with the imported file or server."""
         return {"keys": dict(self.keys), "order": list(self.order), "spelling": dict(self.spelling)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Parked:
+        """Back from ``to_json``; missing parts are empty."""
         return cls(data.get("keys", {}), tuple(data.get("order", ())), data.get("spelling", {}))
 
 
@@ -83,10 +85,11 @@ class ServerEntry:
     at: str = field(default="", compare=False)
 
     def columns(self) -> dict[str, Json]:
-        """What the server is: two entries with equal columns are the same server."""
+        """Everything but ``parked`` and ``at``: two entries with equal columns are the same server."""
         return {item.name: getattr(self, item.name) for item in fields(self) if item.name not in ("parked", "at")}
 
     def parked_for(self, family: str) -> Parked:
+        """What only formats of this family know about the server."""
         return self.parked.get(family, NOTHING_PARKED)
 
 
@@ -114,6 +117,7 @@ class Document:
         return tuple(note for note in self.notes if note.action == "refused")
 
     def parked_for(self, family: str) -> Parked:
+        """What only formats of this family know about the root of the file."""
         return self.parked.get(family, NOTHING_PARKED)
 
     def credentials(self) -> tuple[str, ...]:
@@ -121,6 +125,7 @@ class Document:
         return tuple(str(item["id"]) for item in self.inputs)
 
     def with_notes(self, *notes: Note) -> Document:
+        """The same document with these notes added."""
         return replace(self, notes=self.notes + notes)
 
 

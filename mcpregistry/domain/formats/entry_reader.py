@@ -11,8 +11,8 @@ from typing import Any
 from mcpregistry.domain.formats import placeholders
 from mcpregistry.domain.formats.document import Json, JsonObject, Oauth, Parked, ServerEntry
 from mcpregistry.domain.formats.keys import Keys, OauthKeys, implied_transport, named_transport, slug, url_problem
-from mcpregistry.domain.formats.notes import Report, pointer
-from mcpregistry.domain.targets import TransportKind
+from mcpregistry.domain.formats.notes import KEPT, Report, pointer
+from mcpregistry.domain.servers.target import TransportKind
 
 MAX_TIMEOUT_MS = 86_400_000
 
@@ -91,7 +91,7 @@ class _Entry:
         return "", None
 
     def _kept(self, name: str, column: str = "") -> None:
-        self.report.add("kept", self.at + pointer(name), "Kept.", column=column)
+        self.report.add("kept", self.at + pointer(name), KEPT, column=column)
 
     def _translated(self, name: str, sentence: str, column: str = "") -> None:
         self.report.add("translated", self.at + pointer(name), sentence, column=column)
@@ -242,7 +242,7 @@ class _Entry:
         if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= MAX_TIMEOUT_MS:
             self._refuse(path, "The time is not a whole number of milliseconds.", "Write 1 to 86400000.")
             return None
-        self.report.add("kept", self.at + pointer(*path.split("/")), "Kept.")
+        self.report.add("kept", self.at + pointer(*path.split("/")), KEPT)
         return value
 
     def _oauth(self, keys: OauthKeys) -> Oauth | None:

@@ -32,6 +32,7 @@ def file_key(server: ServerEntry, family: str) -> str:
 
 
 def write_entry(keys: Keys, server: ServerEntry, at: str, report: Report) -> JsonObject | None:
+    """One server as a raw entry; None, with a refused note, when the format has no such transport."""
     if server.transport not in keys.transports:
         sentence = f"This format cannot say how to reach a server by {server.transport}."
         report.refuse(at, sentence, "Leave the server out, or choose another format.")

@@ -13,7 +13,7 @@ from dataclasses import replace
 from mcpregistry.domain.formats.document import Document, JsonObject, ServerEntry
 from mcpregistry.domain.formats.notes import Report, pointer
 from mcpregistry.domain.formats.placeholders import expand
-from mcpregistry.domain.secret_names import is_secret_name
+from mcpregistry.domain.text.secret_names import is_secret_name
 
 _OWN = ("SLIPSNISSE_", "DJANGO_", "DATABASE_URL", "CELERY_")
 _LATER = "List its name in SLIPSNISSE_PASS_ENV, so that it is filled in when the server starts."

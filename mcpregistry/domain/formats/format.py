@@ -13,7 +13,11 @@ Recognise = Callable[[JsonObject, str], bool]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """``recognise(data, path)`` looks at the root only; ``read(data, path)`` never raises for what a file says."""
+    """One file format, registered in ``FORMATS``.
+
+    ``file`` is the usual path, ``family`` what formats share that read each other's files. ``recognise(data, path)``
+    looks at the root only; ``read(data, path)`` never raises for what a file says, but notes it.
+    """
 
     name: str
     title: str

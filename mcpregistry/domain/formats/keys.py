@@ -12,7 +12,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from mcpregistry.domain.formats.placeholders import OURS, Dialect
-from mcpregistry.domain.targets import TransportKind
+from mcpregistry.domain.servers.target import TransportKind
 
 _TRANSPORTS: Mapping[str, TransportKind] = {
     "stdio": "stdio",

@@ -29,10 +29,12 @@ KEYS = Keys(
 
 
 def recognise(data: JsonObject, path: str) -> bool:
+    """A list under ``servers``."""
     return isinstance(data.get(ROOT), list)
 
 
 def read(data: JsonObject, path: str) -> Document:
+    """The file as a document."""
     report = Report(path)
     parked = park_root(data, [ROOT, *FLAGS], report)
     flags = {name: data[name] for name in FLAGS if name in data}
@@ -67,6 +69,7 @@ def _missing(raw: JsonObject) -> list[str]:
 
 
 def write(document: Document) -> Written:
+    """The document as such a file; what it has no place for is reported."""
     report = Report(FILE)
     report_left_out(document, report, written=["flags"])
     entries: list[JsonObject] = []

@@ -56,20 +56,24 @@ _COPILOT = replace(_CLAUDE_CODE, unofficial=_CLAUDE_CODE.unofficial - {"tools_al
 
 
 def recognise(data: JsonObject, path: str) -> bool:
+    """A map under ``mcpServers``."""
     return isinstance(data.get(ROOT), dict)
 
 
 def recognise_cursor(data: JsonObject, path: str) -> bool:
+    """Cursor's file: by its path, or by an entry with ``auth`` or ``envFile``, which no other host has."""
     entries = data[ROOT].values() if recognise(data, path) else ()
     own = any(isinstance(entry, dict) and ("auth" in entry or "envFile" in entry) for entry in entries)
     return own or (recognise(data, path) and path.replace("\\", "/").endswith(".cursor/mcp.json"))
 
 
 def recognise_desktop(data: JsonObject, path: str) -> bool:
+    """Claude Desktop's file, by its name alone."""
     return recognise(data, path) and path.endswith("claude_desktop_config.json")
 
 
 def read(data: JsonObject, path: str, *, keys: Keys) -> Document:
+    """The file as a document, read with the keys of the whole family."""
     report = Report(path)
     parked = park_root(data, [ROOT], report)
     # Every host's file may come from another host of the family, so reading accepts what any of them writes.
@@ -78,6 +82,7 @@ def read(data: JsonObject, path: str, *, keys: Keys) -> Document:
 
 
 def write(document: Document, *, keys: Keys, file: str) -> Written:
+    """The document as the file of one host of the family; what it has no place for is reported."""
     report = Report(file)
     report_left_out(document, report)
     servers = write_servers(keys, document.servers, f"/{ROOT}", report)

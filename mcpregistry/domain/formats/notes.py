@@ -13,6 +13,9 @@ from mcpregistry.domain.errors import ConfigInvalid
 Action = Literal["kept", "translated", "parked", "refused"]
 
 
+KEPT = "Kept."
+
+
 def pointer(*parts: str | int) -> str:
     """A JSON pointer (RFC 6901) to the given path; the root is the empty string."""
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
@@ -28,6 +31,11 @@ class Note:
     sentence: str
     remedy: str = ""
     column: str = ""
+
+    @property
+    def plain(self) -> bool:
+        """Whether it says no more than that the value is taken as it stands."""
+        return self.action == "kept" and self.sentence == KEPT
 
     def __str__(self) -> str:
         return f"{self.file}: {self.pointer or '/'}: {self.action}: {self.sentence} {self.remedy}".rstrip()
@@ -49,7 +57,9 @@ class Report:
         self.notes: list[Note] = []
 
     def add(self, action: Action, at: str, sentence: str, remedy: str = "", *, column: str = "") -> None:
+        """Note what became of the value at the JSON pointer ``at``; the sentence must not quote it."""
         self.notes.append(Note(action, self.file, at, sentence, remedy, column))
 
     def refuse(self, at: str, sentence: str, remedy: str) -> None:
+        """Note that the value at ``at`` cannot be used; an import with such a note writes nothing."""
         self.add("refused", at, sentence, remedy)

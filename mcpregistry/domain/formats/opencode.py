@@ -54,19 +54,25 @@ _V2 = replace(
 
 
 def is_version_2(data: JsonObject) -> bool:
+    """Whether the servers stand under ``mcp.servers``; a version 1 server could be named "servers", hence the look
+    inside.
+    """
     servers = data["mcp"].get("servers") if isinstance(data.get(ROOT), dict) else None
     return isinstance(servers, dict) and all(isinstance(entry, dict) for entry in servers.values())
 
 
 def recognise_v1(data: JsonObject, path: str) -> bool:
+    """An object under ``mcp`` that is not version 2."""
     return isinstance(data.get(ROOT), dict) and not is_version_2(data)
 
 
 def recognise_v2(data: JsonObject, path: str) -> bool:
+    """``mcp.servers`` holds the servers."""
     return is_version_2(data)
 
 
 def read_v1(data: JsonObject, path: str) -> Document:
+    """A version 1 file as a document."""
     report = Report(path)
     parked = park_root(data, [ROOT], report)
     servers = read_servers(_V1, object_at(data, ROOT, report), f"/{ROOT}", report)
@@ -74,6 +80,7 @@ def read_v1(data: JsonObject, path: str) -> Document:
 
 
 def read_v2(data: JsonObject, path: str) -> Document:
+    """A version 2 file as a document."""
     report = Report(path)
     parked = park_root(data, [ROOT], report)
     mcp = object_at(data, ROOT, report)
@@ -84,6 +91,7 @@ def read_v2(data: JsonObject, path: str) -> Document:
 
 
 def write(document: Document, *, keys: Keys) -> Written:
+    """The document as a file of the version that ``keys`` are for; what it has no place for is reported."""
     report = Report(FILE)
     report_left_out(document, report)
     parked = document.parked_for(keys.family)

@@ -48,6 +48,7 @@ class Reading:
 
 
 def read(text: str, dialect: Dialect) -> Reading:
+    """A host's text in our spelling of placeholders."""
     kinds: list[str] = []
 
     def one(match: re.Match[str]) -> str:
@@ -84,6 +85,7 @@ class Rendering:
 
 
 def write(text: str, dialect: Dialect, kinds: Sequence[str] = ()) -> Rendering:
+    """Our text as the host writes it; ``kinds`` are those that ``read`` remembered, used while they still fit."""
     lost: list[str] = []
     found = list(_OURS.finditer(text))
     chosen = iter(kinds) if len(kinds) == len(found) else None

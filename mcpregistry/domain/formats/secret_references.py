@@ -1,4 +1,4 @@
-"""Takes secrets out of a document before it is written to a file.
+"""Secrets of a document become references to variables before it is written to a file.
 
 Every literal value of ``env`` and ``headers`` counts as a secret; elsewhere the name of the key or flag decides. Each
 becomes ``${VAR}``, so that the file works again once the variable is set, and each is reported. Values that are
@@ -14,7 +14,7 @@ from dataclasses import replace
 from mcpregistry.domain.formats.document import Document, Json, JsonObject, Parked, ServerEntry
 from mcpregistry.domain.formats.notes import Report, pointer
 from mcpregistry.domain.formats.placeholders import is_reference
-from mcpregistry.domain.secret_names import is_secret_name
+from mcpregistry.domain.text.secret_names import is_secret_name
 
 
 def variable(*words: str) -> str:

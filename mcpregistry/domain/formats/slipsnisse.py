@@ -22,7 +22,7 @@ from mcpregistry.domain.formats.keys import ALL_BY_NAME, ONLY_STDIO, Keys, slug
 from mcpregistry.domain.formats.notes import Note, Report, pointer
 from mcpregistry.domain.formats.placeholders import is_reference
 from mcpregistry.domain.formats.verdicts import schema, verdict
-from mcpregistry.domain.secret_names import is_secret_name
+from mcpregistry.domain.text.secret_names import is_secret_name
 
 FILE = "slipsnisse.config.yaml"
 Variant = Literal["slipsnisse", "slipsnisse-extended"]
@@ -58,10 +58,12 @@ def _without_optional(item: Json) -> Json:
 
 
 def recognise(data: JsonObject, path: str) -> bool:
+    """``mcps`` at the root; the extended variant is never guessed, it must be named."""
     return "mcps" in data
 
 
 def read(data: JsonObject, path: str, *, variant: Variant) -> Document:
+    """The file as a document; a file that its JSON Schema refuses gives notes alone."""
     if problems := verdict(data, path, variant):
         return Document(notes=problems + _hint(data, path, variant))
     report = Report(path)
@@ -102,7 +104,7 @@ def _check_tools(data: JsonObject, report: Report) -> None:
 
 
 def tool_keys(variant: Variant) -> frozenset[str]:
-    """What has a meaning in a tool of this variant; other keys are kept and written back."""
+    """The keys of a tool that mean something in this variant; others are kept and written back."""
     return frozenset(schema(variant)["properties"]["tools"]["items"]["properties"])
 
 
@@ -128,6 +130,7 @@ def _check_providers(providers: JsonObject, report: Report) -> None:
 
 
 def write(document: Document, *, variant: Variant) -> Written:
+    """The document as such a file, checked against its own JSON Schema."""
     report = Report(FILE)
     keys = _STRICT if variant == "slipsnisse" else _EXTENDED
     extended = variant == "slipsnisse-extended"

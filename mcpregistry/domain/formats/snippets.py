@@ -24,12 +24,15 @@ SERVER_KEY = "slipsnisse"
 
 
 def over_stdio(client: str, launch: Sequence[str]) -> JsonObject:
-    """``launch`` is the whole command line of ``runmcp`` for the endpoint."""
+    """The host's configuration for an endpoint over stdio; ``launch`` is the whole command line of ``runmcp``."""
     return _written(client, ServerEntry(SERVER_KEY, command=tuple(launch)))
 
 
 def over_http(client: str, url: str) -> JsonObject:
-    """``url`` is the endpoint's address. Raises ``ValueError`` for a client whose file has no remote servers."""
+    """The host's configuration for an endpoint at ``url``.
+
+    Raises ``ValueError`` if its file knows no remote servers.
+    """
     headers = {"Authorization": "Bearer ${SLIPSNISSE_TOKEN}"}
     return _written(client, ServerEntry(SERVER_KEY, transport="http", url=url, headers=headers))
 

@@ -29,7 +29,10 @@ _JSON_TOKENS = re.compile(rf'"(?>[^"\\\n]+|\\.)*+"?|{_COMMENT}|,(?=(?>\s+|{_COMM
 
 
 def load(raw: bytes, file: str) -> JsonObject:
-    """The object at the root of a JSON or YAML file. The name's ending decides, else the first character."""
+    """The object at the root of a JSON or YAML file. The name's ending decides which, else the first character.
+
+    Raises ``FileInvalid`` with the place of whatever is wrong.
+    """
     if len(raw) > MAX_BYTES:
         raise FileInvalid(file, "The file is larger than 1 MiB.", remedy="Split it into several files.")
     try:
@@ -44,6 +47,7 @@ def load(raw: bytes, file: str) -> JsonObject:
 
 
 def dump(data: JsonObject, *, as_yaml: bool = False) -> str:
+    """A file's data as text: JSON with two spaces, or YAML that both YAML 1.1 and 1.2 read alike."""
     if as_yaml:
         return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
     return json.dumps(data, indent=2, ensure_ascii=False) + "\n"

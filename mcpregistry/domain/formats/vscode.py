@@ -34,6 +34,7 @@ KEYS = Keys(
 
 
 def recognise(data: JsonObject, path: str) -> bool:
+    """A map under ``servers`` that is VS Code's by its ``inputs``, its path, or a ``type`` in an entry."""
     servers = data.get(ROOT)
     if not isinstance(servers, dict):
         return False
@@ -42,6 +43,7 @@ def recognise(data: JsonObject, path: str) -> bool:
 
 
 def read(data: JsonObject, path: str) -> Document:
+    """The file as a document; each input becomes a credential that waits for its value."""
     report = Report(path)
     parked = park_root(data, [ROOT, "inputs"], report)
     inputs = tuple(_inputs(data.get("inputs", []), report))
@@ -65,6 +67,7 @@ def _inputs(inputs: Json, report: Report) -> Iterator[JsonObject]:
 
 
 def write(document: Document) -> Written:
+    """The document as such a file, with an input for every credential that the servers use."""
     report = Report(FILE)
     report_left_out(document, report, written=["inputs"])
     servers = write_servers(KEYS, document.servers, f"/{ROOT}", report)

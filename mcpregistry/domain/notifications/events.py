@@ -1,8 +1,8 @@
-"""What people elsewhere are told about held calls and new definitions, as values and as signed bytes.
+"""What people elsewhere are told about held calls, new definitions and servers: values, texts and signatures.
 
-A notice is ``{"type", "timestamp", "data"}``. Its texts come from agents and servers: whoever shows
-them escapes them for the place. Arguments are shown only as ``Shown`` has them: cut, and masked
-where a name or a shape says that a secret stands there.
+A notification's body is ``{"type", "timestamp", "data"}``. Its texts come from agents and servers, so whoever shows
+them escapes them for the place. Arguments are shown only as ``Shown`` has them: cut, and masked where a name or a shape
+says that a secret stands there.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from enum import StrEnum
 from typing import Any
 
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.reveal import reveal
-from mcpregistry.domain.secret_names import is_secret_name
+from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.secret_names import is_secret_name
 
 MASK = "•••"
 SHOWN_CHARACTERS = 1_500
@@ -33,12 +33,16 @@ _SECRET_TEXT = re.compile(r"(?i)(\b(?:bearer|basic)\s+|://[^/\s:@]*:)[^\s@\"',;]
 
 
 class Kind(StrEnum):
+    """How a channel is reached."""
+
     WEBHOOK = "webhook"
     EMAIL = "email"
     SLACK = "slack"
 
 
 class Event(StrEnum):
+    """What happened. The first six are about one held call; ``TYPES`` has the public names."""
+
     ASKED = "asked"
     APPROVED = "approved"
     REJECTED = "rejected"
@@ -82,6 +86,7 @@ class Interest:
     minimum_risk: int = 1
 
     def wants(self, event: Event, *, server: str, rule: int | None = None, risk: int = 3) -> bool:
+        """Whether the channel's filters let this event through; risk is 1 (low) to 3, rules count for held calls alone."""
         if event in ABOUT_SERVERS:
             return self._hears(event) and self._about(server)
         return (
@@ -119,7 +124,7 @@ def show(arguments_json: str) -> Shown:
         text = json.dumps(masked, ensure_ascii=False, indent=1)
     except (ValueError, RecursionError):
         return Shown("They cannot be shown here; the page shows them.", False)
-    shown = reveal(text, SHOWN_CHARACTERS)
+    shown = printable(text, SHOWN_CHARACTERS)
     return Shown(shown, masked == value and shown == text)
 
 
@@ -137,8 +142,8 @@ def _masked(value: Any, name: str = "") -> Any:
 
 
 def one_line(text: str, limit: int) -> str:
-    """Foreign text for a subject, a heading or a cell: on one line, nothing unseen in it."""
-    return reveal(" ".join(text.split()), limit)
+    """Foreign text for a subject, heading or table cell: on one line, invisible characters named, cut at ``limit``."""
+    return printable(" ".join(text.split()), limit)
 
 
 def title(event: Event, data: Mapping[str, Any]) -> str:
@@ -153,7 +158,7 @@ def title(event: Event, data: Mapping[str, Any]) -> str:
 
 
 def lines(event: Event, data: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(label, text) of what there is to know, in the order in which it matters."""
+    """(label, text) of the facts of an event, the most important first; both mail and Slack show these."""
     if event is Event.TEST:
         return [("Channel", one_line(data["channel"], 100))]
     if event is Event.DEFINITIONS:

@@ -1,4 +1,4 @@
-"""A notice as an e-mail: plain text, simple HTML, one link to the page; nothing in it decides anything."""
+"""A notification as an e-mail: plain text, simple HTML, one link to the page; nothing in it decides anything."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from mcpregistry.domain.notices import Event, lines, one_line, title
+from mcpregistry.domain.notifications.events import Event, lines, one_line, title
 
 _FOOT = "The link opens the page; deciding happens there. Nobody at Slipsnisse asks for a password by e-mail."
 
@@ -22,6 +22,7 @@ class Mail:
 
 
 def mail(event: Event, data: Mapping[str, Any]) -> Mail:
+    """The e-mail about one event; ``data`` is the notification's own."""
     heading, facts = title(event, data), lines(event, data)
     shown = data.get("arguments", "")
     text = [heading, "", *(f"{label}: {value}" for label, value in facts)]

@@ -1,7 +1,7 @@
-"""A notice as Slack's Block Kit. Foreign text stands only in ``plain_text`` and preformatted elements.
+"""A notification as Slack's Block Kit. Foreign text stands only in ``plain_text`` and preformatted elements.
 
-Those are shown letter by letter: no mention, link, emoji or formatting in a tool's name or argument
-takes effect. The one text that Slack parses (the fallback ``text``) is escaped.
+Those are shown letter by letter: no mention, link, emoji or formatting in a tool's name or argument takes effect. The
+one text that Slack parses (the fallback ``text``) is escaped.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mcpregistry.domain.notices import Event, lines, title
+from mcpregistry.domain.notifications.events import Event, lines, title
 
 Block = dict[str, Any]
 APPROVE, DENY, OPEN, REASON = "approve", "deny", "open", "reason"
@@ -66,6 +66,7 @@ def reason_view(value: str, tool: str) -> dict[str, Any]:
 
 
 def plain(text: str, limit: int) -> Block:
+    """A ``plain_text`` element, cut at ``limit`` characters; Slack refuses an empty one, so it gets a space."""
     cut = text if len(text) <= limit else text[: limit - 1] + "…"
     return {"type": "plain_text", "text": cut or " ", "emoji": False}
 

@@ -1,31 +1,62 @@
-"""Who may use which tool. Nothing granted means not found: there is no other default."""
+"""Who may use which tool. Nothing granted means not found: there is no other default.
+
+Capabilities have one spelling without doubt: ``mcp_git::push`` is a tool, ``mcp_git::*`` all tools of a server. People
+may write the source design's ``mcp_git`` and ``mcp_git_push`` as well, as long as these can mean one thing only.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
-from mcpregistry.domain.snapshot import AgentSpec, EndpointSpec, GrantSpec, ServerSpec, ToolSpec
+from mcpregistry.domain.specs import AgentSpec, EndpointSpec, GrantSpec, ServerSpec, ToolSpec
 
 EVERYTHING = "mcp_integration"
 
 
 def capable(agent: AgentSpec, server: ServerSpec, tool: ToolSpec) -> bool:
-    """Any of the three layers is enough: all servers, this server, this tool."""
-    layers = (EVERYTHING, f"mcp_{server.slug}", f"mcp_{server.slug}_{tool.name}")
+    """Whether the agent's capabilities reach this tool; naming all servers, the server, or the tool is enough."""
+    layers = (EVERYTHING, f"mcp_{server.slug}::*", f"mcp_{server.slug}::{tool.name}")
     return any(layer in agent.capabilities for layer in layers)
 
 
+def fits(capability: str, slugs: Iterable[str]) -> list[tuple[str, str]]:
+    """What an older spelling may name among servers with these slugs: (slug, "*") for a server, (slug, name) for its
+    tool. A slug may hold underscores, so more than one can fit."""
+    rest = capability.removeprefix("mcp_")
+    if rest == capability or is_plain(capability):
+        return []
+    servers = [(slug, "*") for slug in slugs if slug == rest]
+    tools = [(slug, rest[len(slug) + 1 :]) for slug in slugs if rest.startswith(f"{slug}_") and rest != f"{slug}_"]
+    return sorted(servers + tools)
+
+
+def readings(capability: str, slugs: Iterable[str], offered: Container[tuple[str, str]]) -> tuple[str, ...]:
+    """A capability in the spelling without doubt: one, or none when there is no such server, or several when it is
+    ambiguous; then it counts for nothing. ``offered``: approved tools, asked about only where several servers fit."""
+    found = fits(capability, slugs)
+    if len(found) > 1:
+        found = [pair for pair in found if pair[1] == "*" or pair in offered]
+    return tuple(f"mcp_{slug}::{tool}" for slug, tool in found) or ((capability,) if is_plain(capability) else ())
+
+
+def is_plain(capability: str) -> bool:
+    """Whether it means the same whatever servers there are."""
+    return capability == EVERYTHING or "::" in capability
+
+
 def covers(grant: GrantSpec, tool: ToolSpec) -> bool:
+    """Whether the grant is for this tool or for its whole server."""
     return grant.tool_id == tool.id if grant.tool_id is not None else grant.server_id == tool.server_id
 
 
 def live(grants: Iterable[GrantSpec], now: float) -> Iterable[GrantSpec]:
+    """The grants that have not expired at ``now``."""
     return (grant for grant in grants if grant.expires_at is None or grant.expires_at > now)
 
 
 def may_see(agent: AgentSpec, endpoint: EndpointSpec, server: ServerSpec, tool: ToolSpec, now: float) -> bool:
-    """Is the tool in this agent's list on this endpoint?"""
+    """Whether the tool is in this agent's list on this endpoint (pinned arguments play no part in listing)."""
     if not capable(agent, server, tool):
         return False
     if not any(covers(grant, tool) for grant in live(agent.grants, now)):
@@ -36,7 +67,9 @@ def may_see(agent: AgentSpec, endpoint: EndpointSpec, server: ServerSpec, tool: 
 def may_call(
     agent: AgentSpec, endpoint: EndpointSpec, tool: ToolSpec, arguments: Mapping[str, Any], now: float
 ) -> bool:
-    """Does some live grant of the agent, and of a listing endpoint, allow these very arguments?"""
+    """Whether a live grant of the agent, and where the endpoint only lists some tools one of the endpoint, allows these
+    arguments.
+    """
     return _allows(agent.grants, tool, arguments, now) and (
         not endpoint.lists_only or _allows(endpoint.grants, tool, arguments, now)
     )
@@ -47,7 +80,7 @@ def _allows(grants: Iterable[GrantSpec], tool: ToolSpec, arguments: Mapping[str,
 
 
 def pinned(pins: Mapping[str, Any], arguments: Mapping[str, Any]) -> bool:
-    """Every pinned argument is there and equals its value (true is not 1)."""
+    """Whether every pinned argument is there with exactly its value (``true`` is not ``1``)."""
     return all(name in arguments and _same(arguments[name], value) for name, value in pins.items())
 
 
@@ -60,5 +93,5 @@ def _same(left: Any, right: Any) -> bool:
 
 
 def next_expiry(grants: Iterable[GrantSpec], now: float) -> float | None:
-    """When the next of these grants runs out, so that a list built now is built anew then."""
+    """When the next of these grants runs out, or None; the catalogue is built anew then."""
     return min((g.expires_at for g in grants if g.expires_at is not None and g.expires_at > now), default=None)

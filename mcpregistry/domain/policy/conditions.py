@@ -78,7 +78,10 @@ class Condition:
     weight: int = 1  # by how much the text itself lengthens what its loops visit
 
     def holds(self, context: Any, arguments: Mapping[str, Any]) -> bool:
-        """Raises ConditionFailed when there is no answer, or when it would take long to find."""
+        """The answer for one call.
+
+        Raises ``ConditionFailed`` when there is none, or when finding it would take long.
+        """
         if self.loops and (_longest(arguments) + self.weight) ** self.loops * self.weight > MOST_STEPS:
             raise ConditionFailed("the arguments are too large for its loops")
         try:
@@ -101,7 +104,7 @@ class Condition:
 
 
 def compile_condition(source: str) -> Condition:
-    """Raises ConditionInvalid with the place where it breaks."""
+    """A condition ready to be asked. Raises ``ConditionInvalid`` with the place where it breaks."""
     if len(source) > LONGEST:
         raise ConditionInvalid(f"it is longer than {LONGEST:,} characters", column=LONGEST + 1)
     program = _parsed(source)
@@ -114,12 +117,19 @@ def compile_condition(source: str) -> Condition:
 
 
 def joined(conditions: Iterable[Condition]) -> Any:
-    """One program that is false exactly when every condition is false; else ask them one by one."""
+    """One CEL program over several conditions that is false exactly when all are false.
+
+    ``Rules`` asks it first: a whole block of conditions costs one evaluation. On any other answer they are asked one by
+    one.
+    """
     return _cel().compile(" || ".join(f"({_closed(condition.source)})" for condition in conditions))
 
 
 def context_of(facts: Mapping[str, Any]) -> Any:
-    """Facts as CEL takes them. Raises ConditionFailed for what it has no value for, as a lone surrogate."""
+    """The facts as CEL takes them.
+
+    Raises ``ConditionFailed`` for a value that CEL has none for, such as a lone surrogate.
+    """
     try:
         return _cel().Context(dict(facts))
     except Exception:  # noqa: BLE001 - its text quotes the value
@@ -127,7 +137,7 @@ def context_of(facts: Mapping[str, Any]) -> Any:
 
 
 def moment(now: float) -> dict[str, Any]:
-    """The clock's part of ``call``: UTC, Monday is 1."""
+    """The parts of ``call`` that depend on the clock, in UTC; Monday is 1."""
     at = datetime.fromtimestamp(now, UTC)
     return {"time": at, "hour": at.hour, "minute": at.minute, "weekday": at.isoweekday()}
 

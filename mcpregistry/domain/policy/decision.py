@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from mcpregistry.domain.canonical import digest
-
-if TYPE_CHECKING:  # the snapshot holds the compiled rules, so it cannot be imported here
-    from mcpregistry.domain.snapshot import AgentSpec, EndpointSpec, ServerSpec, ToolSpec
+from mcpregistry.domain.specs import AgentSpec, EndpointSpec, ServerSpec, ToolSpec
+from mcpregistry.domain.text.canonical import digest
 
 
 class Outcome(StrEnum):
+    """What follows for a call."""
+
     ALLOW = "allow"
     ASK = "ask"
     DENY = "deny"
@@ -40,6 +40,7 @@ class Terms:
     execute_seconds: int = 600
     requester_may_confirm: bool = False
     run_if_caller_left: bool = False
+    refusal_seconds: int = 300
 
 
 DEFAULT_TERMS = Terms(None, "no rule fits", digest("default", "ask"))
@@ -72,16 +73,14 @@ class Question:
 
 
 class Policy(Protocol):
-    def __call__(self, question: Question) -> Decision: ...
+    """Whatever decides about a call: ``Rules``, or a function in its place in tests."""
 
-
-def allow_granted(question: Question) -> Decision:
-    """What is granted may run."""
-    return Decision(Outcome.ALLOW, "granted")
+    def __call__(self, question: Question) -> Decision:
+        """Decide about one call; may raise, which ``decide`` turns into a refusal."""
 
 
 def decide(policy: Policy, question: Question) -> Decision:
-    """The policy's decision; a policy that fails, or answers anything else, decides to deny."""
+    """The policy's decision; a policy that raises, or answers anything else, denies. The pipeline asks through this."""
     try:
         decision = policy(question)
         outcome = Outcome(decision.outcome)

@@ -8,6 +8,8 @@ from typing import Protocol
 
 
 class Level(StrEnum):
+    """How much harm a call may do; shown to approvers and readable as ``tool.risk`` in conditions."""
+
     LOW = "low"
     MEDIUM = "medium"
     HIGH = "high"

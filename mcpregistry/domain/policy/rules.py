@@ -14,8 +14,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from mcpregistry.domain.canonical import digest, stored
-from mcpregistry.domain.conditions import (
+from mcpregistry.domain.policy.conditions import (
     Condition,
     ConditionFailed,
     ConditionInvalid,
@@ -24,11 +23,13 @@ from mcpregistry.domain.conditions import (
     joined,
     moment,
 )
-from mcpregistry.domain.policy import DEFAULT_TERMS, Decision, Outcome, Question, Terms
-from mcpregistry.domain.risk import risk_of
+from mcpregistry.domain.policy.decision import DEFAULT_TERMS, Decision, Outcome, Question, Terms
+from mcpregistry.domain.policy.risk import risk_of
+from mcpregistry.domain.text.canonical import digest, stored
 
 _BLOCK = 64  # conditions asked at once; a block that is false is done with
 _REMEMBERED = 10_000  # (agent, endpoint, tool) whose rules are kept worked out
+_NOT_DECIDING = frozenset({"name", "group", "refusal_seconds"})  # of a rule's fields
 _FIXED = frozenset({"tool", "server", "agent"})  # what does not change from call to call
 
 
@@ -53,11 +54,12 @@ class RuleSpec:
     execute_seconds: int = 600
     requester_may_confirm: bool = False
     run_if_caller_left: bool = False
+    refusal_seconds: int = 300
 
     @property
     def fingerprint(self) -> str:
-        """Over every field but the names, so that any edit that could change a decision changes it."""
-        facts = {key: value for key, value in asdict(self).items() if key not in ("name", "group")}
+        """SHA-256 over every field but names and ``refusal_seconds``: it changes with any edit that could change a decision."""
+        facts = {key: value for key, value in asdict(self).items() if key not in _NOT_DECIDING}
         return digest("rule", stored(facts))
 
     @property
@@ -68,11 +70,13 @@ class RuleSpec:
     def terms(self) -> Terms:
         return Terms(
             self.id, self.name, self.fingerprint, self.group_id, self.group, self.quorum, self.decide_seconds,
-            self.execute_seconds, self.requester_may_confirm, self.run_if_caller_left,
+            self.execute_seconds, self.requester_may_confirm, self.run_if_caller_left, self.refusal_seconds,
         )  # fmt: skip
 
 
 class Fit(StrEnum):
+    """How one rule relates to one call, in the words that "Why?" pages show."""
+
     FITS = "fits"
     NOT = "condition is false"
     FAILED = "condition gives no answer"
@@ -105,6 +109,7 @@ class Rule:
         return self.condition is not None and not self.fixed and not self.condition.loops
 
     def concerns(self, question: Question) -> bool:
+        """Whether the rule's scopes (agent, endpoint, server, tool, expert tool) all fit; its condition is not asked."""
         spec = self.spec
         return (
             (spec.agent_id is None or spec.agent_id == question.agent.id)
@@ -115,6 +120,7 @@ class Rule:
         )
 
     def verdict(self, context: Any, arguments: Mapping[str, Any]) -> Verdict:
+        """Ask the condition. ``context`` is CEL's, or the ``ConditionFailed`` that making it raised."""
         if self.broken:
             return Verdict(self.spec, Fit.FAILED, self.broken)
         if self.condition is None:
@@ -209,6 +215,10 @@ class Rules:
         self._known: dict[tuple[Any, ...], _Concerned] = {}
 
     def __call__(self, question: Question) -> Decision:
+        """The decision about one call.
+
+        The rules about its agent, endpoint and tool are worked out once and remembered.
+        """
         about = self._concerned(question)
         found = _Found(about.context(question) if about.variables else None, question.arguments, about.said)
         found.take(about.rules)
@@ -218,7 +228,9 @@ class Rules:
         return self._concluded(found.fits, [v for v in found.failed if found.may_take(v.rule.priority)])
 
     def explain(self, question: Question) -> tuple[Verdict, ...]:
-        """What every rule says, the highest priority first."""
+        """The verdict of every rule about one call, the highest priority first; "Why?", ``manage.py policy`` and replay
+        show it.
+        """
         about = self._concerned(question)
         context: Any = about.context(question) if about.variables else None
         return tuple(
@@ -254,12 +266,10 @@ class Rules:
         return known
 
     def _worked_out(self, question: Question) -> _Concerned:
-        indexed = [self._by_scope[key] for key in _indices(question) if key in self._by_scope]
-        rules = [rule for found, _ in indexed for rule in found if rule.concerns(question)]
-        blocks = [block for _, found in indexed for block in found if block.rules[0].concerns(question)]
+        """What the rules say of this agent, endpoint and tool, whatever the arguments of a call will be."""
+        rules, blocks = self._in_scope(question)
         facts = _facts(question)
-        context = _context(facts) if any(rule.condition for rule in rules if rule.fixed) else None
-        said = {rule.spec.id: rule.verdict(context, {}) for rule in rules if rule.fixed}
+        said = _said_of_all_calls(rules, facts)
         rules = [rule for rule in rules if rule.spec.id not in said or said[rule.spec.id].fit is not Fit.NOT]
         asked = [rule for rule in rules if not rule.fixed] + [rule for block in blocks for rule in block.rules]
         variables, arguments = _reads(asked)
@@ -267,6 +277,19 @@ class Rules:
             question, tuple(sorted(rules, key=lambda rule: _by_priority(rule.spec))), tuple(blocks), said, facts,
             variables, arguments,
         )  # fmt: skip
+
+    def _in_scope(self, question: Question) -> tuple[list[Rule], list[_Block]]:
+        indexed = [self._by_scope[key] for key in _indices(question) if key in self._by_scope]
+        rules = [rule for found, _ in indexed for rule in found if rule.concerns(question)]
+        blocks = [block for _, found in indexed for block in found if block.rules[0].concerns(question)]
+        return rules, blocks
+
+
+def _said_of_all_calls(rules: Sequence[Rule], facts: Mapping[str, Any]) -> dict[int, Verdict]:
+    """Verdicts, by rule, of those that read nothing of a call's arguments."""
+    fixed = [rule for rule in rules if rule.fixed]
+    context = _context(facts) if any(rule.condition for rule in fixed) else None
+    return {rule.spec.id: rule.verdict(context, {}) for rule in fixed}
 
 
 def _compiled(spec: RuleSpec) -> Rule:

@@ -52,7 +52,10 @@ class _Node:
 
 
 def visits(schema: Mapping[str, Any]) -> list[int]:
-    """Visits by depth of the value, from 0. Ends where nothing changes any more, at 64 levels or at LIMIT."""
+    """An upper bound of visits for each depth of the value, from 0.
+
+    The list ends where nothing changes any more, at 64 levels, or at ``LIMIT``. Raises ``TooTangled``.
+    """
     graph = _Graph(schema)
     found: list[int] = []
     while len(found) <= MAX_LEVELS:

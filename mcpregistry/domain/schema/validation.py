@@ -1,9 +1,9 @@
 """Validation of arguments against an untrusted JSON Schema, within bounds.
 
-python-jsonschema hangs on a hostile ``pattern`` and both libraries fetch remote ``$ref`` by
-default; here regular expressions have a budget, nothing is ever fetched, and a schema beyond the
-budget is refused before it is compiled. What would take too long to check is refused unchecked
-(see ``effort``), because a check cannot be interrupted and would stop every other call.
+python-jsonschema hangs on a hostile ``pattern`` and both libraries fetch remote ``$ref`` by default; here regular
+expressions have a budget, nothing is ever fetched, and a schema beyond the budget is refused before it is compiled.
+What would take too long to check is refused unchecked (see ``cost``), because a check cannot be interrupted and would
+stop every other call.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, cast
 
 import jsonschema_rs
 
-from mcpregistry.domain import effort
 from mcpregistry.domain.errors import ArgumentsInvalid, ConfigInvalid
+from mcpregistry.domain.schema import cost
 
 MAX_CHARACTERS, MAX_DEPTH, MAX_NODES = 256 * 1024, 64, 20_000
 _MAX_PROBLEMS = 5
@@ -119,9 +119,9 @@ def _compile(schema: object) -> _Compiled:
         raise ConfigInvalid("The tool's input schema is no object.", remedy="Ask its author.")
     _measure(schema)
     try:
-        visits = tuple(effort.visits(schema))
+        visits = tuple(cost.visits(schema))
         if visits[min(2, len(visits) - 1)] > _MAX_VISITS:
-            raise effort.TooTangled("it branches too often")
+            raise cost.TooTangled("it branches too often")
         validator = jsonschema_rs.validator_for(dict(schema), offline=True, pattern_options=_PATTERNS)
         return _Compiled(validator, visits)
     except (ValueError, UnicodeError, jsonschema_rs.ReferencingError) as error:

@@ -16,6 +16,9 @@ FIRST_DELAY = 0.5
 MAX_DELAY = 60.0
 STABLE_SECONDS = 10.0
 
+REFUSED_DELAY = 900.0  # after a refused credential
+
+SOON_CHECK_DELAY = 5.0  # until it counts as unavailable
 FIRST_CHECK_DELAY = 30.0
 MAX_CHECK_DELAY = 900.0
 UNAVAILABLE_AFTER = 3  # failed checks in a row
@@ -56,6 +59,7 @@ def backoff(failures: int, *, chance: float) -> float:
 
 
 def connected(health: Health, *, now: float) -> Health:
+    """The connection is up. Failures are forgotten only once a call was answered (``served``)."""
     return replace(move(health, "connected", now=now), code="", detail="")
 
 
@@ -64,11 +68,14 @@ def served(health: Health) -> Health:
     return replace(health, failures=0, retry_at=0.0) if health.failures else health
 
 
-def fallen(health: Health, *, now: float, chance: float, returns: bool, code: str, detail: str) -> Health:
-    """A connection failed or was lost. ``returns``: it is brought back without being asked."""
+def fallen(
+    health: Health, *, now: float, chance: float, returns: bool, code: str, detail: str, refused: bool = False
+) -> Health:
+    """A connection failed or was lost. ``returns``: it is brought back without being asked. ``refused``: the server
+    did not take our credential, which is not offered again for long unless a person says so."""
     was_up = health.state == "connected"
     failures = 0 if was_up and now - health.since >= STABLE_SECONDS else health.failures
-    delay = backoff(failures if was_up else failures + 1, chance=chance)
+    delay = REFUSED_DELAY if refused else backoff(failures if was_up else failures + 1, chance=chance)
     moved = move(health, "reconnecting" if returns else "error", now=now)
     return replace(moved, failures=failures + 1, retry_at=now + delay, code=code, detail=detail)
 
@@ -86,5 +93,10 @@ def refusal_seconds(health: Health, *, now: float) -> float:
 
 def check_delay(interval: float, failures: int, *, chance: float) -> float:
     """Seconds until a server is looked at again: its interval, or a growing pause while it fails."""
-    pause = interval if failures <= 0 else min(MAX_CHECK_DELAY, FIRST_CHECK_DELAY * 2.0 ** min(failures - 1, 16))
+    if failures <= 0:
+        pause = interval
+    elif failures < UNAVAILABLE_AFTER:  # know soon whether its tools are to leave the lists
+        pause = min(interval, SOON_CHECK_DELAY)
+    else:
+        pause = min(MAX_CHECK_DELAY, FIRST_CHECK_DELAY * 2.0 ** min(failures - UNAVAILABLE_AFTER, 16))
     return pause * (0.8 + chance * 0.2)

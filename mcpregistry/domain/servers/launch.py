@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from ipaddress import ip_network
 from typing import Any
 from urllib.parse import urlsplit
@@ -43,6 +43,7 @@ def check_env(env: object) -> dict[str, str]:
 
 
 def check_pairs(pairs: object, what: str) -> dict[str, str]:
+    """A mapping of text to text without NUL or line breaks, else ``ConfigInvalid``; ``what`` names it in the message."""
     if not isinstance(pairs, dict) or not all(isinstance(k, str) and isinstance(v, str) for k, v in pairs.items()):
         raise ConfigInvalid(f"{what} must be an object of texts.", remedy='Write e.g. {"TOKEN": "${TOKEN}"}.')
     if any("\x00" in text or "\r" in text or "\n" in text for pair in pairs.items() for text in pair):
@@ -51,6 +52,7 @@ def check_pairs(pairs: object, what: str) -> dict[str, str]:
 
 
 def check_url(url: str, schemes: tuple[str, ...]) -> str:
+    """The URL, if it has one of the schemes, a host, and no user name or password; else ``ConfigInvalid``."""
     try:
         parts = urlsplit(url)
     except ValueError:  # a bracket that is no IPv6 address
@@ -65,6 +67,7 @@ def check_url(url: str, schemes: tuple[str, ...]) -> str:
 
 
 def check_networks(networks: Any) -> list[str]:
+    """A list of IP networks in CIDR notation, else ``ConfigInvalid``."""
     if not isinstance(networks, list):
         raise ConfigInvalid("Allowed networks must be a list.", remedy='Write e.g. ["10.0.0.0/8"].')
     for network in networks:
@@ -89,6 +92,11 @@ def fill(text: str, *, variables: Mapping[str, str], credential: Callable[[str],
 
     filled = _PLACEHOLDER.sub(value, text)
     return None if missing else filled
+
+
+def credentials_named(texts: Iterable[str]) -> set[str]:
+    """The names of the credentials that ``${cred:NAME}`` in these texts refers to."""
+    return {name for text in texts for kind, name, _ in _PLACEHOLDER.findall(text) if kind}
 
 
 def fill_pairs(

@@ -1,7 +1,7 @@
-"""What the downstream room needs to start or reach one server: plain values, secrets resolved.
+"""What ``downstream`` needs to start or reach one server: plain values, secrets resolved.
 
-A ``Target`` is built at the moment of connecting and thrown away with the connection, so that a
-secret lives no longer in memory than the process or request that needs it.
+A ``Target`` is built at the moment of connecting and thrown away with the connection, so that a secret lives no longer
+in memory than the process or request that needs it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Limits:
     idle_timeout: float = 600.0
     message_bytes: int = 4 * MIB
     stderr_bytes: int = 64 * 1024
-    max_tools: int = 500
+    max_tools: int = 2000
     max_description: int = 64 * 1024
     max_items: int = 10_000
     max_concurrency: int = 8

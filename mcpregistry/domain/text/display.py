@@ -26,7 +26,7 @@ _STACK = re.compile(r"([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20
                     r"([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe0f\ufe20-\ufe2f]+)")  # fmt: skip
 
 
-def reveal(text: str, limit: int = LIMIT) -> str:
+def printable(text: str, limit: int = LIMIT) -> str:
     """``text`` with everything unseen named, cut after ``limit`` characters; the cut says what is missing."""
     rest = len(text) - limit
     shown = _STACK.sub(_count, _HIDDEN.sub(_name, text[:limit]))

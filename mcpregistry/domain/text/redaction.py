@@ -1,8 +1,10 @@
-"""Known secrets blotted out of what others wrote: a server's log, and the results of its tools.
+"""Secrets taken out of what others may read: results of tools, servers' logs, and our own log lines.
 
-A server that is asked cleverly may tell its own environment. What is found are exact values, plain
-and in the forms that programs give them: base64 (also inside a longer text), URL- and JSON-escaped.
-A value that is split, reversed or encrypted is not found; nothing could promise that.
+Known secrets are looked for by their value (``redacted``, ``Redactor``), unknown ones by name and shape (``masked``).
+
+A server that is asked cleverly may tell its own environment. What is found are exact values, plain and in the forms
+that programs give them: base64 (also inside a longer text), URL- and JSON-escaped. A value that is split, reversed or
+encrypted is not found; nothing could promise that.
 """
 
 from __future__ import annotations
@@ -14,18 +16,25 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, quote, quote_plus, urlsplit
 
-from mcpregistry.domain.secret_names import is_secret_name
+from mcpregistry.domain.text.secret_names import is_secret_name
 
 SHORTEST = 8  # shorter values occur in any text
-BLOT = "[secret]"
+REDACTED = "[secret]"
+MASK = "***"
+_DEEPEST = 6  # levels of a log line's values; what lies deeper is masked whole
 _PASSWORD = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")
+_TELLING = re.compile(
+    r"authorization|cookie|token|passw|secret|credential|api[-_]?key|private[-_]?key|^env$|^environ(ment)?$|^headers$",
+    re.IGNORECASE,
+)
+_SHAPED = re.compile(r"(?i)(\bbearer\s+|://[^/\s:@]*:)[^\s@\"',;]+")
 _SCHEME = re.compile(r"(?i)(?:bearer|basic|token|apikey)\s+(\S+)")
 
 
-def blot(text: bytes, secrets: Iterable[str]) -> bytes:
+def redacted(text: bytes, secrets: Iterable[str]) -> bytes:
     """``text`` without these exact values; the longest first, so that none is left in part."""
     for secret in sorted({secret for secret in secrets if len(secret) >= SHORTEST}, key=len, reverse=True):
-        text = text.replace(secret.encode("utf-8", "surrogatepass"), BLOT.encode())
+        text = text.replace(secret.encode("utf-8", "surrogatepass"), REDACTED.encode())
     return text
 
 
@@ -50,7 +59,7 @@ def secrets_in(*, pairs: Mapping[str, str], argv: Sequence[str] = (), url: str =
 # Results
 
 
-class Blotter:
+class Redactor:
     """Finds and replaces the secrets of one server in JSON values. False: there is nothing to look for."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
@@ -69,7 +78,8 @@ class Blotter:
         return self._replaced(value), len(self._all.findall(whole))
 
     def text(self, text: str) -> str:
-        return self._all.sub(BLOT, text) if self._needles else text
+        """One text with the secrets replaced."""
+        return self._all.sub(REDACTED, text) if self._needles else text
 
     def _replaced(self, value: Any) -> Any:
         if isinstance(value, str):
@@ -82,7 +92,7 @@ class Blotter:
 
 
 def characters(value: Any) -> int:
-    """How much text there is to look through."""
+    """How many characters of text a JSON value holds; the pool moves large ones to a thread."""
     return sum(map(len, _texts(value)))
 
 
@@ -115,3 +125,32 @@ def _core(raw: bytes, offset: int) -> str:
     """The base64 letters that are the same wherever ``raw`` stands at this offset in a longer text."""
     text = base64.b64encode(b"\0" * offset + raw).decode().rstrip("=")
     return text[(0, 2, 3)[offset] : len(text) - bool((offset + len(raw)) % 3)]
+
+
+# Log lines
+
+
+def masked(event: Mapping[str, Any]) -> dict[str, Any]:
+    """A log line's values without secrets: under telling names at any depth, and in texts what looks like a bearer
+    token or like a password inside an address.
+    """
+    return {key: _masked_at(key, value, _DEEPEST) for key, value in event.items()}
+
+
+def _masked_at(key: object, value: Any, depth: int) -> Any:
+    """Numbers under a telling name are counts (``input_tokens``), not secrets."""
+    if isinstance(key, str) and value and _TELLING.search(key) and not isinstance(value, int | float):
+        return MASK
+    return _masked(value, depth)
+
+
+def _masked(value: Any, depth: int) -> Any:
+    if isinstance(value, str):
+        return _SHAPED.sub(rf"\1{MASK}", value)
+    if isinstance(value, dict | list | tuple) and depth == 0:
+        return MASK
+    if isinstance(value, dict):
+        return {key: _masked_at(key, item, depth - 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_masked(item, depth - 1) for item in value]
+    return value

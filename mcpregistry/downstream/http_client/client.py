@@ -7,7 +7,7 @@ Invariants:
 * No proxies, netrc or certificates-off from the environment, no cookies, no redirect off the origin.
 * Decoded bytes are counted while they are decoded: a bomb costs its limit, not its size.
 
-aiohttp carries it, also beneath the SDK's httpx2 transports (``SdkTransport``), for two reasons:
+aiohttp carries it, also beneath the SDK's httpx2 transports (``sdk_transport``), for two reasons:
 its resolver and socket factory are public seams for the checks, where httpx2 needs a private
 attribute; and a call costs 166 microseconds of CPU instead of 614 (or 1,052 through the SDK).
 """
@@ -15,19 +15,15 @@ attribute; and a call costs 166 microseconds of CPU instead of 614 (or 1,052 thr
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import lru_cache
 from types import SimpleNamespace
-from typing import Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urljoin
 
 import aiohttp
-import httpx2
-from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from mcpregistry.domain.errors import (
@@ -38,23 +34,15 @@ from mcpregistry.domain.errors import (
     ProtocolError,
     TimedOut,
 )
-from mcpregistry.domain.targets import Target
-from mcpregistry.downstream.addresses import is_allowed, parse_address, parse_networks
-from mcpregistry.downstream.wire import too_large
+from mcpregistry.domain.servers.target import Target
+from mcpregistry.downstream.http_client.guard import CheckedResolver, Guard, Resolve, check_url, origin, resolve_name
+from mcpregistry.downstream.limits import too_large
 
 # Below the 5 seconds after which uvicorn and Node close an idle connection: a request must not be
 # written into a connection that its peer has just closed, because its fate would be unknown.
 KEEPALIVE_SECONDS = 4.0
 PIECE_BYTES = 64 * 1024
 YIELD_BYTES = 1024 * 1024
-ALLOW_REMEDY = "If that server is yours, add its network to the server's allowed networks."
-
-Resolve = Callable[[str, int], Awaitable[list[str]]]
-
-
-async def resolve_name(host: str, port: int) -> list[str]:
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(entry[4][0]) for entry in found]
 
 
 class Attempt:
@@ -67,95 +55,17 @@ class Attempt:
         self.on_sent = on_sent
 
     def mark(self) -> None:
+        """The first byte may leave now."""
         if not self.sent:
             self.sent = True
             if self.on_sent is not None:
                 self.on_sent()
 
 
-class CheckedResolver(AbstractResolver):
-    """Resolves a name and refuses it if any of its addresses is not allowed."""
-
-    def __init__(self, guard: Guard) -> None:
-        self._guard = guard
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        return [
-            ResolveResult(
-                hostname=host,
-                host=address,
-                port=port,
-                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
-                proto=0,
-                flags=socket.AI_NUMERICHOST,
-            )
-            for address in await self._guard.addresses(host, port)
-        ]
-
-    async def close(self) -> None:
-        return
-
-
-class Guard:
-    """The address rules of one target."""
-
-    def __init__(self, allowed_networks: tuple[str, ...], resolve: Resolve = resolve_name) -> None:
-        self._networks = parse_networks(allowed_networks)
-        self._resolve = resolve
-
-    async def addresses(self, host: str, port: int) -> list[str]:
-        """The checked addresses of a host. Raises OutboundRefused or ConnectionFailed (nothing sent)."""
-        if parse_address(host) is not None:
-            found = [host.strip("[]")]
-        else:
-            try:
-                found = await self._resolve(host, port)
-            except (OSError, UnicodeError) as error:
-                raise ConnectionFailed(
-                    "The server's host name cannot be resolved.", remedy="Check the name and the network."
-                ) from error
-        for address in found:
-            self.check(address)
-        return found
-
-    def check(self, address: str) -> None:
-        parsed = parse_address(address)
-        if parsed is None or not is_allowed(parsed, self._networks):
-            raise OutboundRefused("The server's address is private or reserved.", remedy=ALLOW_REMEDY)
-
-    def make_socket(self, info: tuple[Any, ...]) -> socket.socket:
-        """The last gate: the address that is really connected to."""
-        family, kind, protocol, _, address = info
-        self.check(str(address[0]))
-        return socket.socket(family=family, type=kind, proto=protocol)
-
-
-def check_url(url: str) -> str:
-    """The URL if it is plain http(s) without credentials. Raises OutboundRefused."""
-    refused = OutboundRefused("The server's address is not a plain http or https URL.", remedy="Correct its URL.")
-    if any(ord(character) <= 32 or character == "\\" for character in url):
-        raise refused
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        raise refused from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or port == 0:
-        raise refused
-    return url
-
-
 @lru_cache(maxsize=1024)
 def _request_url(url: str) -> URL:
     """Checked and parsed once: a server's URL is the same for every call."""
     return URL(check_url(url), encoded=True)
-
-
-def origin(url: str) -> tuple[str, str | None, int | None]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
 class Reply:
@@ -230,6 +140,7 @@ class translated:
 
 
 def translate(error: Exception, *, sent: bool) -> DownstreamError:
+    """aiohttp's error as one of ours."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
         return ConnectionFailed("The server's TLS certificate cannot be trusted.", remedy="Correct its certificate.")
     if isinstance(error, aiohttp.InvalidURL | aiohttp.InvalidUrlClientError):
@@ -313,14 +224,6 @@ class Outbound:
             ) as response:
                 yield Reply(response, attempt)
 
-    def sdk_client(self, on_reply: Callable[[Reply], None]) -> httpx2.AsyncClient:
-        """An httpx2 client for the SDK's transports whose every byte goes through this guard."""
-        return httpx2.AsyncClient(
-            transport=SdkTransport(self, self._target.limits.message_bytes, on_reply),
-            trust_env=False,
-            timeout=None,
-        )
-
 
 async def _mark_sent(session: aiohttp.ClientSession, context: SimpleNamespace, params: object) -> None:
     attempt: Attempt = context.trace_request_ctx
@@ -338,48 +241,3 @@ def redirect_target(url: str, reply: Reply) -> str | None:
             remedy="If that is where the server lives, enter it as its URL.",
         )
     return location
-
-
-class SdkTransport(httpx2.AsyncBaseTransport):
-    """Serves the SDK's httpx2 client from the guarded one.
-
-    A status that ends a conversation is raised as a typed error: the SDK itself would turn it into
-    a nameless one. JSON bodies are capped here, event streams by the SDK's own limit per event.
-    """
-
-    def __init__(self, outbound: Outbound, limit: int, on_reply: Callable[[Reply], None]) -> None:
-        self._outbound = outbound
-        self._limit = limit
-        self._on_reply = on_reply
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        own = {"host", "content-length", "accept-encoding", "connection", "user-agent", "transfer-encoding"}
-        headers = {name: value for name, value in request.headers.items() if name not in own}
-        context = self._outbound.send(
-            request.method, str(request.url), headers=headers, data=await request.aread(), attempt=Attempt()
-        )
-        reply = await context.__aenter__()
-        try:
-            self._on_reply(reply)
-            redirect_target(str(request.url), reply)
-            if error := status_error(reply.status):
-                raise error
-        except BaseException:
-            await context.__aexit__(None, None, None)
-            raise
-        kept = [(k, v) for k, v in reply.headers.items() if k.lower() not in ("content-encoding", "content-length")]
-        return httpx2.Response(reply.status, headers=kept, stream=_Body(reply, context, self._limit))
-
-
-class _Body(httpx2.AsyncByteStream):
-    def __init__(self, reply: Reply, context: Any, limit: int) -> None:
-        self._reply = reply
-        self._context = context
-        self._limit = None if reply.is_stream else limit
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for piece in self._reply.pieces(self._limit):
-            yield piece
-
-    async def aclose(self) -> None:
-        await self._context.__aexit__(None, None, None)

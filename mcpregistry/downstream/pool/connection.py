@@ -12,8 +12,8 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import anyio
 import msgspec
@@ -36,21 +36,20 @@ from mcp_types import (
 )
 from mcp_types.version import LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
 
-from mcpregistry.domain.definitions import definition_hash
+from mcpregistry.domain.calls.forwarding import NOTHING, Forwarding
+from mcpregistry.domain.definitions.definition import definition_hash
 from mcpregistry.domain.errors import DownstreamError, ProtocolError, TimedOut, ToolRefused
-from mcpregistry.domain.onward import NOTHING, Onward
-from mcpregistry.domain.redaction import Blotter, blot
-from mcpregistry.domain.targets import Target
+from mcpregistry.domain.servers.target import Target
+from mcpregistry.domain.text.redaction import Redactor, redacted
 from mcpregistry.domain.version import VERSION
-from mcpregistry.downstream.channels import channel_for
-from mcpregistry.downstream.failures import typed_error
-from mcpregistry.downstream.limits import check_result, check_tools, public_meta
-from mcpregistry.downstream.listing import described, header_maps, list_pages
-from mcpregistry.downstream.wire import Channel, ProgressCallback, Request
+from mcpregistry.downstream.limits import check_result, check_tools, public_meta, too_many
+from mcpregistry.downstream.pool.discovery import Discovery, Era, SharedReading
+from mcpregistry.downstream.pool.failures import typed_error
+from mcpregistry.downstream.pool.listing import Listed, bad_header, described, header_maps, list_pages, task_only
+from mcpregistry.downstream.transports.registry import channel_for
+from mcpregistry.downstream.transports.wire import Channel, ProgressCallback, Request
 
 log = structlog.get_logger(__name__)
-
-Era = Literal["legacy", "modern"]
 
 CLIENT_NAME = "slipsnisse"
 PROBE_SECONDS = 10.0
@@ -58,26 +57,11 @@ SETTLE_SECONDS = 0.05
 REREAD_SECONDS = 0.25
 LISTEN_RETRY_FIRST = 1.0
 LISTEN_RETRY_MOST = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Discovery:
-    """What a server said about itself. ``tools`` are its raw definitions, repaired where they must be.
-
-    ``problems`` names definitions that were left out and why. Timings are milliseconds.
-    """
-
-    tools: tuple[dict[str, Any], ...]
-    problems: tuple[str, ...]
-    instructions: str
-    server_info: dict[str, Any]
-    capabilities: dict[str, Any]
-    era: Era
-    protocol_version: str
-    timings: dict[str, float] = field(default_factory=dict, compare=False)
+LISTEN_STABLE_SECONDS = 30.0
 
 
 async def open_connection(target: Target, on_tools_changed: Callable[[Discovery], None]) -> Connection:
+    """A connection for the target, not connected yet: its owner task does that in ``run``."""
     return Connection(target, await channel_for(target), on_tools_changed)
 
 
@@ -92,10 +76,12 @@ class Connection:
         self._channel = channel
         self._channel.on_tools_changed = self._dirty_now
         self._modern = False
-        self.blotter = Blotter(target.secrets)
+        self.redactor = Redactor(target.secrets)
         self._stamp: dict[str, Any] = {}
         self._header_maps: dict[str, dict[tuple[str, ...], str]] = {}
         self._hashes: dict[str, str] = {}
+        self._reading = SharedReading(self._read_now)
+        self._told: Discovery | None = None
         self.last_used = time.monotonic()
         self._stopping = False
         self._wake = asyncio.Event()
@@ -123,7 +109,7 @@ class Connection:
 
     def stderr_tail(self) -> bytes:
         """The end of the server's log, without the values that its environment gave it."""
-        return blot(self._channel.stderr_tail(), self.target.env.values())
+        return redacted(self._channel.stderr_tail(), self.target.env.values())
 
     def stop(self) -> None:
         """Ask the owner to leave. Idempotent, returns at once; closing itself is never cut short."""
@@ -194,7 +180,7 @@ class Connection:
             timings={"connect": (connected - started) * 1000},
             **await self._describe(client),
         )
-        await self.read_tools()
+        self._told = await self.read_tools()
 
     async def _describe(self, client: Client) -> dict[str, Any]:
         if self.target.protocol == "modern":  # a pinned version is adopted without asking: ask now
@@ -247,23 +233,30 @@ class Connection:
     # -- tools --------------------------------------------------------------------------------
 
     async def read_tools(self) -> Discovery:
-        """Read all pages again. Raises DownstreamError."""
+        """Read all pages again, or share a reading that others have asked for. Raises DownstreamError."""
+        await self._reading()
+        assert self.discovery is not None
+        return self.discovery
+
+    async def _read_now(self) -> None:
         assert self.discovery is not None
         started = time.monotonic()
-        tools, problems = check_tools(await self._listed(), self.target.limits)
+        listed = await self._listed()
+        tools, problems = check_tools(listed.tools, self.target.limits, self._unusable)
+        if listed.beyond:
+            problems.append(too_many(listed.beyond, self.target.limits))
         before = self.discovery
         timings = {**before.timings, "list": (time.monotonic() - started) * 1000}
         self.discovery = replace(before, tools=tuple(tools), problems=tuple(problems), timings=timings)
         self._header_maps = header_maps(tools) if self._modern and self.target.transport == "http" else {}
         self._hashes = {}
-        return self.discovery
 
     async def reread(self) -> None:
         """Read the tools again and tell of what has changed. Raises DownstreamError."""
-        before = self.discovery
-        after = await self.read_tools()
-        if after != before:
-            self._on_tools_changed(after)
+        found = await self.read_tools()
+        if found != self._told:
+            self._told = found
+            self._on_tools_changed(found)
 
     def says(self, tool_name: str) -> str:
         """Hash of what the server said last about this tool; empty when it does not list it."""
@@ -273,10 +266,16 @@ class Connection:
             self._hashes[tool_name] = definition_hash(found, self.discovery.instructions) if found else ""
         return self._hashes[tool_name]
 
-    async def _listed(self) -> list[Any]:
+    def _unusable(self, tool: Mapping[str, Any]) -> str:
+        """Why a tool of this server cannot be called by us; empty where it can."""
+        if not self._modern:
+            return task_only(tool)
+        return bad_header(tool) if self.target.transport == "http" else ""
+
+    async def _listed(self) -> Listed:
         assert self.discovery is not None
         if "tools" not in self.discovery.capabilities:
-            return []
+            return Listed([])
         return await list_pages(self._ask, most=self.target.limits.max_tools)
 
     async def _on_message(self, message: object) -> None:
@@ -294,13 +293,15 @@ class Connection:
             return
         delay = LISTEN_RETRY_FIRST
         while True:
+            started = time.monotonic()
             try:
                 async with client.listen(tools_list_changed=True) as changes:
-                    delay = LISTEN_RETRY_FIRST
                     async for _ in changes:
                         self._dirty.set()
             except (SubscriptionLost, MCPError, TimeoutError):
                 log.debug("change_stream_lost", server_id=self.target.server_id)
+            if time.monotonic() - started >= LISTEN_STABLE_SECONDS:  # accepted and dropped at once is no success
+                delay = LISTEN_RETRY_FIRST
             await anyio.sleep(delay)
             delay = min(delay * 2, LISTEN_RETRY_MOST)
             self._dirty.set()  # what changed meanwhile was not told
@@ -329,7 +330,7 @@ class Connection:
         on_progress: ProgressCallback | None = None,
         on_sent: Callable[[], None] | None = None,
         max_result_bytes: int | None = None,
-        host: Onward = NOTHING,
+        host: Forwarding = NOTHING,
     ) -> dict[str, Any]:
         """One ``tools/call``. Returns the raw result; raises DownstreamError."""
         params: dict[str, Any] = {"name": tool_name, "arguments": arguments}
@@ -354,7 +355,7 @@ class Connection:
         return check_result(result, self.target.limits)
 
     async def task(
-        self, method: str, task_id: str, params: Mapping[str, Any], *, timeout: float | None, host: Onward
+        self, method: str, task_id: str, params: Mapping[str, Any], *, timeout: float | None, host: Forwarding
     ) -> dict[str, Any]:
         """One ``tasks/*`` request about a task that the server made for us. Raises DownstreamError."""
         if not self._modern:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.domain.health import State
-from mcpregistry.downstream.connection import Discovery, Era
+from mcpregistry.domain.servers.health import State
+from mcpregistry.downstream.pool.discovery import Discovery, Era
 
-EventKind = Literal["state", "tools_changed", "stderr", "secrets"]
+EventKind = Literal["state", "tools_changed", "stderr", "secrets", "call_failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class ConnectionEvent:
     """A fact for the outside. ``discovery`` comes with state connected and with tools_changed.
 
     ``detail`` is the reason of a state, the tail of standard error of a server that ended, or which
-    answer held secrets.
+    answer held secrets, or how a call failed. ``attempts`` are the failures in a row.
     ``at`` is seconds since the epoch.
     """
 
@@ -30,6 +30,7 @@ class ConnectionEvent:
     era: Era | None
     at: float
     discovery: Discovery | None = None
+    attempts: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The places of one server: a limit and a bounded, fair queue."""
+"""How many calls may be at one server at the same time: a limit and a bounded, fair queue."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ class Gate:
         try:
             await turn  # the one who leaves hands its place over, so ``inside`` stays as it is
         except asyncio.CancelledError:
+            # Cancelled in the moment in which the place was handed over: it is ours already, so pass it on.
             if turn.done() and not turn.cancelled():
                 self.leave()
             else:
@@ -46,6 +47,7 @@ class Gate:
             raise
 
     def leave(self) -> None:
+        """Give the place back, to the first in the queue if somebody waits."""
         while self._queue:
             turn = self._queue.popleft()
             if not turn.done():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
@@ -24,9 +25,19 @@ def described(instructions: object, server_info: object, capabilities: object) -
     }
 
 
-async def list_pages(ask: Ask, *, most: int) -> list[Any]:
-    """All listed tools, raw; stops soon after ``most``. Raises DownstreamError."""
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What a server lists: raw definitions, and how many more there were than are taken."""
+
+    tools: list[Any]
+    beyond: int = 0
+
+
+async def list_pages(ask: Ask, *, most: int) -> Listed:
+    """All listed tools, raw. Of more than ``most`` the first by name, whatever order the server tells them in, so
+    that the same ones are taken every time; never more than that and one page are held. Raises DownstreamError."""
     listed: list[Any] = []
+    beyond = 0
     cursor: str | None = None
     for _ in range(MAX_PAGES):
         page = await _page(ask, cursor)
@@ -34,10 +45,18 @@ async def list_pages(ask: Ask, *, most: int) -> list[Any]:
         if type(tools) is not list:
             raise ProtocolError("The server's tools/list answer holds no list of tools.")
         listed += tools
+        if len(listed) > most:
+            beyond += len(listed) - most
+            listed = sorted(listed, key=_name)[:most]
         cursor = page.get("nextCursor")
-        if type(cursor) is not str or len(listed) > most:
-            return listed
+        if type(cursor) is not str:
+            return Listed(listed, beyond)
     raise ProtocolError(f"The server's tool list does not end after {MAX_PAGES} pages.")
+
+
+def _name(tool: object) -> str:
+    name = tool.get("name") if isinstance(tool, dict) else None
+    return name if isinstance(name, str) else ""
 
 
 async def _page(ask: Ask, cursor: str | None) -> dict[str, Any]:
@@ -51,9 +70,18 @@ async def _page(ask: Ask, cursor: str | None) -> dict[str, Any]:
 
 def header_maps(tools: list[dict[str, Any]]) -> dict[str, dict[tuple[str, ...], str]]:
     """Which arguments a modern HTTP server wants mirrored as ``Mcp-Param-*`` headers, by tool."""
-    maps = {}
-    for tool in tools:
-        schema = tool["inputSchema"]
-        if not find_invalid_x_mcp_header(schema) and (found := x_mcp_header_map(schema)):
-            maps[tool["name"]] = found
-    return maps
+    return {tool["name"]: found for tool in tools if (found := x_mcp_header_map(tool["inputSchema"]))}
+
+
+def task_only(tool: Mapping[str, Any]) -> str:
+    """Why a tool cannot be run here, if its server runs it as a task of MCP 2025-11-25 only; else empty."""
+    execution = tool.get("execution")
+    if not isinstance(execution, dict) or execution.get("taskSupport") != "required":
+        return ""
+    return f"Tool {tool['name']} runs only as a task of MCP 2025-11-25, which is not spoken here."
+
+
+def bad_header(tool: Mapping[str, Any]) -> str:
+    """Why a tool must not be used over HTTP (MCP 2026-07-28, transports, "Custom Headers"); else empty."""
+    reason = find_invalid_x_mcp_header(tool["inputSchema"])
+    return f"Tool {tool['name']} has an invalid x-mcp-header: {reason[:300]}." if reason else ""

@@ -18,7 +18,7 @@ from typing import Any
 
 import structlog
 
-from mcpregistry.domain import health
+from mcpregistry.domain.calls.forwarding import NOTHING, Forwarding
 from mcpregistry.domain.errors import (
     Busy,
     ConnectionFailed,
@@ -29,14 +29,15 @@ from mcpregistry.domain.errors import (
     TimedOut,
     ToolRefused,
 )
-from mcpregistry.domain.onward import NOTHING, Onward
-from mcpregistry.domain.targets import Target
-from mcpregistry.downstream.blotting import progress_without_secrets, refusal_without_secrets, without_secrets
-from mcpregistry.downstream.connection import Connection, Discovery, open_connection
-from mcpregistry.downstream.facts import ConnectionEvent, ServerState, TestReport
+from mcpregistry.domain.servers import health
+from mcpregistry.domain.servers.target import Target
 from mcpregistry.downstream.limits import parse_arguments
-from mcpregistry.downstream.slot import Slot, seconds_left
-from mcpregistry.downstream.wire import ProgressCallback
+from mcpregistry.downstream.pool.connection import Connection, open_connection
+from mcpregistry.downstream.pool.discovery import Discovery
+from mcpregistry.downstream.pool.events import ConnectionEvent, ServerState, TestReport
+from mcpregistry.downstream.pool.redact import progress_without_secrets, refusal_without_secrets, without_secrets
+from mcpregistry.downstream.pool.slot import Slot, end_owner, seconds_left
+from mcpregistry.downstream.transports.wire import ProgressCallback
 
 log = structlog.get_logger(__name__)
 
@@ -59,7 +60,6 @@ class Pool:
         most: int = MOST,
     ) -> None:
         self._most = most
-        self._room = asyncio.Lock()
         self._targets = targets
         self._on_event = on_event
         self._slots: dict[int, Slot] = {}
@@ -80,10 +80,9 @@ class Pool:
         idempotent: bool = False,
         revision: int | None = None,
         definition: str | None = None,
-        host: Onward = NOTHING,
+        host: Forwarding = NOTHING,
     ) -> dict[str, Any]:
         """One ``tools/call``; the raw result dict, untouched but for our own secrets.
-
         ``timeout`` in seconds spans queueing, connecting and the answer (None: the server's own;
         0: none). Cancelling the awaiting task tells the server. Raises Busy, or DownstreamError
         whose ``sent`` says whether the call may have taken effect. With ``revision`` it goes to
@@ -95,8 +94,8 @@ class Pool:
         target = slot.target or await slot.load()
         limit = target.limits.request_timeout if timeout is None else timeout
         deadline = time.monotonic() + limit if limit else None
-        for last in (False, True):
-            connection = slot.enter_now() or await slot.enter(deadline)
+        for last in (False, True):  # again only if nothing was sent, or the operator vouches for repeating
+            connection = slot.enter_now() or await _entered(slot, deadline)
             try:
                 _check_revision(connection, revision)
                 await _check_definition(connection, tool_name, definition)
@@ -105,16 +104,20 @@ class Pool:
                     arguments,
                     meta=meta,
                     timeout=seconds_left(deadline),
-                    on_progress=progress_without_secrets(on_progress, connection.blotter),
+                    on_progress=progress_without_secrets(on_progress, connection.redactor),
                     on_sent=on_sent,
                     max_result_bytes=max_result_bytes,
                     host=host,
                 )
             except ToolRefused as error:
-                refusal, found = refusal_without_secrets(error, connection.blotter)
+                refusal, found = refusal_without_secrets(error, connection.redactor)
                 slot.tell_secrets(tool_name, found)
+                slot.tell_failure(refusal)
                 raise refusal from None
+            except (StaleRevision, DefinitionChanged):
+                raise
             except DownstreamError as error:
+                slot.tell_failure(error)
                 if last or not may_resend(error, target, idempotent=idempotent):
                     raise
             else:
@@ -125,7 +128,7 @@ class Pool:
         raise AssertionError("unreachable")
 
     async def task(
-        self, server_id: int, method: str, task_id: str, params: Mapping[str, Any], *, host: Onward = NOTHING
+        self, server_id: int, method: str, task_id: str, params: Mapping[str, Any], *, host: Forwarding = NOTHING
     ) -> dict[str, Any]:
         """One ``tasks/*`` request about a task that this server made. Raises Busy or DownstreamError."""
         slot = self._slot(server_id)
@@ -136,7 +139,7 @@ class Pool:
             result = await connection.task(method, task_id, params, timeout=seconds_left(deadline), host=host)
             return await _shown(result, slot, connection, method)
         except ToolRefused as error:
-            refusal, found = refusal_without_secrets(error, connection.blotter)
+            refusal, found = refusal_without_secrets(error, connection.redactor)
             slot.tell_secrets(method, found)
             raise refusal from None
         finally:
@@ -207,10 +210,12 @@ class Pool:
         await slot.connected(by_hand=True)
 
     async def disconnect(self, server_id: int) -> None:
+        """Close the server's connection and forget its failures."""
         if slot := self._slots.pop(server_id, None):
             await slot.stop()
 
     async def reconnect(self, server_id: int) -> None:
+        """Close the connection and open a new one. Raises DownstreamError."""
         await self.disconnect(server_id)
         await self.connect(server_id)
 
@@ -235,9 +240,11 @@ class Pool:
                 log.info("not_reconnected", server_id=slot.server_id, code=error.code)
 
     def states(self) -> dict[int, ServerState]:
+        """The state of every server in this pool, by its id."""
         return {server_id: slot.describe() for server_id, slot in self._slots.items()}
 
     def stderr_tail(self, server_id: int) -> str:
+        """The end of a local server's log, without secrets; empty for a server that is not in the pool."""
         slot = self._slots.get(server_id)
         if slot is None:
             return ""
@@ -270,16 +277,25 @@ class Pool:
         return slot
 
     async def _make_room(self, slot: Slot) -> None:
-        """Before ``slot`` opens a connection: at the limit, the one that was idle longest makes way. Raises Busy."""
-        async with self._room:
-            while sum(other.alive for other in self._slots.values() if other is not slot) >= self._most:
-                idle = {since: other for other in self._slots.values() if (since := other.idle_since) is not None}
-                if not idle:
-                    raise Busy(
-                        f"This process holds {self._most:,} connections to servers, and all are in use.",
-                        remedy="Try again in a moment, or raise SLIPSNISSE_MAX_CONNECTIONS.",
-                    )
+        """Before ``slot`` opens a connection: at the limit, the one that was idle longest makes way. Raises Busy.
+
+        Nothing is awaited between the last look and the caller's start, so no lock is needed; and none is held
+        while a connection closes, so a server that closes slowly keeps only the one call waiting that chose it.
+        """
+        while (
+            len(alive := [other for other in self._slots.values() if other is not slot and other.alive]) >= self._most
+        ):
+            idle = {since: other for other in alive if (since := other.idle_since) is not None}
+            leaving = [other for other in alive if other.leaving]
+            if idle:
                 await idle[min(idle)].rest()
+            elif leaving:
+                await leaving[0].left()
+            else:
+                raise Busy(
+                    f"This process holds {self._most:,} connections to servers, and all are in use.",
+                    remedy="Try again in a moment, or raise SLIPSNISSE_MAX_CONNECTIONS.",
+                )
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.create_task(work)
@@ -287,9 +303,18 @@ class Pool:
         task.add_done_callback(self._background.discard)
 
 
+async def _entered(slot: Slot, deadline: float | None) -> Connection:
+    """A place and the connection; that there is none is told to people, too."""
+    try:
+        return await slot.enter(deadline)
+    except DownstreamError as error:
+        slot.tell_failure(error)
+        raise
+
+
 async def _shown(result: dict[str, Any], slot: Slot, connection: Connection, what: str) -> dict[str, Any]:
     """The result as others may see it; that it held secrets is told to people."""
-    shown, found = await without_secrets(result, connection.blotter)
+    shown, found = await without_secrets(result, connection.redactor)
     slot.tell_secrets(what, found)
     return shown
 
@@ -312,6 +337,7 @@ async def _check_definition(connection: Connection, tool_name: str, definition: 
 
 
 def may_resend(error: DownstreamError, target: Target, *, idempotent: bool) -> bool:
+    """Whether a failed call may be sent a second time: see the module's last invariant."""
     if target.resend == "never" or isinstance(error, TimedOut):
         return False
     broke = isinstance(error, ConnectionFailed)
@@ -321,8 +347,8 @@ def may_resend(error: DownstreamError, target: Target, *, idempotent: bool) -> b
 async def _finish(owner: asyncio.Task[None], connection: Connection) -> DownstreamError | None:
     """End a test's connection. Returns the error it had, if any."""
     connection.stop()
-    try:
-        await owner
-    except DownstreamError as error:
-        return error
-    return None
+    await end_owner(owner)
+    error = owner.exception() if owner.done() and not owner.cancelled() else None
+    if error is not None and not isinstance(error, DownstreamError):
+        raise error
+    return error

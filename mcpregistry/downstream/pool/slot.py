@@ -1,4 +1,4 @@
-"""One server in the pool: its owner task, its health, its places.
+"""One server in the pool: its owner task, its health, its gate.
 
 The owner task opens the connection, keeps it and closes it; it alone moves the server's health.
 """
@@ -11,15 +11,22 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 
-from mcpregistry.domain import health
-from mcpregistry.domain.errors import ConnectionFailed, DownstreamError, SlipsnisseError, TimedOut
-from mcpregistry.domain.health import Health
-from mcpregistry.domain.targets import Target
-from mcpregistry.downstream.connection import Connection, Discovery, open_connection
-from mcpregistry.downstream.facts import ConnectionEvent, EventKind, ServerState
-from mcpregistry.downstream.gate import Gate
+import structlog
+
+from mcpregistry.domain.errors import AuthFailed, ConnectionFailed, DownstreamError, SlipsnisseError, TimedOut
+from mcpregistry.domain.servers import health
+from mcpregistry.domain.servers.health import Health
+from mcpregistry.domain.servers.target import Target
+from mcpregistry.downstream.pool.connection import Connection, open_connection
+from mcpregistry.downstream.pool.discovery import Discovery
+from mcpregistry.downstream.pool.events import ConnectionEvent, EventKind, ServerState
+from mcpregistry.downstream.pool.gate import Gate
+
+log = structlog.get_logger(__name__)
 
 DRAIN_SECONDS = 10.0
+CLOSE_SECONDS = 10.0  # more than a transport takes: stdio kills after 6 seconds, HTTP gives up after 5
+CANCEL_SECONDS = 5.0
 TELL_SECRETS_SECONDS = 5.0
 
 
@@ -76,6 +83,7 @@ class Slot:
             raise
 
     def leave(self) -> None:
+        """Give back the place that ``enter`` or ``enter_now`` took."""
         assert self.gate is not None
         self.gate.leave()
 
@@ -87,7 +95,7 @@ class Slot:
         if not by_hand and self._manual:
             raise ConnectionFailed("The server is only connected by hand.", remedy="Press Reconnect on its page.")
         if connection is not None and connection.ended:
-            await self._over.wait()
+            await self.left()
         self._refuse(by_hand)
         if not self.alive:
             await self._make_room(self)
@@ -95,6 +103,7 @@ class Slot:
             self._up = _new_future()
         if not self.alive:
             self._owner = asyncio.create_task(self._own(), name=f"mcp-server-{self.server_id}")
+        # Many callers wait for the same connection: one that is cancelled must not cancel it for the others.
         await asyncio.shield(self._up)
         connection = self.connection
         if connection is None or not connection.usable:
@@ -116,10 +125,19 @@ class Slot:
         return None if busy else connection.last_used
 
     async def rest(self) -> None:
-        """Close the connection and wait until it has; the next call opens it again."""
+        """Close the connection and wait until it has; the next call opens it again. Bounded."""
         if self.connection is not None and self._owner is not None:
             self.connection.stop()
-            await asyncio.wait([self._owner])
+            await end_owner(self._owner)
+
+    @property
+    def leaving(self) -> bool:
+        """Its connection is closing."""
+        return self.alive and self.connection is not None and self.connection.ended
+
+    async def left(self) -> None:
+        """Wait until the connection that is closing has closed."""
+        await self._over.wait()
 
     @property
     def _manual(self) -> bool:
@@ -135,6 +153,7 @@ class Slot:
             )
 
     async def load(self) -> Target:
+        """Read the server's target anew. Raises DownstreamError, or what says why there is none."""
         if self.target is None:
             self.target = await self._targets(self.server_id)
             self.gate = self.gate or Gate(self.target.limits.max_concurrency)
@@ -163,6 +182,9 @@ class Slot:
             await connection.run(self._ready)
         except DownstreamError as error:
             returns = target is not None and target.connect == "eager" and not self._stopping
+            if isinstance(error, AuthFailed):  # offered again and again, it may lock an account: a person must look
+                returns = False
+                log.warning("credential_refused", server_id=self.server_id, pause_seconds=health.REFUSED_DELAY)
             self._fell(error, returns=returns)
             return returns
         except SlipsnisseError as error:  # it may not be started any more: disabled, changed, a value missing
@@ -186,6 +208,7 @@ class Slot:
                 returns=returns,
                 code=error.code,
                 detail=str(error),
+                refused=isinstance(error, AuthFailed),
             )
         )
         self._settle_up(error)
@@ -230,7 +253,11 @@ class Slot:
             self._emit("secrets", detail=detail)
             self._secrets_found, self._secrets_told = 0, now
 
-    def _emit(self, kind: EventKind, *, detail: str = "", discovery: Discovery | None = None) -> None:
+    def tell_failure(self, error: DownstreamError) -> None:
+        """A call failed, for a reason that is the server's: people see it at once. Never blocks."""
+        self._emit("call_failed", detail=str(error), code=error.code)
+
+    def _emit(self, kind: EventKind, *, detail: str = "", code: str = "", discovery: Discovery | None = None) -> None:
         connection = self.connection
         self._on_event(
             ConnectionEvent(
@@ -238,11 +265,12 @@ class Slot:
                 kind=kind,
                 state=self.health.state,
                 detail=detail,
-                code=self.health.code,
+                code=code or self.health.code,
                 pid=connection.pid if connection else None,
                 era=connection.era if connection else None,
                 at=time.time(),
                 discovery=discovery,
+                attempts=self.health.failures,
             )
         )
 
@@ -256,7 +284,7 @@ class Slot:
             self.connection.stop()
         else:
             owner.cancel()  # it waits for its next try or for its target: nothing to close
-        await asyncio.wait([owner])
+        await end_owner(owner)
         if self.health.state != "disconnected":
             self._move(health.stopped(self.health, now=time.monotonic()))
 
@@ -269,6 +297,7 @@ class Slot:
         await self.stop()
 
     def describe(self) -> ServerState:
+        """The server's state as ``Pool.states`` shows it."""
         now = time.monotonic()
         connection = self.connection
         return ServerState(
@@ -284,12 +313,26 @@ class Slot:
         )
 
 
+async def end_owner(owner: asyncio.Task[None]) -> None:
+    """Wait for an owner that was asked to leave; one that takes too long is cancelled. Bounded, never raises.
+
+    Cancelled or not, the processes of a stdio server die: ending them is shielded and has its own limits.
+    """
+    for patience in (CLOSE_SECONDS, CANCEL_SECONDS):
+        _, late = await asyncio.wait([owner], timeout=patience)
+        if not late:
+            return
+        owner.cancel()
+    log.error("connection_does_not_end", owner=owner.get_name())
+
+
 def unsent(error: DownstreamError) -> DownstreamError:
     """The failure of connecting, as a caller that waits for the connection meets it."""
     return type(error)(error.message, remedy=error.remedy, sent=False)
 
 
 def seconds_left(deadline: float | None) -> float | None:
+    """Seconds until a monotonic deadline, at least a millisecond; None without one."""
     return None if deadline is None else max(0.001, deadline - time.monotonic())
 
 

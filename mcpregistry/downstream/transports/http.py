@@ -3,6 +3,7 @@
 Both go through the guarded client. A direct post carries what was negotiated: the protocol version,
 the legacy session id, the modern ``Mcp-Method``, ``Mcp-Name`` and ``Mcp-Param-*`` headers. The answer
 is one JSON body or an event stream, as the server likes (spec 2025-11-25 and 2026-07-28, transports).
+A legacy server may end that stream before the answer; what is left of it is asked for by GET (SEP-1699).
 """
 
 from __future__ import annotations
@@ -19,13 +20,19 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 
 from mcpregistry.domain.errors import ConnectionFailed, DownstreamError, ProtocolError, TimedOut
-from mcpregistry.domain.targets import Target
-from mcpregistry.downstream.eventstream import EventReader
-from mcpregistry.downstream.outbound import Attempt, Outbound, Reply, check_url, redirect_target, status_error
-from mcpregistry.downstream.wire import Request, encode_request, parse_message, read_reply, report_progress
+from mcpregistry.domain.servers.target import Target
+from mcpregistry.downstream.http_client.client import Attempt, Outbound, Reply, redirect_target, status_error
+from mcpregistry.downstream.http_client.guard import check_url
+from mcpregistry.downstream.http_client.sdk_transport import sdk_client
+from mcpregistry.downstream.transports.eventstream import EventReader
+from mcpregistry.downstream.transports.wire import Request, encode_request, parse_message, read_reply, report_progress
 
 SESSION_HEADER = "Mcp-Session-Id"
+LAST_EVENT_HEADER = "Last-Event-ID"
 NOTICE_SECONDS = 5.0
+CLOSE_SECONDS = 5.0
+RESUME_ATTEMPTS = 5  # in a row that bring nothing new
+RESUME_PAUSE_LEAST = 0.05  # seconds, whatever a server's ``retry`` says
 ACCEPT = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
 
 
@@ -52,9 +59,14 @@ class HttpChannel:
     async def __aenter__(self) -> TransportStreams:
         check_url(self._url)
         await self._exit.enter_async_context(self._outbound)
-        client = await self._exit.enter_async_context(self._outbound.sdk_client(self._note_session))
+        client = await self._exit.enter_async_context(
+            sdk_client(self._outbound, self._target.limits.message_bytes, self._note_session)
+        )
         streams = streamable_http_client(
-            self._url, http_client=client, max_sse_event_size=self._target.limits.message_bytes
+            self._url,
+            http_client=client,
+            terminate_on_close=False,  # the SDK would wait for the server's answer without end
+            max_sse_event_size=self._target.limits.message_bytes,
         )
         return await self._exit.enter_async_context(streams)
 
@@ -64,22 +76,39 @@ class HttpChannel:
         for notice in self._notices:
             notice.cancel()
         try:
-            return await self._exit.__aexit__(kind, value, trace)
+            await self._end_session()
         finally:
-            self.fail(ConnectionFailed("The connection was closed.", sent=True))
+            try:
+                left = await self._exit.__aexit__(kind, value, trace)
+            finally:
+                self.fail(ConnectionFailed("The connection was closed.", sent=True))
+        return left
+
+    async def _end_session(self) -> None:
+        """Tell a legacy server that its session is over; it may refuse, and it may keep silent."""
+        if SESSION_HEADER not in self._headers or self.error is not None:
+            return
+        with contextlib.suppress(DownstreamError, TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                send = self._outbound.send("DELETE", self._url, headers=self._headers, data=None, attempt=Attempt())
+                async with send as reply:
+                    await reply.body(self._target.limits.message_bytes)
 
     def _note_session(self, reply: Reply) -> None:
         if session := reply.headers.get(SESSION_HEADER):
             self._headers[SESSION_HEADER] = session
 
     def negotiated(self, version: str, *, modern: bool) -> None:
+        """Note the protocol version; it goes into every request's headers."""
         self._modern = modern
         self._headers[MCP_PROTOCOL_VERSION_HEADER] = version
 
     def stderr_tail(self) -> bytes:
+        """Empty: there is no local process."""
         return b""
 
     def fail(self, error: DownstreamError) -> None:
+        """The connection is lost; the first reason stays."""
         if self.error is None:
             self.error = error
             self.lost.set()
@@ -103,6 +132,7 @@ class HttpChannel:
                 remedy="Check the server's log, or raise its request timeout.",
                 sent=attempt.sent,
             ) from None
+        # The caller left: tell the server, which would otherwise work on for nobody.
         except asyncio.CancelledError:
             self._abandon(request_id, attempt)
             raise
@@ -120,7 +150,7 @@ class HttpChannel:
 
     async def _read(self, request_id: str, request: Request, reply: Reply) -> dict[str, Any]:
         if error := status_error(reply.status, session=SESSION_HEADER in self._headers):
-            if reply.status == 404:
+            if reply.status in (401, 404):
                 self.fail(error)
             raise error
         limit = min(self._target.limits.message_bytes, request.max_bytes or self._target.limits.message_bytes)
@@ -139,6 +169,22 @@ class HttpChannel:
 
     async def _read_stream(self, request_id: str, request: Request, reply: Reply, limit: int) -> dict[str, Any]:
         reader = EventReader(limit)
+        try:
+            answer = await self._answer_in(reply, reader, request_id, request)
+        except ConnectionFailed:
+            if self._modern or not reader.last_id:
+                raise
+            answer = None
+        if answer is None and reader.last_id and not self._modern:
+            answer = await self._read_on(reader, request_id, request)
+        if answer is None:
+            raise _ended_early()
+        return read_reply(answer)
+
+    async def _answer_in(
+        self, reply: Reply, reader: EventReader, request_id: str, request: Request
+    ) -> dict[str, Any] | None:
+        """The answer to this request in a stream; None if the stream ends without it."""
         async for piece in reply.pieces(None):
             for event in reader.feed(piece):
                 if event.kind != "message":
@@ -147,8 +193,43 @@ class HttpChannel:
                 if "method" in message:
                     self._incoming(message, request)
                 elif message.get("id") == request_id:
-                    return read_reply(message)
-        raise ConnectionFailed("The server ended its answer before the result.", sent=True)
+                    return message
+        return None
+
+    async def _read_on(self, reader: EventReader, request_id: str, request: Request) -> dict[str, Any] | None:
+        """The answer from what the server kept for us (2025-11-25, transports, "Resumability"). None: not to be had.
+
+        It polls at the pace that the server asks for, until the call's own time is over.
+        """
+        fruitless = 0
+        while fruitless < RESUME_ATTEMPTS:
+            known = reader.last_id
+            await asyncio.sleep(max(reader.retry, RESUME_PAUSE_LEAST))
+            reader = reader.anew()
+            try:
+                answer = await self._resumed(reader, request_id, request)
+            except ConnectionFailed:
+                answer = None
+            except DownstreamError as error:
+                error.sent = True  # whatever became of the asking again
+                raise
+            if answer is not None or self.error is not None:
+                return answer
+            fruitless = 0 if reader.last_id != known else fruitless + 1
+        return None
+
+    async def _resumed(self, reader: EventReader, request_id: str, request: Request) -> dict[str, Any] | None:
+        """One GET for what came after the last event. Raises DownstreamError."""
+        headers = {**self._headers, "Accept": "text/event-stream", LAST_EVENT_HEADER: reader.last_id}
+        del headers["Content-Type"]
+        async with self._outbound.send("GET", self._url, headers=headers, data=None, attempt=Attempt()) as reply:
+            if error := status_error(reply.status, session=SESSION_HEADER in self._headers):
+                if reply.status == 404:
+                    self.fail(error)
+                raise error
+            if reply.status != 200 or not reply.is_stream:
+                raise _ended_early()
+            return await self._answer_in(reply, reader, request_id, request)
 
     def _incoming(self, message: dict[str, Any], request: Request) -> None:
         method, params = message["method"], message.get("params")
@@ -184,3 +265,7 @@ def answer_question(message: dict[str, Any]) -> dict[str, Any]:
     if message["method"] == "ping":
         return {**answer, "result": {}}
     return {**answer, "error": {"code": -32601, "message": "This client offers no such method."}}
+
+
+def _ended_early() -> ConnectionFailed:
+    return ConnectionFailed("The server ended its answer before the result.", sent=True)

@@ -25,6 +25,7 @@ LINUX = sys.platform.startswith("linux")
 
 
 def prctl(option: int, value: int) -> None:
+    """Linux's prctl(2); does nothing elsewhere."""
     if LINUX:
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
@@ -48,6 +49,7 @@ def start_server(argv: list[str]) -> int:
 
 
 def children(pid: int) -> list[int]:
+    """Process ids of the direct children, from /proc; empty where there is none."""
     try:
         with open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
             return [int(word) for word in file.read().split()]
@@ -56,6 +58,7 @@ def children(pid: int) -> list[int]:
 
 
 def descendants(pid: int) -> list[int]:
+    """Process ids of all descendants, the nearest first."""
     found = children(pid)
     for child in found:  # grows while we walk: breadth first
         found.extend(children(child))
@@ -63,6 +66,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def signal_each(pids: list[int], number: int) -> None:
+    """Send a signal to each process; one that is gone already is no error."""
     for pid in pids:
         try:
             os.kill(pid, number)
@@ -71,6 +75,7 @@ def signal_each(pids: list[int], number: int) -> None:
 
 
 def signal_group(server: int, number: int) -> None:
+    """Send a signal to the server's process group; one that is gone already is no error."""
     try:
         os.killpg(server, number)
     except (ProcessLookupError, PermissionError):
@@ -117,6 +122,7 @@ def supervise(control: socket.socket, wake: int, server: int) -> int:
 
 
 def main() -> None:
+    """Read the arguments, start the server, supervise it, and exit with its code."""
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
     if sys.argv[2] == "drop":

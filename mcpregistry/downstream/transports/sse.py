@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from urllib.parse import urljoin
 
 import anyio
 
 from mcpregistry.domain.errors import ConnectionFailed, DownstreamError, OutboundRefused, ProtocolError, TimedOut
-from mcpregistry.domain.targets import Target
-from mcpregistry.downstream.eventstream import Event, EventReader
-from mcpregistry.downstream.outbound import Attempt, Outbound, Reply, check_url, origin, redirect_target, status_error
-from mcpregistry.downstream.wire import Wire
+from mcpregistry.domain.servers.target import Target
+from mcpregistry.downstream.http_client.client import Attempt, Outbound, Reply, redirect_target, status_error
+from mcpregistry.downstream.http_client.guard import check_url, origin
+from mcpregistry.downstream.transports.eventstream import Event, EventReader
+from mcpregistry.downstream.transports.wire import Wire
 
 SEND_SECONDS = 30.0
 
@@ -28,6 +30,7 @@ class SseChannel(Wire):
         self._reader_task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
+        """Open the event stream and wait for the address to post to."""
         check_url(self._target.url)
         self._endpoint = asyncio.get_running_loop().create_future()
         await self._outbound.__aenter__()
@@ -39,6 +42,7 @@ class SseChannel(Wire):
             raise
 
     async def close(self) -> None:
+        """Close the stream; shielded, so that a cancelled owner leaves nothing open."""
         with anyio.CancelScope(shield=True):
             if self._reader_task is not None:
                 self._reader_task.cancel()
@@ -91,10 +95,11 @@ class SseChannel(Wire):
                 raise OutboundRefused("The server names a message address on another origin.")
             self._endpoint.set_result(endpoint)
 
-    async def transmit(self, data: bytes) -> None:
+    async def transmit(self, data: bytes, on_sent: Callable[[], None] | None = None) -> None:
+        """Post one message."""
         if self.error is not None:
             raise ConnectionFailed(self.error.message, remedy=self.error.remedy)
-        attempt = Attempt()
+        attempt = Attempt(on_sent)
         headers = {"Content-Type": "application/json"}
         url = self._endpoint.result()
         try:

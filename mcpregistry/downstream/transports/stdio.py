@@ -23,11 +23,11 @@ from typing import IO
 import anyio
 
 from mcpregistry.domain.errors import ConnectionFailed, DownstreamError, ResourceLimit
-from mcpregistry.domain.targets import Target
-from mcpregistry.downstream.wire import Wire
+from mcpregistry.domain.servers.target import Target
+from mcpregistry.downstream.transports.wire import Wire
 
 LAUNCHER = str(Path(__file__).with_name("launcher.py"))
-EXIT_GRACE = 2.0
+EXIT_GRACE = 1.0  # after its stdin was closed; hosts give ``runmcp`` itself two seconds, and then it must be at its end
 TERMINATE_GRACE = 2.0
 KILL_GRACE = 3.0
 UNREAD_BYTES = 16 * 1024 * 1024
@@ -44,6 +44,7 @@ class Lines(asyncio.Protocol):
         self._ended = False
 
     def data_received(self, data: bytes) -> None:
+        """asyncio's hook: split off whole lines; one beyond the limit ends the connection."""
         start = 0
         while not self._ended and (end := data.find(b"\n", start)) >= 0:
             self._finish_line(data[start:end])
@@ -74,6 +75,7 @@ class Lines(asyncio.Protocol):
         )
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio's hook: the server has closed its output."""
         self._end(None)
 
     def _end(self, error: DownstreamError | None) -> None:
@@ -90,11 +92,13 @@ class Tail(asyncio.Protocol):
         self._bytes = bytearray()
 
     def data_received(self, data: bytes) -> None:
+        """asyncio's hook: keep the end."""
         self._bytes += data
         if len(self._bytes) > 2 * self._limit:  # trim rarely: each byte is moved at most once
             del self._bytes[: -self._limit]
 
     def read(self) -> bytes:
+        """The bytes that were kept."""
         return bytes(self._bytes[-self._limit :])
 
 
@@ -109,6 +113,7 @@ class Control(asyncio.Protocol):
         self.exit_code: int | None = None
 
     def data_received(self, data: bytes) -> None:
+        """asyncio's hook: ``pid`` and ``exit`` lines of the supervisor."""
         *lines, self._data = (self._data + data).split(b"\n")
         for line in lines:
             word, _, number = line.partition(b" ")
@@ -119,6 +124,7 @@ class Control(asyncio.Protocol):
         self.started.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio's hook: the supervisor is gone, and the server with it."""
         self.started.set()
         self.gone.set()
 
@@ -138,9 +144,11 @@ class StdioChannel(Wire):
         self._control_transport: asyncio.WriteTransport
 
     def stderr_tail(self) -> bytes:
+        """The end of what the server wrote to its standard error."""
         return self._tail.read()
 
     async def open(self) -> None:
+        """Start the server and attach to its pipes. Raises ConnectionFailed."""
         process, control = spawn(self._target)
         self._process = process
         try:
@@ -171,12 +179,15 @@ class StdioChannel(Wire):
             error or ConnectionFailed("The server ended its connection.", remedy="Its log may say why.", sent=True)
         )
 
-    async def transmit(self, data: bytes) -> None:
+    async def transmit(self, data: bytes, on_sent: Callable[[], None] | None = None) -> None:
+        """Write one line. Raises ConnectionFailed (nothing sent) when the server has ended or does not read."""
         stdin = self._stdin
         if stdin is None or stdin.is_closing() or self.error is not None:
             raise ConnectionFailed("The server has ended.", remedy="Its log may say why.")
         if stdin.get_write_buffer_size() > UNREAD_BYTES:
             raise ConnectionFailed("The server does not read what it is sent.", remedy="Reconnect it.")
+        if on_sent is not None:
+            on_sent()
         stdin.write(data + b"\n")
 
     async def close(self) -> None:
@@ -265,6 +276,7 @@ def spawn(target: Target) -> tuple[subprocess.Popen[bytes], socket.socket]:
 
 
 def check_command(target: Target, env: dict[str, str]) -> None:
+    """Raise ConnectionFailed (nothing sent) for a command, directory or program that cannot be started."""
     if not target.argv:
         raise ConnectionFailed("The server has no command.", remedy="Enter the command that starts it.")
     if any("\0" in word for word in (*target.argv, *env, *env.values(), target.cwd)):

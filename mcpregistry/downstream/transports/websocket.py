@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 import anyio
@@ -13,9 +14,11 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 from websockets.typing import Subprotocol
 
 from mcpregistry.domain.errors import ConnectionFailed, DownstreamError, OutboundRefused, TimedOut
-from mcpregistry.domain.targets import Target
-from mcpregistry.downstream.outbound import Guard, check_url, status_error
-from mcpregistry.downstream.wire import Wire, too_large
+from mcpregistry.domain.servers.target import Target
+from mcpregistry.downstream.http_client.client import status_error
+from mcpregistry.downstream.http_client.guard import Guard, check_url
+from mcpregistry.downstream.limits import too_large
+from mcpregistry.downstream.transports.wire import Wire
 
 SEND_SECONDS = 30.0
 
@@ -30,6 +33,7 @@ class WebSocketChannel(Wire):
         self._reader_task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
+        """Connect to the checked address. Raises DownstreamError."""
         try:
             self._socket = await self._connect()
         except InvalidStatus as error:
@@ -65,6 +69,7 @@ class WebSocketChannel(Wire):
         )
 
     async def close(self) -> None:
+        """Close the socket; shielded, so that a cancelled owner leaves nothing open."""
         with anyio.CancelScope(shield=True):
             if self._socket is not None:
                 await self._socket.close()
@@ -85,9 +90,12 @@ class WebSocketChannel(Wire):
             return too_large(self._target.limits.message_bytes)
         return ConnectionFailed("The connection to the server broke.", sent=True)
 
-    async def transmit(self, data: bytes) -> None:
+    async def transmit(self, data: bytes, on_sent: Callable[[], None] | None = None) -> None:
+        """Send one text frame."""
         if self._socket is None or self.error is not None:
             raise ConnectionFailed("The connection to the server is closed.")
+        if on_sent is not None:
+            on_sent()
         try:
             async with asyncio.timeout(SEND_SECONDS):
                 await self._socket.send(data.decode())

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -35,7 +36,7 @@ from mcpregistry.domain.errors import (
     TimedOut,
     ToolRefused,
 )
-from mcpregistry.downstream.limits import too_deep
+from mcpregistry.downstream.limits import too_deep, too_large
 
 ProgressCallback = Callable[[float, float | None, str | None], None]
 
@@ -43,6 +44,7 @@ INBOX_MESSAGES = 4096
 GARBAGE_LINES = 1000
 GARBAGE_SAMPLES = 3
 SAMPLE_BYTES = 200
+TELL_SECONDS = 2.0  # to tell a server that a call of ours is cancelled
 
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, ValueError)
 _decode = msgspec.json.Decoder().decode
@@ -81,13 +83,21 @@ class Channel(Protocol):
     async def __aexit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> bool | None: ...
-    def negotiated(self, version: str, *, modern: bool) -> None: ...
-    async def request(self, request: Request) -> dict[str, Any]: ...
-    def fail(self, error: DownstreamError) -> None: ...
-    def stderr_tail(self) -> bytes: ...
+    def negotiated(self, version: str, *, modern: bool) -> None:
+        """The handshake is over; ``version`` is the protocol's, ``modern`` its era."""
+
+    async def request(self, request: Request) -> dict[str, Any]:
+        """Send one request of ours and wait for its raw result. Raises DownstreamError."""
+
+    def fail(self, error: DownstreamError) -> None:
+        """The connection is lost for this reason."""
+
+    def stderr_tail(self) -> bytes:
+        """The end of a local server's log; empty for others."""
 
 
 def encode_request(request_id: str, request: Request) -> bytes:
+    """The request as one line of JSON-RPC."""
     params = request.params
     if request.on_progress is not None:
         params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": request_id}}
@@ -206,16 +216,20 @@ class Wire:
         self._reader.close()
 
     async def open(self) -> None:
+        """Open the transport. Raises DownstreamError."""
         raise NotImplementedError
 
     async def close(self) -> None:
+        """Close the transport; to be safe against cancellation."""
         raise NotImplementedError
 
-    async def transmit(self, data: bytes) -> None:
-        """Send one message. Raises DownstreamError whose ``sent`` says whether bytes may have left."""
+    async def transmit(self, data: bytes, on_sent: Callable[[], None] | None = None) -> None:
+        """Send one message; ``on_sent`` is called before its first byte can leave, since whoever waits here may be
+        cancelled at any point. Raises DownstreamError whose ``sent`` says whether bytes may have left."""
         raise NotImplementedError
 
     def stderr_tail(self) -> bytes:
+        """The end of a local server's log; empty for others."""
         return b""
 
     def negotiated(self, version: str, *, modern: bool) -> None:
@@ -234,9 +248,7 @@ class Wire:
         self._waiting[request_id] = waiting
         timer = loop.call_later(request.timeout, self._expire, request_id) if request.timeout else None
         try:
-            await self.transmit(encode_request(request_id, request))
-            if request.on_sent is not None:
-                request.on_sent()
+            await self.transmit(encode_request(request_id, request), request.on_sent)
             return read_reply(await waiting.future)
         except (asyncio.CancelledError, TimedOut) as error:
             await self._abandon(request_id, "cancelled" if isinstance(error, asyncio.CancelledError) else "timeout")
@@ -261,10 +273,9 @@ class Wire:
     async def _abandon(self, request_id: str, reason: str) -> None:
         params = {"requestId": request_id, "reason": reason}
         notice = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
-        try:
-            await self.transmit(msgspec.json.encode(notice))
-        except DownstreamError:
-            return  # it cannot be told any more; the caller learns its own fate anyway
+        with suppress(DownstreamError, TimeoutError):  # it cannot be told; the caller learns its own fate anyway
+            async with asyncio.timeout(TELL_SECONDS):  # whoever cancels does not wait for a server that reads nothing
+                await self.transmit(msgspec.json.encode(notice))
 
     # -- what arrives -------------------------------------------------------------------------
 
@@ -353,14 +364,6 @@ class Wire:
                 waiting.future.set_exception(type(error)(error.message, remedy=error.remedy, sent=True))
         self._inbox.close()  # the SDK's session sees the end and fails what it waits for
         self.lost.set()
-
-
-def too_large(limit: int) -> ResourceLimit:
-    return ResourceLimit(
-        f"The server's answer is larger than the {limit:,} bytes allowed.",
-        remedy="Ask for less, or raise the server's message limit.",
-        sent=True,
-    )
 
 
 def report_progress(callback: ProgressCallback, params: Mapping[str, Any]) -> None:

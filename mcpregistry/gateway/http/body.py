@@ -1,4 +1,4 @@
-"""Look at a request and still hand it on whole: what a lane may take, and what it must leave to the SDK."""
+"""Reading a request's body so that it can still be handed on whole to the SDK."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import msgspec
 from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request
 from mcp_types import methods
 from pydantic import ValidationError
+
+from mcpregistry.domain.errors import ResourceLimit
 
 SMALL = 64 * 1024  # bytes; a lane does not look further
 _TYPES = ("application/json", "text/event-stream")
@@ -36,6 +38,20 @@ async def read_small(receive: Any) -> tuple[bytes, bool]:
     return body, False
 
 
+async def read_whole(receive: Any, most: int) -> tuple[bytes, bool]:
+    """The body, and whether it is whole: not of a host that left. Raises ResourceLimit beyond ``most`` bytes."""
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        event = await receive()
+        parts.append(event.get("body", b""))
+        size += len(parts[-1])
+        if size > most:
+            raise ResourceLimit(f"The message is larger than the {most:,} bytes allowed.")
+        if event["type"] != "http.request" or not event.get("more_body"):
+            return b"".join(parts), event["type"] == "http.request"
+
+
 def replayed(body: bytes, whole: bool, receive: Any) -> Any:
     """A ``receive`` that gives what was read again, then goes on."""
     first = [{"type": "http.request", "body": body, "more_body": not whole}]
@@ -46,8 +62,13 @@ def replayed(body: bytes, whole: bool, receive: Any) -> Any:
     return again
 
 
+def trimmed(pairs: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """The headers without the whitespace around their values, which is no part of them (RFC 9110, 5.5)."""
+    return [(name, value.strip(b" \t")) for name, value in pairs]
+
+
 def single_headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str] | None:
-    """The headers as text, or None when one is there twice: which one counts?"""
+    """The headers as text; None when one is there twice, since nobody can say which one counts."""
     raw = dict(found := list(pairs))
     if len(raw) != len(found):
         return None

@@ -1,13 +1,13 @@
 """The lane for plain ``tools/call`` of the modern era: the same pipeline, without the SDK's layers around it.
 
-The SDK spends a task group, two streams and some models on each request, three times what the whole
-pipeline costs. Here the request's own task runs the call. As with the SDK, the answer is one JSON body
-unless the server reports progress or lets the host wait: then it becomes an event stream that is kept
-alive, and a host that leaves cancels its call (MCP 2026-07-28, streamable HTTP).
+The SDK spends a task group, two streams and some models on each request, three times what the whole pipeline costs.
+Here the request's own task runs the call. As with the SDK, the answer is one JSON body unless the server reports
+progress or lets the host wait: then it becomes an event stream that is kept alive, and a host that leaves cancels its
+call (MCP 2026-07-28, streamable HTTP).
 
-The lane decides nothing. What it does not fully understand, and what the pipeline would hold for a
-person, goes to the SDK before anything of it is recorded. How a call ended that brought no plain result
-(a refusal, a task, a server's question) is said by the SDK's way as well, which gets the outcome.
+The lane decides nothing. What it does not fully understand, and what the pipeline would hold for a person, goes to the
+SDK before anything of it is recorded. How a call ended that brought no plain result (a refusal, a task, a server's
+question) is said by the SDK's way as well, which gets the outcome.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from mcp_types.version import LATEST_MODERN_VERSION
 
 from mcpregistry.calls.call import CallOutcome, CallRequest, Host, Judged
 from mcpregistry.calls.catalog import Entry
-from mcpregistry.domain.canonical import stored
 from mcpregistry.domain.errors import NotFound, SlipsnisseError
-from mcpregistry.domain.policy import Outcome
+from mcpregistry.domain.policy.decision import Outcome
+from mcpregistry.domain.text.canonical import stored
 from mcpregistry.gateway.answers import tool_result
-from mcpregistry.gateway.body import Plain, plain_request, read_small, replayed
+from mcpregistry.gateway.http.body import Plain, plain_request, read_small, replayed
 from mcpregistry.gateway.identity import Caller
 from mcpregistry.gateway.progress import Progress
 from mcpregistry.gateway.questions import declared_host, own_words
-from mcpregistry.gateway.server import OUTCOME_KEY, Gateway, onward, request_id_of
+from mcpregistry.gateway.server import OUTCOME_KEY, Gateway, forwarding, request_id_of
 
 Scope = dict[str, Any]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -53,7 +53,7 @@ _MOST_SCHEMAS, _MOST_HOSTS, _LONG_HOST = 10_000, 1_000, 4_096  # the last in byt
 
 
 class FastLane:
-    """``sdk`` is the ASGI application that serves everything else."""
+    """One of the door's lanes; ``sdk`` is the ASGI application that serves everything else."""
 
     def __init__(self, gateway: Gateway, sdk: Callable[[Caller, Scope, Any, Any], Awaitable[None]]) -> None:
         self._gateway, self._sdk = gateway, sdk
@@ -114,7 +114,7 @@ class FastLane:
                 origin=caller.origin,
                 host_name=host.title,
                 request_id=request_id_of(meta, plain.id),
-                meta=onward(meta),
+                meta=forwarding(meta),
                 on_progress=response.report if host.progress else None,
                 host=host,
             )

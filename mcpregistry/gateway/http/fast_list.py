@@ -13,7 +13,7 @@ import msgspec
 from mcp.types import SERVER_INFO_META_KEY
 
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.gateway.body import plain_request, read_small, replayed
+from mcpregistry.gateway.http.body import plain_request, read_small, replayed
 from mcpregistry.gateway.identity import Caller
 from mcpregistry.gateway.server import LIST_EXTRA, Gateway
 
@@ -21,6 +21,8 @@ _KNOWN = frozenset({"_meta", "cursor"})
 
 
 class ListLane:
+    """One of the door's lanes; it answers ``tools/list`` from the catalogue's bytes."""
+
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._extra = {**LIST_EXTRA, "_meta": {SERVER_INFO_META_KEY: gateway.server.server_info_stamp}}

@@ -1,9 +1,9 @@
-"""What hosts hear first, kept by a web process for starts of ``runmcp`` that have nothing of their own to repeat.
+"""Answers to hosts' first questions, kept on disk by a web process for ``runmcp`` processes to come.
 
-Each ``runmcp`` keeps its own answers for its next start (``doorman.py``); before a host's first start there are none,
-and after a change of the configuration the list that it kept counts no more. So a web process asks the same server
-the same questions, once without a caller (what every endpoint without instructions answers to an opening), and after
-each change for the likeliest endpoints and agents (their list of tools).
+Each ``runmcp`` keeps its own answers for its next start (``preload.py``). Before a host's first start there are none,
+and after a change of the configuration its kept list no longer counts. So a web process asks the same server the same
+questions: once without a caller (what every endpoint without instructions answers to an opening), and after each change
+for the likeliest endpoints and agents (their list of tools).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSI
 
 from mcpregistry.calls.engine import Engine
 from mcpregistry.domain.snapshot import Snapshot
-from mcpregistry.gateway.doorman import Kept, common_path, lists_path, save
 from mcpregistry.gateway.identity import Caller
 from mcpregistry.gateway.server import Gateway
+from mcpregistry.gateway.stdio.preload import Kept, common_path, lists_path, save
 
 log = structlog.get_logger(__name__)
 
@@ -40,7 +40,11 @@ Question = tuple[str, dict[str, Any]]
 
 
 async def keep_openings(engine: Engine, var: Path, *, lists: bool) -> None:
-    """Runs until it is cancelled, and raises for nothing else: without kept answers a start is slower, no more."""
+    """Keep the answers up to date until it is cancelled; the HTTP door runs it as a task.
+
+    Raises nothing else: without kept answers a start is slower, no more. ``lists``: keep lists of tools, too, which
+    only an embedded database allows.
+    """
     await _tried(_keep_common(engine, var))
     if lists:
         await _follow(engine, var)
@@ -69,7 +73,7 @@ async def _tried(keeping: Any) -> None:
 
 async def _keep_common(engine: Engine, var: Path) -> None:
     gateway = Gateway(engine, caller=_NOBODY)
-    kept = {f"{asked[0]} {version}": Kept(await _answer(gateway, asked)) for version, asked in _openings()}
+    kept = {f"{asked[0]} {version}": Kept(await _answer(gateway, asked)) for version, asked in _handshakes()}
     await asyncio.to_thread(save, common_path(var), kept)
 
 
@@ -93,7 +97,7 @@ def _pairs(snapshot: Snapshot) -> Iterable[tuple[str, str]]:
     yield from (pair for pair in product(sorted(snapshot.endpoints), sorted(snapshot.agents)) if pair not in likely)
 
 
-def _openings() -> Iterable[tuple[str, Question]]:
+def _handshakes() -> Iterable[tuple[str, Question]]:
     """By version of the protocol, what a host of it asks first."""
     for version in HANDSHAKE_PROTOCOL_VERSIONS:
         yield version, ("initialize", {"protocolVersion": version, "capabilities": {}, "clientInfo": _CLIENT})
@@ -103,8 +107,8 @@ def _openings() -> Iterable[tuple[str, Question]]:
 
 
 def _listings() -> Iterable[tuple[str, list[Question]]]:
-    """By the doorman's name for it, what leads to a list of tools."""
-    for version, opening in _openings():
+    """By the preload's name for it, what leads to a list of tools."""
+    for version, opening in _handshakes():
         if version in MODERN_PROTOCOL_VERSIONS:
             yield f"tools/list {version}", [("tools/list", opening[1])]
         elif version == HANDSHAKE_PROTOCOL_VERSIONS[-1]:  # all of them have the same list

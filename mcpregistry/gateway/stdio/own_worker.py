@@ -1,4 +1,4 @@
-"""A worker for one runmcp where none runs: a child process, told what to do through its standard input.
+"""A worker for one ``runmcp`` where none runs: a child process, told what to do through its standard input.
 
 No broker is needed: the pipe carries the messages, and its end tells the child that we are gone, however we went.
 """
@@ -10,32 +10,50 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 import structlog
 from django.conf import settings
 
-from mcpregistry.services import wakeups
+from mcpregistry.services.configuration import dispatch
 
 log = structlog.get_logger(__name__)
 
 _PING_SECONDS = 1.0
 _STOP_SECONDS = 12.0
-_PAUSE = 2.0  # seconds before a child that died is started again
+_PAUSE = 0.5  # seconds before a child that died is started again
 
 
 def somebody_works() -> bool:
     """Whether a worker of the site answers over the broker; takes at most about a second."""
+    return bool(_answers("ping", limit=1))
+
+
+def unseen_by_the_site(names: Collection[str]) -> list[str]:
+    """Those of our variables that a worker of the site does not get; none where no worker answers.
+
+    Takes a second where the site has a broker, unless there are no names.
+    """
+    if not names:
+        return []
+    answers = _answers("unseen_variables", arguments={"names": sorted(names)})
+    return sorted({name for answer in answers for unseen in answer.values() for name in unseen})
+
+
+def _answers(command: str, **options: Any) -> list[dict[str, Any]]:
+    """What each worker of the site says, by its name."""
+    control = dispatch.celery_app().control
     try:
-        return bool(wakeups.celery_app().control.ping(timeout=_PING_SECONDS, limit=1))
+        return control.broadcast(command, reply=True, timeout=_PING_SECONDS, **options) or []
     except Exception as error:  # noqa: BLE001 - whatever the broker's driver raises, nobody answers
         log.debug("no_worker", cause=type(error).__name__)
-        return False
+        return []
 
 
 class OwnWorker:
-    """``start`` looks for a worker and starts one if there is none, in a thread; ``stop`` takes it along."""
+    """The child process and the thread that looks after it."""
 
     def __init__(self, variables: frozenset[str]) -> None:
         self._env = _environment(os.environ, variables)
@@ -45,11 +63,13 @@ class OwnWorker:
         self._thread = threading.Thread(target=self._run, name="own-worker", daemon=True)
 
     def start(self) -> None:
+        """Look for a worker, in a thread, and start ``manage.py soloworker`` if none answers."""
         self._thread.start()
 
     def stop(self) -> None:
+        """Close the child's input and wait for its end."""
         self._stopping.set()
-        wakeups.carry_by(None)
+        dispatch.carry_by(None)
         with self._lock:
             child = self._child
         if child is None:
@@ -70,8 +90,9 @@ class OwnWorker:
             child = self._spawn()
             if child is None:
                 return
-            wakeups.carry_by(self._carry)
+            dispatch.carry_by(self._carry)
             code = child.wait()
+            self._env["SLIPSNISSE_PREDECESSOR"] = str(child.pid)
             if not self._stopping.is_set():
                 log.warning("own_worker_ended", code=code)
             self._stopping.wait(_PAUSE)

@@ -1,14 +1,14 @@
-"""Stands at stdin from the first millisecond, while Django and the SDK are still being imported.
+"""The first milliseconds of ``runmcp``: claim the host's pipe and answer its opening while Django is still loading.
 
-Hosts are impatient: one runs without a server that is silent for a second, another's era probe
-waits two. So this module (standard library only) claims stdin and stdout before anything else,
-reads, and answers the opening ``server/discover`` or ``initialize`` with the bytes that the real
-server answered last time to the same question. It answers ``tools/list`` likewise, but only while
-the configuration still has the revision at which that list was made. The request still goes to the
-real server; its own answer is not sent a second time but kept for the next start. At a host's first
-start, or its first after a change, what a web process has kept meanwhile is said (``openings.py``):
-openings that every endpoint without instructions answers alike, and the lists of endpoints and agents.
-Without kept bytes nothing is said early.
+Hosts are impatient: one runs without a server that is silent for a second, another's era probe waits two. So this
+module (standard library only) claims stdin and stdout before anything else, reads, and answers the opening
+``server/discover`` or ``initialize`` with the bytes that the real server answered last time to the same question. It
+answers ``tools/list`` likewise, but only while the configuration still has the revision at which that list was made.
+Modern hosts wait for their change stream before they ask for it, so ``subscriptions/listen`` is acknowledged as well.
+The request still goes to the real server; its own answer is not sent a second time but kept for the next start. At a
+host's first start, or its first after a change, what a web process has kept meanwhile is said (``handshake_cache.py``):
+openings that every endpoint without instructions answers alike, and the lists of endpoints and agents. Without kept
+bytes nothing is said early.
 
 From here on nothing but the protocol can reach stdout: descriptor 1 is stderr.
 """
@@ -29,8 +29,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 MAX_LINE = 16 * 1024 * 1024
-_OPENINGS = {"server/discover", "initialize", "tools/list"}
+_LISTEN = "subscriptions/listen"
+_OPENINGS = {"server/discover", "initialize", "tools/list", _LISTEN}
+_STREAMS = {"toolsListChanged", "promptsListChanged", "resourcesListChanged"}
 _OPENING_BYTES = [f'"{name}"'.encode() for name in sorted(_OPENINGS)]
+
+
+SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
+ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 
 
 class Kept(NamedTuple):
@@ -41,7 +47,7 @@ class Kept(NamedTuple):
     until: float | None = None
 
 
-class Doorman:
+class Preload:
     """Owns the host's pipe. ``attach`` hands over what was read so far and all that follows."""
 
     def __init__(self, kept: Path, common: Path | None, lists: Path | None, database: Path | None) -> None:
@@ -51,6 +57,7 @@ class Doorman:
         self._common: dict[str, Kept] | None = None  # read when first needed
         self._questions: dict[str, str] = {}  # request id (JSON) -> question asked
         self._answered: dict[str, str] = {}  # request id (JSON) -> result that was said
+        self._acknowledged: set[str] = set()  # request ids (JSON) of change streams
         self._era: str | None = None  # of the host's first line: "legacy", "modern" or, for anything else, ""
         self._read: deque[bytes | None] = deque()
         self._lock = threading.Lock()
@@ -95,6 +102,12 @@ class Doorman:
         """Whether this id got its answer here; says so once, since a host may use an id again."""
         return self._answered.pop(request_id, None) is not None
 
+    def has_acknowledged(self, request_id: str) -> bool:
+        """Whether this change stream was acknowledged here; says so once."""
+        known = request_id in self._acknowledged
+        self._acknowledged.discard(request_id)
+        return known
+
     def _pump(self) -> None:
         with os.fdopen(self._in, "rb", closefd=False) as pipe:
             while line := pipe.readline(MAX_LINE):
@@ -127,11 +140,26 @@ class Doorman:
         if asked is None:
             return
         key, question = json.dumps(asked.id), f"{asked.method} {asked.version}"
+        if asked.method == _LISTEN:
+            self._acknowledge(key, asked)
+            return
         self._questions[key] = question
         # The first line decides the era of the whole pipe; what is of the other one the server refuses.
         if self._take is None and asked.era == self._era and (kept := self._known(question)):
             self._answered[key] = kept.result
             self.write(f'{{"jsonrpc":"2.0","id":{key},"result":{kept.result}}}\n'.encode())
+
+    def _acknowledge(self, key: str, asked: _Handshake) -> None:
+        """Say that the stream is open. The server opens it as soon as it is there; what changed until then it tells
+        by itself, since a list that was said here and is not true any more makes it speak up.
+        """
+        if self._take is not None or self._era != "modern" or asked.streams is None:
+            return
+        if self._known(f"server/discover {asked.version}") is None:  # it may refuse this version
+            return
+        self._acknowledged.add(key)
+        params = f'{{"notifications":{json.dumps(asked.streams)},"_meta":{{"{SUBSCRIPTION}":{key}}}}}'
+        self.write(f'{{"jsonrpc":"2.0","method":"{ACKNOWLEDGED}","params":{params}}}\n'.encode())
 
     def _known(self, question: str) -> Kept | None:
         """Said by this very server before, or kept by a web process, and still true."""
@@ -182,6 +210,7 @@ def load(path: Path) -> dict[str, Kept]:
 
 
 def save(path: Path, kept: dict[str, Kept]) -> None:
+    """Write kept answers, replacing the file in one step; only the owner may read them."""
     draft = path.with_suffix(f".{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -205,11 +234,12 @@ def _digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
-class _Opening(NamedTuple):
+class _Handshake(NamedTuple):
     method: str
     id: int | str
     version: str
     era: str
+    streams: dict[str, bool] | None = None  # what a change stream is asked to tell; None: the server must look at it
 
     @property
     def first(self) -> bool:
@@ -217,37 +247,51 @@ class _Opening(NamedTuple):
         return self.era == "modern" or self.method == "initialize"
 
 
-def _opening(line: bytes) -> _Opening | None:
+def _opening(line: bytes) -> _Handshake | None:
     """None for everything else, also for what is wrong in some way: the real server will say so."""
-    if not any(name in line for name in _OPENING_BYTES):
+    request = _request(line) if any(name in line for name in _OPENING_BYTES) else None
+    if request is None:
         return None
+    method, request_id, params = request
+    meta = params.get("_meta")
+    modern = meta.get("io.modelcontextprotocol/protocolVersion") if isinstance(meta, dict) else None
+    if (method == "initialize" and modern) or (method in ("server/discover", _LISTEN) and not modern):
+        return None
+    version = str(modern or params.get("protocolVersion") or "")
+    return _Handshake(method, request_id, version, "modern" if modern else "legacy", _streams(params))
+
+
+def _request(line: bytes) -> tuple[str, int | str, dict[str, object]] | None:
+    """Method, id and parameters of a well-formed request for something that is kept: a first page, no later one."""
     try:
         message = json.loads(line)
         method, request_id, params = message["method"], message["id"], message.get("params", {})
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    if method not in _OPENINGS or type(request_id) not in (int, str) or not isinstance(params, dict):
+    if method not in _OPENINGS or type(request_id) not in (int, str):
         return None
-    if "cursor" in params:
+    if not isinstance(params, dict) or "cursor" in params:
         return None
-    meta = params.get("_meta")
-    modern = meta.get("io.modelcontextprotocol/protocolVersion") if isinstance(meta, dict) else None
-    if (method == "initialize" and modern) or (method == "server/discover" and not modern):
+    return method, request_id, params
+
+
+def _streams(params: dict[str, object]) -> dict[str, bool] | None:
+    """The kinds of changes that are asked for, if it is nothing but these."""
+    wanted = params.get("notifications")
+    if not isinstance(wanted, dict) or not wanted or not set(wanted) <= _STREAMS:
         return None
-    return _Opening(
-        method, request_id, str(modern or params.get("protocolVersion") or ""), "modern" if modern else "legacy"
-    )
+    return dict.fromkeys(wanted, True) if all(value is True for value in wanted.values()) else None
 
 
-_doorman: Doorman | None = None
+_preload: Preload | None = None
 
 
-def open_door(var: Path, arguments: list[str]) -> Doorman:
+def open_door(var: Path, arguments: list[str]) -> Preload:
     """Claim stdin and stdout, once per process. ``arguments`` say whose answers to use, and where they do not
     name both endpoint and agent, the directory (by the workspaces) as well.
     """
-    global _doorman  # noqa: PLW0603 - a process has one stdin
-    if _doorman is None:
+    global _preload  # noqa: PLW0603 - a process has one stdin
+    if _preload is None:
         named = {argument.partition("=")[0] for argument in arguments}
         endpoint, agent = _option(arguments, "--endpoint"), _option(arguments, "--agent")
         place = [] if endpoint and agent else [os.getcwd()]
@@ -255,8 +299,8 @@ def open_door(var: Path, arguments: list[str]) -> Doorman:
         database = var / "slipsnisse.sqlite3" if embedded else None
         common = None if "--era" in named else common_path(var)  # it says what one of the two eras refuses
         lists = lists_path(var, endpoint, agent) if endpoint and agent and not {"--era", "--config"} & named else None
-        _doorman = Doorman(var / "openings" / f"{_digest(*arguments, *place)}.json", common, lists, database)
-    return _doorman
+        _preload = Preload(var / "openings" / f"{_digest(*arguments, *place)}.json", common, lists, database)
+    return _preload
 
 
 def _option(arguments: list[str], name: str) -> str:

@@ -1,4 +1,4 @@
-"""The stdio door: one host, one pipe, lines handed over by the doorman."""
+"""The stdio server of ``runmcp``: one host, one pipe, lines handed over by ``preload``."""
 
 from __future__ import annotations
 
@@ -12,23 +12,25 @@ from queue import SimpleQueue
 from typing import Any
 
 import anyio
+import msgspec
 import structlog
 from mcp import types as t
 from mcp.server.runner import serve_dual_era_loop, serve_loop
 from mcp.shared.message import SessionMessage
 
 from mcpregistry.calls.engine import Engine, set_current_engine
-from mcpregistry.domain.naming import UNSHORTENED, long_names
-from mcpregistry.gateway.doorman import Doorman, Kept
+from mcpregistry.domain.definitions.naming import UNSHORTENED, long_names
 from mcpregistry.gateway.identity import Caller
+from mcpregistry.gateway.jsonrpc import objection
 from mcpregistry.gateway.server import Gateway
+from mcpregistry.gateway.stdio.preload import ACKNOWLEDGED, SUBSCRIPTION, Kept, Preload
 
 log = structlog.get_logger(__name__)
 
 _LAST_WORDS = 2.0  # seconds for a host to read what is left
 
 
-async def serve_stdio(doorman: Doorman, caller: Caller, *, era: str) -> None:
+async def serve_stdio(preload: Preload, caller: Caller, *, era: str) -> None:
     """Serve one host until it closes stdin or we are told to stop. ``era`` is auto or legacy."""
     engine = Engine("runmcp")
     await engine.start()
@@ -37,8 +39,8 @@ async def serve_stdio(doorman: Doorman, caller: Caller, *, era: str) -> None:
     gateway.changes.start()
     _warn_of_long_names(gateway, caller)
     loop = asyncio.get_running_loop()
-    mouth = _Mouth(doorman.write, loop)
-    serving = asyncio.ensure_future(_serve(gateway, doorman, mouth, caller, era))
+    mouth = _Mouth(preload.write, loop)
+    serving = asyncio.ensure_future(_serve(gateway, preload, mouth, caller, era))
 
     def stop() -> None:
         mouth.finish()
@@ -66,9 +68,9 @@ def _warn_of_long_names(gateway: Gateway, caller: Caller) -> None:
         )
 
 
-async def _serve(gateway: Gateway, doorman: Doorman, mouth: _Mouth, caller: Caller, era: str) -> None:
+async def _serve(gateway: Gateway, preload: Preload, mouth: _Mouth, caller: Caller, era: str) -> None:
     options = gateway.server.create_initialization_options()
-    async with _streams(doorman, mouth, _Speaker(gateway, doorman, caller)) as (incoming, outgoing):
+    async with _streams(preload, mouth, _Speaker(gateway, preload, caller)) as (incoming, outgoing):
         if era == "legacy":
             # For hosts that probe the new era and then send `initialize` on the same pipe.
             await serve_loop(gateway.server, incoming, outgoing, lifespan_state={}, init_options=options)
@@ -77,8 +79,8 @@ async def _serve(gateway: Gateway, doorman: Doorman, mouth: _Mouth, caller: Call
 
 
 @asynccontextmanager
-async def _streams(doorman: Doorman, mouth: _Mouth, speaker: _Speaker) -> AsyncIterator[tuple[Any, Any]]:
-    """The SDK's pair of streams over the doorman's pipe."""
+async def _streams(preload: Preload, mouth: _Mouth, speaker: _Speaker) -> AsyncIterator[tuple[Any, Any]]:
+    """The SDK's pair of streams over the preload's pipe."""
     lines: asyncio.Queue[bytes | None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     to_server, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
@@ -90,7 +92,10 @@ async def _streams(doorman: Doorman, mouth: _Mouth, speaker: _Speaker) -> AsyncI
     async def read() -> None:
         async with to_server:
             while (line := await lines.get()) is not None:
-                await to_server.send(_parsed(line))
+                if refusal := objection(line):
+                    await mouth.say(msgspec.json.encode(refusal) + b"\n")
+                else:
+                    await to_server.send(_parsed(line))
             mouth.finish()
 
     async def write() -> None:
@@ -98,7 +103,7 @@ async def _streams(doorman: Doorman, mouth: _Mouth, speaker: _Speaker) -> AsyncI
             if line := speaker.line(message.message):
                 await mouth.say(line)
 
-    doorman.attach(take)
+    preload.attach(take)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(read)
         tasks.start_soon(write)
@@ -149,23 +154,32 @@ def _parsed(line: bytes) -> SessionMessage | Exception:
 
 
 class _Speaker:
-    """Turns the server's messages into lines, minus what the doorman has said already."""
+    """Turns the server's messages into lines, minus what the preload has said already."""
 
-    def __init__(self, gateway: Gateway, doorman: Doorman, caller: Caller) -> None:
-        self._gateway, self._doorman, self._caller = gateway, doorman, caller
+    def __init__(self, gateway: Gateway, preload: Preload, caller: Caller) -> None:
+        self._gateway, self._preload, self._caller = gateway, preload, caller
 
     def line(self, message: t.JSONRPCMessage) -> bytes | None:
-        if isinstance(message, t.JSONRPCError) and self._doorman.has_answered(json.dumps(message.id)):
+        if isinstance(message, t.JSONRPCError) and self._preload.has_answered(json.dumps(message.id)):
             self._gateway.changes.outdated(self._caller)
+            return None
+        if isinstance(message, t.JSONRPCNotification) and self._said(message):
             return None
         if not isinstance(message, t.JSONRPCResponse):
             return message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
         request_id = json.dumps(message.id)
         result = json.dumps(message.result, separators=(",", ":"))
-        said = self._doorman.settle(request_id, self._kept(message.result, result))
+        said = self._preload.settle(request_id, self._kept(message.result, result))
         if said is None:
             self._gateway.changes.outdated(self._caller)
         return None if said is not False else f'{{"jsonrpc":"2.0","id":{request_id},"result":{result}}}\n'.encode()
+
+    def _said(self, message: t.JSONRPCNotification) -> bool:
+        """Whether it acknowledges a change stream that the preload has acknowledged."""
+        if message.method != ACKNOWLEDGED:
+            return False
+        meta = (message.params or {}).get("_meta") or {}
+        return self._preload.has_acknowledged(json.dumps(meta.get(SUBSCRIPTION)))
 
     def _kept(self, result: dict[str, Any], text: str) -> Kept:
         if "tools" not in result and "instructions" not in result:

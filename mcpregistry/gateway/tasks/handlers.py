@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import structlog
+from django.db import DatabaseError
 from mcp import types as t
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
@@ -25,13 +26,13 @@ from pydantic import Field
 from mcpregistry.calls.call import CallOutcome
 from mcpregistry.calls.engine import Engine
 from mcpregistry.db import db_call
+from mcpregistry.domain.calls.forwarding import TASKS
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.domain.onward import TASKS
 from mcpregistry.gateway.answers import CAPABILITY_MISSING
 from mcpregistry.gateway.identity import Caller, caller_of
 from mcpregistry.gateway.questions import speaks_tasks
-from mcpregistry.models import Task
-from mcpregistry.services import tasks
+from mcpregistry.models import HostTask
+from mcpregistry.services.tasks import host_tasks
 
 log = structlog.get_logger(__name__)
 
@@ -45,10 +46,14 @@ _SIGHT_SECONDS = 1.0
 
 
 class TaskParams(t.RequestParams):
+    """The parameters of ``tasks/get`` and ``tasks/cancel``."""
+
     task_id: str = Field(max_length=1024)
 
 
 class UpdateParams(TaskParams):
+    """The parameters of ``tasks/update``: answers to the server's questions, by key."""
+
     input_responses: dict[str, Any] = Field(default_factory=dict, max_length=100)
 
 
@@ -62,54 +67,66 @@ class Tasks:
         self._noting: asyncio.Task[None] | None = None
 
     def install(self, server: Server[Any]) -> None:
+        """Register the handlers on the SDK's server."""
         server.extensions[TASKS] = {}
         server.add_request_handler("tasks/get", TaskParams, self.get)
         server.add_request_handler("tasks/update", UpdateParams, self.update)
         server.add_request_handler("tasks/cancel", TaskParams, self.cancel)
 
     async def made(self, task_id: str, caller: Caller) -> dict[str, Any]:
-        """The answer to a call that goes on as a task."""
-        made = await db_call(self._found, task_id, caller, tasks.handle)
+        """The answer to a call that goes on as a task.
+
+        The task is there, whether or not it can be read now: told of an error, the host would make the call again.
+        """
+        try:
+            made = await db_call(self._found, task_id, caller, host_tasks.handle)
+        except DatabaseError:
+            log.exception("tasks.handle_not_read", task=task_id[:8])
+            return host_tasks.bare_handle(task_id, datetime.now(UTC))
         if made is None:
             raise MCPError(t.INTERNAL_ERROR, "The task could not be read. Call again in a moment.")
         return made
 
     async def get(self, ctx: Context, params: TaskParams) -> dict[str, Any]:
+        """``tasks/get``: the task as it stands, with its result once it has ended."""
         view = await self._own(ctx, params, self.view)
         self._sight(params.task_id)
         return _COMPLETE | view
 
     async def update(self, ctx: Context, params: UpdateParams) -> dict[str, Any]:
-        """Answers to questions that are not open (any more) are ignored and acknowledged, as the protocol says."""
+        """``tasks/update``: keep the host's answers for whoever follows the server's task.
+
+        Answers to questions that are not open (any more) are ignored and acknowledged, as the protocol says.
+        """
         task = await self._own(ctx, params, _itself)
         if params.input_responses:
-            await db_call(tasks.answer, task_id=task.pk, responses=params.input_responses)
+            await db_call(host_tasks.answer, task_id=task.pk, responses=params.input_responses)
         return dict(_COMPLETE)
 
     async def cancel(self, ctx: Context, params: TaskParams) -> dict[str, Any]:
-        """A held call is withdrawn; a server's task is told to end; a call that is out already takes its course."""
+        """``tasks/cancel``: withdraw a held call, or tell a server's task to end; a call that is out takes its course."""
         task = await self._own(ctx, params, _itself)
-        await db_call(tasks.withdraw, task_id=task.pk)
+        await db_call(host_tasks.withdraw, task_id=task.pk)
         if task.call.state in (State.PENDING, State.READY):
             await self._withdraw(task)
         return dict(_COMPLETE)
 
-    async def _withdraw(self, task: Task) -> None:
+    async def _withdraw(self, task: HostTask) -> None:
         approvals = self._engine.approvals
         if ticket := await approvals.find(task.call_id, task.agent_slug):
             await approvals.cancel(ticket, "The host withdrew it; the call was not made.")
 
-    def view(self, task: Task) -> dict[str, Any]:
-        """In a database thread: what an approver has edited is told, which takes another look."""
-        return tasks.view(task, typed=self._typed(task))
+    def view(self, task: HostTask) -> dict[str, Any]:
+        """The task in wire shape. To be called in a database thread: what an approver edited takes another look."""
+        return host_tasks.view(task, typed=self._typed(task))
 
-    def _typed(self, task: Task) -> bool:
+    def _typed(self, task: HostTask) -> bool:
         with contextlib.suppress(Exception):  # the endpoint, the agent or the tool may be gone
             entry = self._engine.catalogue(task.endpoint_slug, task.agent_slug).find(task.call.exposed_name)
             return entry is not None and "outputSchema" in entry.listing
         return False
 
-    async def _own(self, ctx: Context, params: TaskParams, seen_as: Callable[[Task], T]) -> T:
+    async def _own(self, ctx: Context, params: TaskParams, seen_as: Callable[[HostTask], T]) -> T:
         if ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
             raise MCPError(t.METHOD_NOT_FOUND, "Method not found", ctx.method)
         _check_name(ctx, params.task_id)
@@ -120,8 +137,8 @@ class Tasks:
         return found
 
     @staticmethod
-    def _found(task_id: str, caller: Caller, seen_as: Callable[[Task], T]) -> T | None:
-        task = tasks.find(task_id, agent=caller.agent, endpoint=caller.endpoint)
+    def _found(task_id: str, caller: Caller, seen_as: Callable[[HostTask], T]) -> T | None:
+        task = host_tasks.find(task_id, agent=caller.agent, endpoint=caller.endpoint)
         return seen_as(task) if task is not None else None
 
     def _sight(self, task_id: str) -> None:
@@ -134,24 +151,25 @@ class Tasks:
         while self._sights:
             seen, self._sights = self._sights, set()
             try:
-                await db_call(tasks.sighted, seen, datetime.now(UTC))
+                await db_call(host_tasks.sighted, seen, datetime.now(UTC))
             except Exception:  # a hint, nothing more
                 log.exception("tasks.sight_not_noted")
             await asyncio.sleep(_SIGHT_SECONDS)
 
 
-def _itself(task: Task) -> Task:
+def _itself(task: HostTask) -> HostTask:
     return task
 
 
 def handle_of(outcome: CallOutcome) -> str:
-    """Of a call that goes on as a task: a server's, or a held one whose host waits in this way. Else ""."""
+    """The id of the task that a call goes on as (a server's, or a held call's whose host polls); else ""."""
     if outcome.ticket is not None and outcome.ticket.task_id and outcome.state is State.PENDING:
         return outcome.ticket.task_id
     return outcome.task_id
 
 
 def require_tasks(ctx: Context) -> None:
+    """Raise MCPError unless this very request declares the Tasks extension."""
     if not speaks_tasks(ctx):
         raise MCPError(CAPABILITY_MISSING, f"This needs a client that declares the extension {TASKS}.", _NEEDED)
 

@@ -16,17 +16,19 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.subscriptions import SUBSCRIPTION_ID_META_KEY, InMemorySubscriptionBus, ToolsListChanged
 from mcp.shared.exceptions import MCPError
 
+from mcpregistry.calls.watch.changes import Feed
+from mcpregistry.calls.watch.waiting import Look
 from mcpregistry.db import db_call
-from mcpregistry.domain.task_view import DONE
+from mcpregistry.domain.calls.task_view import DONE
 from mcpregistry.gateway.identity import Caller
-from mcpregistry.gateway.tasks import Tasks, require_tasks
-from mcpregistry.services import tasks
+from mcpregistry.gateway.tasks.handlers import Tasks, require_tasks
+from mcpregistry.models.feed import CALLS, TASKS
+from mcpregistry.services.tasks import host_tasks
 
 log = structlog.get_logger(__name__)
 
 Context = ServerRequestContext[Any, Any]
 
-LOOK = 0.15  # seconds between looks, while there is a stream
 MAX_STREAMS, MAX_IDS = 1024, 1000
 
 
@@ -34,6 +36,7 @@ class TaskNotification(t.Notification[dict[str, Any], str]):
     """``notifications/tasks``. Unlike the SDK's models it keeps ``ttlMs: null`` on the wire."""
 
     def model_dump(self, **_: Any) -> dict[str, Any]:
+        """The notification as it goes on the wire."""
         return {"method": self.method, "params": self.params}
 
 
@@ -56,10 +59,11 @@ class _Stream:
 class TaskStreams:
     """All streams of this process that asked for tasks."""
 
-    def __init__(self, own: Tasks) -> None:
+    def __init__(self, own: Tasks, feed: Feed) -> None:
         self._own = own
         self._streams: set[_Stream] = set()
-        self._watcher: asyncio.Task[None] | None = None
+        # Of a held call's task the state changes with the call.
+        self._look = Look(feed, TASKS, _versions, keys=self._open, tell=self._compare, also=(CALLS,))
 
     def close(self) -> None:
         """End them gracefully: hosts listen again, elsewhere or later."""
@@ -70,20 +74,21 @@ class TaskStreams:
     async def listen(
         self, caller: Caller, ctx: Context, params: t.SubscriptionsListenRequestParams, bus: InMemorySubscriptionBus
     ) -> t.SubscriptionsListenResult:
+        """The handler of ``subscriptions/listen`` with ``taskIds``; see the module."""
         require_tasks(ctx)
         if len(self._streams) >= MAX_STREAMS:
             raise MCPError(t.INTERNAL_ERROR, "Too many streams are open. Ask with tasks/get instead.")
         own = await self._owned(caller, params)
         honored = _honored(params.notifications, own)
-        stream = _Stream(set(own), await db_call(tasks.versions, own))
+        stream = _Stream(set(own), await db_call(host_tasks.versions, own))
         self._streams.add(stream)
         unsubscribe = bus.subscribe(lambda event: _hear(stream, honored, event))
         meta = {SUBSCRIPTION_ID_META_KEY: ctx.request_id}
         try:
             await _acknowledge(ctx, honored, meta)
             stream.due |= stream.open
-            self._watch()
-            await self._tell(ctx, stream, meta, lasting=_wants_more(honored))
+            self._look.begin(stream.open)
+            await self._tell(ctx, stream, meta, stays_open=_wants_more(honored))
         finally:
             unsubscribe()
             self._streams.discard(stream)
@@ -93,11 +98,11 @@ class TaskStreams:
         asked = (params.notifications.model_extra or {}).get("taskIds")
         if not isinstance(asked, list) or len(asked) > MAX_IDS or not all(isinstance(each, str) for each in asked):
             raise MCPError(t.INVALID_PARAMS, f"taskIds must be a list of at most {MAX_IDS} strings.")
-        found = await db_call(tasks.own, asked, agent=caller.agent, endpoint=caller.endpoint)
+        found = await db_call(host_tasks.own, asked, agent=caller.agent, endpoint=caller.endpoint)
         mine = {task.pk for task in found}
         return [each for each in dict.fromkeys(asked) if each in mine]
 
-    async def _tell(self, ctx: Context, stream: _Stream, meta: dict[str, Any], *, lasting: bool) -> None:
+    async def _tell(self, ctx: Context, stream: _Stream, meta: dict[str, Any], *, stays_open: bool) -> None:
         while not stream.closing:
             due, tools_changed = stream.take()
             if tools_changed:
@@ -108,34 +113,32 @@ class TaskStreams:
                     stream.open.discard(view["taskId"])
                 whole = TaskNotification(method="notifications/tasks", params=view | {"_meta": meta})
                 await ctx.session.send_notification(whole, related_request_id=ctx.request_id)  # type: ignore[arg-type]
-            if not stream.open and not lasting:
+            if not stream.open and not stays_open:
                 return
             await stream.news.wait()
 
     def _views(self, task_ids: set[str]) -> list[dict[str, Any]]:
-        return [self._own.view(task) for task in tasks.named(task_ids)]
+        return [self._own.view(task) for task in host_tasks.named(task_ids)]
 
-    def _watch(self) -> None:
-        if self._watcher is None or self._watcher.done():
-            self._watcher = asyncio.ensure_future(self._look())
+    def _open(self) -> set[str]:
+        """The tasks that streams wait for. Also called in the feed's thread, hence the copies."""
+        return set().union(*(set(stream.open) for stream in list(self._streams)))
 
-    async def _look(self) -> None:
-        while any(stream.open for stream in self._streams):
-            try:
-                ids = set().union(*(stream.open for stream in self._streams))
-                found = await db_call(tasks.versions, ids)
-                for stream in self._streams:
-                    _compare(stream, found)
-            except Exception:  # the database may be away; the next look comes soon
-                log.exception("tasks.look_failed")
-            await asyncio.sleep(LOOK)
+    def _compare(self, found: dict[str, tuple[Any, ...] | None]) -> None:
+        for stream in self._streams:
+            _compare(stream, found)
 
 
-def _compare(stream: _Stream, found: dict[str, tuple[Any, ...]]) -> None:
-    for task_id in list(stream.open):
-        version = found.get(task_id)
+def _versions(task_ids: list[str]) -> dict[str, tuple[Any, ...] | None]:
+    """None for a task that retention has deleted."""
+    return dict.fromkeys(task_ids) | host_tasks.versions(task_ids)
+
+
+def _compare(stream: _Stream, found: dict[str, tuple[Any, ...] | None]) -> None:
+    for task_id in stream.open.intersection(found):
+        version = found[task_id]
         if version is None:
-            stream.open.discard(task_id)  # retention has deleted it
+            stream.open.discard(task_id)
             stream.news.set()
         elif stream.told.get(task_id) != version:
             stream.told[task_id] = version

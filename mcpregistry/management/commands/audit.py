@@ -1,3 +1,5 @@
+"""``manage.py audit``: prove that the audit log is as it was written, or export it."""
+
 from __future__ import annotations
 
 import argparse
@@ -8,14 +10,16 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from mcpregistry.domain.reveal import reveal
+from mcpregistry.domain.text.display import printable
 from mcpregistry.models import AuditEntry
-from mcpregistry.services import chains
+from mcpregistry.services.records import chains
 
 _SHOWN = 100
 
 
 class Command(BaseCommand):
+    """Verifies every chain, perhaps against an earlier export; or writes the log as JSON lines."""
+
     help = "Proves or exports the audit log."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -34,7 +38,7 @@ class Command(BaseCommand):
     def _verify(self, against: str | None) -> None:
         problems = [*islice(chain(chains.verify(), _compared(against)), _SHOWN)]
         for problem in problems:
-            self.stdout.write(reveal(problem, 300))
+            self.stdout.write(printable(problem, 300))
         if problems:
             self.stdout.write("The audit log is not as it was written.")
             raise SystemExit(1)

@@ -1,4 +1,4 @@
-"""Export servers to a configuration file, or print the entry that points a host at us: ``manage.py exportconfig``."""
+"""``manage.py exportconfig``: write the servers as a configuration file, or print the entry that points a host at us."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from mcpregistry.domain.formats import slipsnisse, snippets, text
 from mcpregistry.domain.formats.document import JsonObject
 from mcpregistry.domain.formats.verdicts import schema
 from mcpregistry.models import Endpoint
-from mcpregistry.services.exchange import export_config
-from mcpregistry.services.exchange_files import write_file
+from mcpregistry.services.exchange.exporting import export_config
+from mcpregistry.services.exchange.files import write_file
 
 ACTOR = "exportconfig"
 
 
 class Command(BaseCommand):
+    """Writes a file, a JSON Schema or a snippet; notes go to standard error."""
+
     help = "Write the servers as a configuration file of another program, or the entry that points a program at us."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

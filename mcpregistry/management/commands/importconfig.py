@@ -1,4 +1,4 @@
-"""Import a configuration file: ``manage.py importconfig [PATH|-]``."""
+"""``manage.py importconfig [PATH|-]``: import a configuration file, once or at every change."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from django.db import close_old_connections
 from mcpregistry.domain import formats
 from mcpregistry.domain.errors import NotFound
 from mcpregistry.domain.formats.notes import FileInvalid, Note
-from mcpregistry.services.exchange import Outcome, import_file
-from mcpregistry.services.exchange_files import FileWatch, folders_for, locate, read_file
-from mcpregistry.services.exchange_watch import Followed
+from mcpregistry.services.exchange.files import FileWatch, folders_for, locate, read_file
+from mcpregistry.services.exchange.importing import Outcome, import_file
+from mcpregistry.services.exchange.watch import Followed
 
 ACTOR = "importconfig"
 
 
 class Command(BaseCommand):
+    """Reads a file and prints a note for each key (``-v 0``: only where it is not taken as it stands); saves nothing if anything is refused."""
+
     help = "Import MCP servers from a configuration file of any known program. New servers are drafts; nothing starts."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -121,7 +123,8 @@ class Command(BaseCommand):
         return not document.refused
 
     def _print_notes(self, notes: list[Note] | tuple[Note, ...]) -> None:
-        for note in notes:
+        told = notes if self.options["verbosity"] else [note for note in notes if not note.plain]
+        for note in sorted(told, key=lambda note: not note.plain):  # what matters stands last, next to the summary
             (self.stderr if note.action == "refused" else self.stdout).write(str(note))
 
     def _summary(self, outcome: Outcome) -> None:

@@ -1,3 +1,5 @@
+"""``manage.py invariants``: check what must be true of the records at any time."""
+
 from __future__ import annotations
 
 import argparse
@@ -6,11 +8,13 @@ from typing import Any
 from django.core.management.base import BaseCommand
 from django.utils import timezone
 
-from mcpregistry.domain.reveal import reveal
-from mcpregistry.services.invariants import check
+from mcpregistry.domain.text.display import printable
+from mcpregistry.services.upkeep.invariants.calls import check
 
 
 class Command(BaseCommand):
+    """Prints each invariant with how often it is broken, and examples."""
+
     help = "Checks what must be true of the records at any time. Exit code 1 if something is not."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -24,7 +28,7 @@ class Command(BaseCommand):
             verdict = "ok" if not finding.violations else f"BROKEN {finding.violations} times"
             self.stdout.write(f"{verdict:<18}{finding.rule}")
             for place in finding.examples:
-                self.stdout.write(f"{'':<18}  {reveal(place, 200)}")
+                self.stdout.write(f"{'':<18}  {printable(place, 200)}")
         broken = sum(1 for finding in findings if finding.violations)
         self.stdout.write(f"\n{len(findings)} invariants checked, {broken} broken.")
         if broken:

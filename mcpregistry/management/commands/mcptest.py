@@ -1,3 +1,5 @@
+"""``manage.py mcptest``: test one server from here, without a worker."""
+
 from __future__ import annotations
 
 import argparse
@@ -7,20 +9,22 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from mcpregistry.domain.canonical import stored
 from mcpregistry.domain.errors import ArgumentsInvalid, SlipsnisseError
-from mcpregistry.domain.reveal import reveal
-from mcpregistry.downstream.facts import TestReport
+from mcpregistry.domain.text.canonical import stored
+from mcpregistry.domain.text.display import printable
+from mcpregistry.downstream.pool.events import TestReport
 from mcpregistry.models import Server, ServerTest
-from mcpregistry.services.connections import process_name
-from mcpregistry.services.health import queue_test
-from mcpregistry.services.probing import Prober
-from mcpregistry.services.testing import run_test
+from mcpregistry.services.servers.checks import queue_test
+from mcpregistry.services.servers.connections import process_name
+from mcpregistry.services.servers.prober import Prober
+from mcpregistry.services.servers.trials import run_test
 
 _TEXT_SHOWN = 2_000
 
 
 class Command(BaseCommand):
+    """Queues a test of the server, runs it in this process, and prints verdict and times."""
+
     help = (
         "Tests one server from here, without a worker: connects, lists its tools, perhaps calls one. "
         "Exit code 0: passed, 1: failed, 2: could not be tested."
@@ -43,7 +47,7 @@ class Command(BaseCommand):
             test = queue_test(server=server, actor=actor, call_tool=options["call"], call_arguments=arguments)
         except SlipsnisseError as error:
             raise CommandError(str(error), returncode=2) from error
-        self.stdout.write(f"Testing {server.slug}: {reveal(' '.join(server.command) or server.url)}")
+        self.stdout.write(f"Testing {server.slug}: {printable(' '.join(server.command) or server.url)}")
         self._run(test)
 
     def _run(self, test: ServerTest) -> None:
@@ -68,14 +72,14 @@ class Command(BaseCommand):
                 self.stdout.write(f"  {step:<8} {test.timings[step]:>9,.1f} ms")
         if report.discovery is not None and report.listed:
             names = ", ".join(str(tool["name"]) for tool in report.discovery.tools)
-            self.stdout.write(f"  era      {test.protocol_era} ({reveal(report.discovery.protocol_version, 40)})")
-            self.stdout.write(f"  tools    {test.tool_count}: {reveal(names, _TEXT_SHOWN)}")
+            self.stdout.write(f"  era      {test.protocol_era} ({printable(report.discovery.protocol_version, 40)})")
+            self.stdout.write(f"  tools    {test.tool_count}: {printable(names, _TEXT_SHOWN)}")
         if report.result is not None:
-            self.stdout.write(f"  answer   {reveal(stored(report.result), _TEXT_SHOWN)}")
+            self.stdout.write(f"  answer   {printable(stored(report.result), _TEXT_SHOWN)}")
         if test.error:
-            self.stdout.write(f"  {test.error_code}: {reveal(test.error, _TEXT_SHOWN)}")
+            self.stdout.write(f"  {test.error_code}: {printable(test.error, _TEXT_SHOWN)}")
         if test.error and test.stderr_tail:
-            self.stdout.write(f"  the end of its log:\n{reveal(test.stderr_tail[-_TEXT_SHOWN:])}")
+            self.stdout.write(f"  the end of its log:\n{printable(test.stderr_tail[-_TEXT_SHOWN:])}")
         self.stdout.write(str(test.get_verdict_display()))
 
 

@@ -1,3 +1,5 @@
+"""``manage.py policy``: try rules on past calls, or add the starter rules."""
+
 from __future__ import annotations
 
 import argparse
@@ -9,16 +11,18 @@ from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.domain.reveal import reveal
+from mcpregistry.domain.text.display import printable
 from mcpregistry.models import PolicyRule
-from mcpregistry.services import policy
-from mcpregistry.services.drafts import read_rules
-from mcpregistry.services.replay import Report, replay
+from mcpregistry.services.policy.drafts import read_rules
+from mcpregistry.services.policy.replay import Report, replay
+from mcpregistry.services.policy.rules import add_starter_rules, check_rule
 
 _TOOLS_SHOWN = 30
 
 
 class Command(BaseCommand):
+    """Judges the real calls of the last days by draft rules; saves nothing."""
+
     help = "Policy rules: try a draft on the real calls of the last days, before it counts."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -33,14 +37,14 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         try:
             if options["verb"] == "starter":
-                added = policy.add_starter_rules(actor="manage.py policy")
+                added = add_starter_rules(actor="manage.py policy")
                 self.stdout.write(
                     "\n".join(f"added: {rule}" for rule in added) or "The starter rules are there already."
                 )
                 return
             drafts = _drafts(options["rule"], options["file"])
             for draft in drafts:
-                policy.check_rule(draft)
+                check_rule(draft)
             found = replay(drafts=drafts, days=options["days"], now=timezone.now(), on_progress=self._progress)
         except SlipsnisseError as error:
             raise CommandError(str(error)) from None
@@ -66,7 +70,7 @@ class Command(BaseCommand):
         self._tell_tools(report)
         for example in report.examples:
             say(
-                f"\n{example.at:%Y-%m-%d %H:%M} {example.agent} {reveal(example.tool, 200)}: {example.before} -> {example.after}"
+                f"\n{example.at:%Y-%m-%d %H:%M} {example.agent} {printable(example.tool, 200)}: {example.before} -> {example.after}"
             )
             say(f"  {example.arguments}")
 
@@ -75,7 +79,7 @@ class Command(BaseCommand):
         ordered = sorted(report.by_tool.items(), key=lambda pair: (-sum(pair[1].values()), pair[0]))
         for tool, counts in ordered[:_TOOLS_SHOWN]:
             figures = "".join(f"{counts[outcome]:>8,}" for outcome in ("ask", "deny", "allow"))  # type: ignore[index]
-            self.stdout.write(f"{figures}  {reveal(tool, 200)}")
+            self.stdout.write(f"{figures}  {printable(tool, 200)}")
         if len(ordered) > _TOOLS_SHOWN:
             self.stdout.write(f"{'':>24}  and {len(ordered) - _TOOLS_SHOWN} more tools")
 

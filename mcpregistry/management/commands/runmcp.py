@@ -1,4 +1,4 @@
-"""Export the live configuration as an MCP server process: what a host starts over stdio."""
+"""``manage.py runmcp``: the MCP server process that a host starts over stdio."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from django.db import DatabaseError
 
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.snapshot import Snapshot
-from mcpregistry.gateway.doorman import open_door
-from mcpregistry.services.snapshots import load_snapshot
+from mcpregistry.gateway.stdio.preload import open_door
+from mcpregistry.services.configuration.snapshot import load_snapshot
 
 if TYPE_CHECKING:
-    from mcpregistry.services.vouching import Vouched
+    from mcpregistry.services.exchange.trusted import Served
 
 
 class Command(BaseCommand):
+    """Serves one endpoint as one agent to the host at standard input and output."""
+
     help = "Serve an endpoint to one host over stdio. Hosts start this; people look at the admin."
     requires_system_checks: list[str] = []  # they would load every app of the site while the host waits
 
@@ -43,28 +45,28 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        doorman = open_door(settings.VAR_DIR, sys.argv[2:])
+        preload = open_door(settings.VAR_DIR, sys.argv[2:])
         try:
-            vouched = self._vouched(options) if options["config"] else None
-            if vouched is not None:
-                options |= {"endpoint": vouched.endpoint, "agent": vouched.agent}
+            served = self._served(options) if options["config"] else None
+            if served is not None:
+                options |= {"endpoint": served.endpoint, "agent": served.agent}
             endpoint, agent = chosen(load_snapshot(), options["endpoint"], options["agent"], options["cwd"])
         except DatabaseError as error:
             raise CommandError(
                 "The database cannot be read. Run `manage.py migrate` (or `make run`) once, and check DATABASE_URL."
             ) from error
         from mcpregistry.gateway.identity import Caller
-        from mcpregistry.gateway.stdio import serve_stdio
+        from mcpregistry.gateway.stdio.server import serve_stdio
 
-        with _worker_for(vouched):
-            asyncio.run(serve_stdio(doorman, Caller(agent, endpoint, "stdio"), era=options["era"]))
+        with _worker_for(served):
+            asyncio.run(serve_stdio(preload, Caller(agent, endpoint, "stdio"), era=options["era"]))
 
-    def _vouched(self, options: dict[str, Any]) -> Vouched:
+    def _served(self, options: dict[str, Any]) -> Served:
         """The file is as good as the word of whoever wrote it on this command line."""
-        from mcpregistry.services.vouching import Refused, vouch
+        from mcpregistry.services.exchange.trusted import Refused, serve_file
 
         try:
-            vouched = vouch(
+            served = serve_file(
                 path=Path(options["config"]), agent=options["agent"] or "local", endpoint=options["endpoint"] or "",
                 actor="runmcp", environ=os.environ,
             )  # fmt: skip
@@ -74,20 +76,27 @@ class Command(BaseCommand):
             raise CommandError(f"{options['config']} is not served: see above.") from None
         except SlipsnisseError as error:
             raise CommandError(f"{options['config']} is not served: {error}") from None
-        for note in vouched.notes:
+        for note in served.notes:
             self.stderr.write(note)
-        return vouched
+        return served
 
 
 @contextmanager
-def _worker_for(vouched: Vouched | None) -> Iterator[None]:
+def _worker_for(served: Served | None) -> Iterator[None]:
     """Expert tools need a worker; what serves a file brings its own where the site has none running."""
-    if vouched is None:
+    if served is None:
         yield
         return
-    from mcpregistry.gateway.own_worker import OwnWorker
+    from mcpregistry.gateway.stdio.own_worker import OwnWorker, unseen_by_the_site
 
-    worker = OwnWorker(vouched.variables)
+    ours = sorted(name for name in served.variables if name in os.environ)
+    if unseen := unseen_by_the_site(ours):
+        names = ",".join(unseen)
+        raise CommandError(
+            f"The site's worker does not see {names}, which the file refers to. Give the site these variables, "
+            f"list them in SLIPSNISSE_PASS_ENV={names} and start it anew, or enter the keys in the admin."
+        )
+    worker = OwnWorker(served.variables)
     worker.start()
     try:
         yield
@@ -96,7 +105,10 @@ def _worker_for(vouched: Vouched | None) -> Iterator[None]:
 
 
 def chosen(snapshot: Snapshot, endpoint: str | None, agent: str | None, cwd: str) -> tuple[str, str]:
-    """Endpoint and agent to serve. Raises CommandError that lists what there is."""
+    """The endpoint and agent to serve: as named, else by the workspace, else "default" and "local".
+
+    Raises ``CommandError`` that lists what there is.
+    """
     workspace = snapshot.workspace_for(os.path.abspath(cwd))
     endpoint = endpoint or (workspace.endpoint if workspace else "default")
     agent = agent or (workspace.agent if workspace else "local")

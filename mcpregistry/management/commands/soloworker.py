@@ -1,4 +1,4 @@
-"""Worker and clock in one process without a broker, for as long as standard input stays open."""
+"""``manage.py soloworker``: worker and clock in one process without a broker, while standard input stays open."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ _PATIENCE = 10.0  # seconds that work in hand gets when the input ends
 
 
 class Command(BaseCommand):
+    """Runs Celery on an in-memory broker; ``gateway.stdio.own_worker`` starts it."""
+
     help = (
         "Do the work of worker and clock in this process alone; runmcp --config starts it where no worker runs. "
         'Each line of standard input wakes it: ["task", [ids]]; its end ends it.'

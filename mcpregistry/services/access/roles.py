@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from django.contrib.auth.models import Group, Permission
-from django.db.models import Q
+from django.contrib.auth.models import Group, Permission, User
+from django.db.models import Q, QuerySet
 
 VIEWER, OPERATOR, APPROVER, ADMIN = "viewer", "operator", "approver", "admin"
 ROLES = (VIEWER, OPERATOR, APPROVER, ADMIN)
+
+DECIDE = "mcpregistry.decide_approval"  # the permission to decide on held calls
 
 _OPERATOR = {
     *(f"{verb}_{model}" for verb in ("add", "change", "delete") for model in ("server", "endpoint", "workspace")),
@@ -34,3 +36,14 @@ def install_roles() -> None:
     }
     for name, permissions in sets.items():
         Group.objects.get_or_create(name=name)[0].permissions.set(permissions)
+
+
+def approvers(group: Group | None) -> QuerySet[User]:
+    """Everybody who could decide: active, with the permission, and in the group if one is named."""
+    app, codename = DECIDE.split(".")
+    own = Q(user_permissions__codename=codename, user_permissions__content_type__app_label=app)
+    by_group = Q(groups__permissions__codename=codename, groups__permissions__content_type__app_label=app)
+    people = User.objects.filter(own | by_group | Q(is_superuser=True), is_active=True)
+    if group is not None:
+        people = people.filter(pk__in=group.user_set.values("pk"))
+    return people.distinct()

@@ -3,36 +3,43 @@
 A held call is an Invocation in the state pending or ready; its ApprovalRequest keeps what the rule
 said when it asked. Every move is one compare-and-set on the call's state, so of two at once one wins.
 
-The identical call of the same agent joins the request that is open, or that has ended and was told to
-nobody yet: whoever was answered "pending" comes back and gets the end, once.
+Whoever waits has a seat (``seats.py``). The identical call of the same agent joins the request that is open, or that
+has ended and was told to nobody yet: whoever was answered "pending" comes back and gets the end, once.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
-from django.db.models import F, Q
+from django.db.models import Q
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
-from mcpregistry.domain.canonical import plain
 from mcpregistry.domain.errors import Busy, NotFound
 from mcpregistry.domain.lifecycle import TERMINAL, State, may_move
-from mcpregistry.domain.policy import Terms
-from mcpregistry.domain.risk import Risk
+from mcpregistry.domain.notifications.events import Event
+from mcpregistry.domain.policy.decision import Terms
+from mcpregistry.domain.policy.risk import Risk
+from mcpregistry.domain.text.canonical import plain
 from mcpregistry.failpoints import failpoint
-from mcpregistry.models import ApprovalRequest, Invocation, PolicyRule, Task
-from mcpregistry.services import audit, notifications
+from mcpregistry.models import ApprovalRequest, Invocation, PolicyRule
+from mcpregistry.services.approvals import refusals, seats
+from mcpregistry.services.approvals.announce import announce
+from mcpregistry.services.approvals.requests import asked_of
+from mcpregistry.services.records import audit, ending
+from mcpregistry.services.records.call_rows import Held
 
 SLACK = timedelta(seconds=60)  # after a deadline; then the reaper ends what nobody else has
 MOST_OPEN = 1_000  # held calls of one agent: more would bury the people who are asked
 SILENCE = "Nobody decided in time; silence means no. The call was not made."
 TOO_LATE = "It was approved, but not called again in time. The call was not made."
+UNHEARD = "The process in which its caller waited has said nothing for a minute"
 _HOLDER_IS_FASTER = timedelta(seconds=1)
 _TRIES = 5
 _BATCH = 200
@@ -41,7 +48,10 @@ _KEPT = {ApprovalRequest.Waiting.AWAY, ApprovalRequest.Waiting.TASK}  # their ca
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """What a caller holds of a held call. ``joined``: the identical call was waiting already."""
+    """What a caller holds of a held call. ``joined``: the identical call was waiting already.
+
+    ``caller``: whose seat goes with it, the id of the call that the caller made; empty for who only looks, or polls.
+    """
 
     id: str  # of the ApprovalRequest
     call_id: str
@@ -51,15 +61,11 @@ class Ticket:
     asked_of: str  # words for people: "2 people of the group operators"
     task_id: str = ""
     url: str = ""  # the page where it is decided
+    caller: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TaskWish:
-    """The handle that a host speaking the Tasks extension shall get; times in milliseconds."""
-
-    ttl_ms: int | None
-    poll_ms: int
-    message: str = ""
+# Makes the handle by which a host follows the call it is given, in the same transaction; returns its id.
+MakeTask = Callable[[Invocation], str]
 
 
 # Asking
@@ -67,7 +73,7 @@ class TaskWish:
 
 def ask(
     *,
-    row: Mapping[str, Any],
+    row: Held,
     terms: Terms,
     risk: Risk,
     waiting_as: str,
@@ -75,16 +81,18 @@ def ask(
     said: str = "",
     expert: str = "",
     host: str = "",
-    task: TaskWish | None = None,
+    task: MakeTask | None = None,
 ) -> Ticket:
     """Hold a call: its record, the request with the rule's frozen terms, the audit entry, all in one.
 
-    ``row`` are the Invocation's columns; ``expert`` and ``host`` what else the rule could see. The identical
-    call (same binding) joins, except with a task. Raises Busy when the agent has too many calls waiting.
+    ``row`` are the Invocation's columns; ``expert`` and ``host`` what else the rule could see; ``task`` is for a host
+    that wants a handle (``host_tasks.TaskWish``). The identical call (same binding) joins, except with a task.
+    Raises Busy when the agent has too many calls waiting, RefusedBefore when people have refused this very call lately.
     """
     for _ in range(_TRIES):
-        if task is None and (joined := join(binding=row["binding"], now=now)):
+        if task is None and (joined := join(row=row, now=now)):
             return joined
+        refusals.check(row=row, terms=terms, now=now)
         try:
             words = {"said": plain(said), "expert": plain(expert, 100), "host": plain(host, 200)}
             ticket = _hold(row=row, terms=terms, risk=risk, waiting_as=waiting_as, now=now, words=words, task=task)
@@ -96,13 +104,17 @@ def ask(
 
 
 @transaction.atomic
-def join(*, binding: str, now: datetime) -> Ticket | None:
-    """One more caller waits for the open request of this binding, if there is one."""
-    request = _lock(join_key=binding)
+def join(*, row: Held, now: datetime) -> Ticket | None:
+    """One more caller, whose call ``row`` is, waits for the open request of its binding, if there is one."""
+    request = _lock(join_key=row["binding"])
     if request is None or _forgotten(request, now):
         return None
-    ApprovalRequest.objects.filter(pk=request.pk).update(holders=F("holders") + 1)
-    return ticket_of(request, joined=True)
+    return _seated(request, row)
+
+
+def _seated(request: ApprovalRequest, row: Held) -> Ticket:
+    seats.join(request, caller=row["id"], process=row["writer"])
+    return ticket_of(request, joined=True, caller=row["id"])
 
 
 def expected(*, binding: str, now: datetime) -> bool:
@@ -112,18 +124,17 @@ def expected(*, binding: str, now: datetime) -> bool:
 
 
 @transaction.atomic
-def rejoin(*, request_id: str, row: Mapping[str, Any]) -> Ticket | None:
+def rejoin(*, request_id: str, row: Held) -> Ticket | None:
     """The very request, whatever has become of it, if ``row`` (an Invocation's columns) is the call it is about."""
-    same = ("agent_slug", "endpoint_slug", "server_slug", "tool_name", "arguments")
-    request = _lock(pk=request_id, **{f"call__{name}": row[name] for name in same})
-    if request is None:
-        return None
-    ApprovalRequest.objects.filter(pk=request.pk).update(holders=F("holders") + 1)
-    return ticket_of(request, joined=True)
+    request = _lock(
+        pk=request_id, call__agent_slug=row["agent_slug"], call__endpoint_slug=row["endpoint_slug"],
+        call__server_slug=row["server_slug"], call__tool_name=row["tool_name"], call__arguments=row["arguments"],
+    )  # fmt: skip
+    return None if request is None else _seated(request, row)
 
 
 def find(*, held_id: str, agent_slug: str) -> Ticket | None:
-    """By the id of the request or of the call; only the agent's own."""
+    """The agent's own request, by its id or by that of its call; None for anybody else's."""
     own = ApprovalRequest.objects.select_related("call", "group").filter(call__agent_slug=agent_slug)
     request = own.filter(pk=held_id).first() or own.filter(call_id=held_id).first()
     return ticket_of(request) if request else None
@@ -132,13 +143,13 @@ def find(*, held_id: str, agent_slug: str) -> Ticket | None:
 @transaction.atomic
 def _hold(
     *,
-    row: Mapping[str, Any],
+    row: Held,
     terms: Terms,
     risk: Risk,
     waiting_as: str,
     now: datetime,
     words: Mapping[str, str],
-    task: TaskWish | None,
+    task: MakeTask | None,
 ) -> Ticket:
     _refuse_flood(row["agent_slug"])
     _refuse_stale(terms)
@@ -157,18 +168,11 @@ def _hold(
         tool=f"{call.server_slug}::{call.tool_name}", rule=request.rule_name, fingerprint=terms.fingerprint,
         quorum=terms.quorum, decide_by=decide_by.isoformat(),
     )  # fmt: skip
-    notifications.enqueue("asked", request, now=now)
-    return ticket_of(request, task_id=_handle(call, task) if task else "")
-
-
-def _handle(call: Invocation, wish: TaskWish) -> str:
-    from mcpregistry.services import tasks
-
-    made = tasks.create(
-        call_id=call.pk, agent=call.agent_slug, endpoint=call.endpoint_slug,
-        ttl_ms=wish.ttl_ms, poll_ms=wish.poll_ms, message=wish.message,
-    )  # fmt: skip
-    return made.pk
+    announce(Event.ASKED, request, now)
+    if task:
+        return ticket_of(request, task_id=task(call))
+    seats.take(request, caller=call.pk, process=row["writer"])
+    return ticket_of(request, caller=call.pk)
 
 
 def _refuse_stale(terms: Terms) -> None:
@@ -195,7 +199,7 @@ def _forgotten(request: ApprovalRequest, now: datetime) -> bool:
 
 
 def load(request_id: str) -> ApprovalRequest:
-    """Raises NotFound."""
+    """The request with its call. Raises ``NotFound``."""
     request = ApprovalRequest.objects.select_related("call", "group").filter(pk=request_id).first()
     if request is None:
         raise NotFound("There is no such request.")
@@ -211,7 +215,8 @@ def states(call_ids: Iterable[str]) -> dict[str, State]:
     return found
 
 
-def ticket_of(request: ApprovalRequest, *, joined: bool = False, task_id: str = "") -> Ticket:
+def ticket_of(request: ApprovalRequest, *, joined: bool = False, task_id: str = "", caller: str = "") -> Ticket:
+    """What a caller holds of this request."""
     return Ticket(
         id=request.pk,
         call_id=request.call_id,
@@ -221,15 +226,8 @@ def ticket_of(request: ApprovalRequest, *, joined: bool = False, task_id: str = 
         asked_of=asked_of(request),
         task_id=task_id,
         url=f"{settings.SITE_URL}/approvals/{request.pk}/",
+        caller=caller,
     )
-
-
-def asked_of(request: ApprovalRequest) -> str:
-    """ "an approver", "2 approvers", "one of the group finance", "2 people of the group finance"."""
-    group, number = request.group, request.quorum
-    if group is None:
-        return "an approver" if number == 1 else f"{number} approvers"
-    return f"one of the group {group.name}" if number == 1 else f"{number} people of the group {group.name}"
 
 
 def ready_ticket(*, call_id: str) -> Ticket | None:
@@ -258,37 +256,61 @@ def waits_as(*, request_id: str, waiting_as: str) -> None:
     rows.exclude(waiting_as__in=_KEPT).update(waiting_as=waiting_as)
 
 
-def away(*, request_id: str) -> Ticket:
+@transaction.atomic
+def away(*, request_id: str, caller: str) -> Ticket:
     """A caller was told "pending": it waits no more, and its going ends nothing."""
-    ApprovalRequest.objects.filter(pk=request_id).update(
-        holders=F("holders") - 1, waiting_as=ApprovalRequest.Waiting.AWAY
-    )
-    return ticket_of(load(request_id))
+    request = locked(request_id)
+    ApprovalRequest.objects.filter(pk=request_id).update(waiting_as=ApprovalRequest.Waiting.AWAY)
+    seats.give_back(request, caller=caller)
+    return ticket_of(request)
 
 
 @transaction.atomic
-def leave(*, request_id: str, reason: str, now: datetime, keep: bool = False) -> bool:
+def leave(*, request_id: str, caller: str, reason: str, now: datetime, keep: bool = False) -> bool:
     """A caller is gone. True: nobody is left for whom the call should go on, if it is out.
 
     What has not run is cancelled then, unless a caller is expected back, the rule says to run anyway,
     or ``keep`` (it is we who are leaving).
     """
     request = locked(request_id)
-    ApprovalRequest.objects.filter(pk=request_id).update(holders=F("holders") - 1)
-    if keep or request.holders > 1 or request.run_if_caller_left or request.waiting_as in _KEPT:
+    seats.give_back(request, caller=caller)
+    return not keep and _abandoned(request, reason, request.call.agent_slug, now)
+
+
+def _abandoned(request: ApprovalRequest, reason: str, actor: str, now: datetime) -> bool:
+    """A seat was given up. True: it was the last, and nobody is expected back; what has not run ends then."""
+    if seats.anybody(request) or request.run_if_caller_left or request.waiting_as in _KEPT:
         return False
     if request.call.state in (State.PENDING, State.READY):
-        end(
-            request, State.CANCELLED, reason=f"{reason}. The call was not made.", actor=request.call.agent_slug, now=now
-        )
+        end(request, State.CANCELLED, reason=f"{reason}. The call was not made.", actor=actor, now=now)
     return True
 
 
-def delivered(*, request_id: str, now: datetime) -> None:
+def leave_dead_seats(now: datetime) -> int:
+    """Callers have left whose processes say nothing any more; the clock calls it. Returns how many."""
+    return sum(_leave_dead(request_id, caller, now) for caller, request_id in seats.dead(now))
+
+
+@transaction.atomic
+def _leave_dead(request_id: str, caller: str, now: datetime) -> bool:
+    """If its process renews it in the same moment, that stands."""
+    request = locked(request_id)
+    if not seats.give_back(request, caller=caller, over=now):
+        return False
+    _abandoned(request, UNHEARD, "approvals", now)
+    return True
+
+
+@transaction.atomic
+def delivered(*, request_id: str, caller: str, now: datetime) -> None:
     """The end was told to its caller: the identical call is a new one from now on."""
     ended = ApprovalRequest.objects.filter(pk=request_id, call__state__in=[*TERMINAL])
-    ended.filter(delivered_at=None).update(delivered_at=now)
-    ended.exclude(join_key=None).update(join_key=None)
+    # In one statement: an end that counts as told, and yet could be joined, would be told twice.
+    ended.filter(Q(delivered_at=None) | Q(join_key__isnull=False)).update(
+        delivered_at=Coalesce("delivered_at", now), join_key=None
+    )
+    if caller:
+        seats.forget(caller)
 
 
 # Ending
@@ -306,7 +328,7 @@ def cancel(*, request_id: str, reason: str, actor: str) -> State:
 
 @transaction.atomic
 def void(*, request_id: str, reason: str, now: datetime) -> State:
-    """What was approved is not what would run: end it, and say what has changed."""
+    """End a request because what was approved is not what would run; ``reason`` says what has changed."""
     request = locked(request_id)
     if request.call.state in (State.PENDING, State.READY):
         words = f"The approval no longer holds: {reason}. The call was not made; call again to ask anew."
@@ -316,7 +338,7 @@ def void(*, request_id: str, reason: str, now: datetime) -> State:
 
 @transaction.atomic
 def expire(*, request_id: str, now: datetime) -> State:
-    """End it if its time is over: to be decided, or to be run. Returns the state it has afterwards."""
+    """End the request if its time to be decided, or to be run, is over. Returns the state that it has afterwards."""
     request = locked(request_id)
     if request.call.state == State.PENDING and request.decide_by <= now:
         end(request, State.EXPIRED, reason=SILENCE, actor="approvals", now=now)
@@ -335,7 +357,7 @@ def expire_due(now: datetime) -> int:
 
 
 def forget_ends(now: datetime) -> int:
-    """Ends that nobody came for in time: the identical call asks anew. Returns how many."""
+    """Let go of ends that nobody came for in time, so that the identical call asks anew. Returns how many."""
     kept = ApprovalRequest.objects.exclude(join_key=None).filter(call__state__in=[*TERMINAL]).select_related("call")
     return sum(_forgotten(request, now) for request in kept.order_by("call__finished_at")[:_BATCH])
 
@@ -347,30 +369,16 @@ def end(request: ApprovalRequest, state: State, *, reason: str, actor: str, now:
     """
     call = request.call
     assert may_move(State(call.state), state)
-    moved = Invocation.objects.filter(pk=call.pk, state=call.state, fence=call.fence).update(
-        state=state, reason=plain(reason), error_code=state.value.upper(), finished_at=now, lease_until=None,
-        duration_ms=(now - call.received_at).total_seconds() * 1000,
-    )  # fmt: skip
-    if not moved:
+    ended = ending.ended(state, received_at=call.received_at, now=now, reason=reason, code=state.value.upper())
+    if not ending.write(call, ended, actor=actor):
         call.refresh_from_db()
         return False
-    call.state, call.reason, call.finished_at = state, plain(reason), now
+    call.state, call.reason, call.finished_at = state, ended["reason"], now
     gone = {"join_key": None} if state is State.CANCELLED else {}  # the caller itself wants no more of it
     own = ApprovalRequest.objects.filter(pk=request.pk)
     own.update(decided_at=request.decided_at or now, decided_reason=plain(decided or reason), **gone)
-    audit.record(
-        kind=f"call.{state}", actor=actor, subject=f"call:{call.pk}",
-        binding=call.binding, state=state.value, error=state.value.upper(),
-    )  # fmt: skip
-    announce(state.value, request, now)
+    announce(Event(state.value), request, now)
     return True
-
-
-def announce(event: str, request: ApprovalRequest, now: datetime) -> None:
-    """Tell those who watch: the channels, and the host that polls a task."""
-    request.refresh_from_db(fields=["decided_at", "decided_reason"])
-    notifications.enqueue(event, request, now=now)
-    Task.objects.filter(call_id=request.call_id).update(version=F("version") + 1, updated_at=now)
 
 
 def locked(request_id: str) -> ApprovalRequest:

@@ -11,25 +11,29 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.contrib.auth.models import Group, User
+from django.contrib.auth.models import User
 from django.db import transaction
-from django.db.models import Q, QuerySet
+from django.db.models import Q
 from django.utils import timezone
 
-from mcpregistry.domain.access import may_call
-from mcpregistry.domain.binding import binding_of
-from mcpregistry.domain.canonical import canonical, digest, plain
-from mcpregistry.domain.edits import told
 from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, Denied
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.domain.policy import Outcome, Question, decide
-from mcpregistry.domain.schema import check_arguments
+from mcpregistry.domain.notifications.events import Event
+from mcpregistry.domain.policy.access import may_call
+from mcpregistry.domain.policy.decision import Outcome, Question, decide
+from mcpregistry.domain.schema.validation import check_arguments
+from mcpregistry.domain.text.canonical import canonical, plain
 from mcpregistry.failpoints import failpoint
 from mcpregistry.models import Agent, ApprovalRequest, ApprovalVote, Definition, Invocation
-from mcpregistry.services import audit, holding, permits
-from mcpregistry.services.permits import DECIDE, PermitWish
-from mcpregistry.services.snapshots import load_snapshot
-from mcpregistry.services.wakeups import wake
+from mcpregistry.services.access.roles import DECIDE
+from mcpregistry.services.approvals import held_calls, refusals, seats
+from mcpregistry.services.approvals.announce import announce
+from mcpregistry.services.approvals.requests import arguments_hash, binding_for, current_arguments
+from mcpregistry.services.configuration.dispatch import wake
+from mcpregistry.services.configuration.snapshot import load_snapshot
+from mcpregistry.services.policy import permits
+from mcpregistry.services.policy.permits import PermitWish
+from mcpregistry.services.records import audit
 
 HOST = "host"  # votes of the person at the host, who needs no account
 
@@ -41,17 +45,6 @@ class AlreadyDecided(Conflict):
 
 
 # Who may
-
-
-def approvers(group: Group | None) -> QuerySet[User]:
-    """Everybody who could decide: active, with the permission, and in the group if one is named."""
-    app, codename = DECIDE.split(".")
-    own = Q(user_permissions__codename=codename, user_permissions__content_type__app_label=app)
-    by_group = Q(groups__permissions__codename=codename, groups__permissions__content_type__app_label=app)
-    people = User.objects.filter(own | by_group | Q(is_superuser=True), is_active=True)
-    if group is not None:
-        people = people.filter(pk__in=group.user_set.values("pk"))
-    return people.distinct()
 
 
 def why_not(request: ApprovalRequest, user: User) -> str:
@@ -96,15 +89,16 @@ def vote(
     via: str,
     now: datetime | None = None,
 ) -> ApprovalRequest:
-    """One person's word. A rejection ends the call; the last approval of the quorum lets it run.
+    """Vote as one person. A rejection ends the call; the last approval of the quorum lets it run.
 
-    ``seen`` is ``arguments_hash(request)`` of what the person was shown: a vote on other bytes than
-    those that would run now is refused. ``arguments``: approve with these instead (an edit). Raises
-    NotFound, AlreadyDecided, Denied (not eligible, with the reason), ArgumentsInvalid (the edit),
-    Conflict (the bytes were edited meanwhile), ConfigInvalid (the permit).
+    ``seen`` is ``arguments_hash(request)`` of what the person was shown: a vote on other bytes than those that would
+    run now is refused. ``arguments``: approve with these instead (an edit).
+
+    Raises NotFound, AlreadyDecided, Denied (not eligible, with the reason), ArgumentsInvalid (the edit), Conflict (the
+    bytes were edited meanwhile), ConfigInvalid (the permit).
     """
     now = now or timezone.now()
-    holding.expire(request_id=request_id, now=now)  # silence meant no, whoever comes now
+    held_calls.expire(request_id=request_id, now=now)  # silence meant no, whoever comes now
     with transaction.atomic():
         request = _open(request_id)
         if told := _not_eligible(request, user):
@@ -113,12 +107,7 @@ def vote(
             _check_seen(request, seen)
             if arguments is not None:
                 _edit(request, arguments, now)
-            if told := why_not(request, user):
-                raise Conflict(told, remedy="Somebody else has to agree as well.")
-            if permit is not None:
-                permits.check(permit, request=request, arguments=current_arguments(request), now=now)
-                if _owner_id(request) == user.pk:
-                    raise Denied("You may confirm this call of your own agent, not permit further ones.")
+            _check_approval(request, user, permit, now)
         _write(request, user=user, name=_name(user), approve=approve, reason=reason, via=via, now=now)
         if not approve:
             _reject(request, by=_name(user), actor=f"user:{user.username}", reason=reason, now=now)
@@ -130,10 +119,23 @@ def vote(
     return request
 
 
+def _check_approval(request: ApprovalRequest, user: User, permit: PermitWish | None, now: datetime) -> None:
+    """After an edit: whether this person may approve what would run now, and permit what was wished for."""
+    if told := why_not(request, user):
+        raise Conflict(told, remedy="Somebody else has to agree as well.")
+    if permit is not None:
+        permits.check(permit, request=request, arguments=current_arguments(request), now=now)
+        if _owner_id(request) == user.pk:
+            raise Denied("You may confirm this call of your own agent, not permit further ones.")
+
+
 def confirm(*, request_id: str, by: str, now: datetime | None = None) -> ApprovalRequest:
-    """The person at the host says yes; only where the rule lets the requester confirm. ``by`` names the host."""
+    """The person at the host says yes, which counts only where the rule lets the requester confirm.
+
+    ``by`` names the host. Raises ``Denied`` elsewhere.
+    """
     now = now or timezone.now()
-    holding.expire(request_id=request_id, now=now)
+    held_calls.expire(request_id=request_id, now=now)
     with transaction.atomic():
         request, owner = _at_host(request_id)
         _write(request, user=owner, name=by, approve=True, reason="", via=HOST, now=now)
@@ -146,7 +148,7 @@ def confirm(*, request_id: str, by: str, now: datetime | None = None) -> Approva
 def refuse(*, request_id: str, by: str, reason: str = "", now: datetime | None = None) -> ApprovalRequest:
     """The person at the host says no."""
     now = now or timezone.now()
-    holding.expire(request_id=request_id, now=now)
+    held_calls.expire(request_id=request_id, now=now)
     with transaction.atomic():
         request, owner = _at_host(request_id)
         _write(request, user=owner, name=by, approve=False, reason=reason, via=HOST, now=now)
@@ -169,7 +171,7 @@ def _at_host(request_id: str) -> tuple[ApprovalRequest, User | None]:
 
 
 def _open(request_id: str) -> ApprovalRequest:
-    request = holding.locked(request_id)
+    request = held_calls.locked(request_id)
     if request.call.state != State.PENDING:
         raise AlreadyDecided(decided_how(request), remedy="Look at it again.")
     return request
@@ -212,20 +214,21 @@ def _write(
 def _reject(request: ApprovalRequest, *, by: str, actor: str, reason: str, now: datetime) -> None:
     why = f": {plain(reason, 5000).rstrip('. ')}" if reason.strip() else ""
     words = f"REFUSED by {by}{why}. The call was not made. Do not retry it unchanged."
-    _moved(request, holding.end(request, State.REJECTED, reason=words, actor=actor, now=now, decided=reason))
+    _moved(request, held_calls.end(request, State.REJECTED, reason=words, actor=actor, now=now, decided=reason))
+    refusals.remember(request)
 
 
 def _ready(request: ApprovalRequest, *, actor: str, reason: str, now: datetime) -> None:
     call, execute_by = request.call, now + timedelta(seconds=request.execute_seconds)
     pending = Invocation.objects.filter(pk=call.pk, state=State.PENDING, binding=call.binding)
-    _moved(request, pending.update(state=State.READY, lease_until=execute_by + holding.SLACK))
+    _moved(request, pending.update(state=State.READY, lease_until=execute_by + held_calls.SLACK))
     ApprovalRequest.objects.filter(pk=request.pk).update(
         decided_at=now, decided_reason=plain(reason), execute_by=execute_by
     )
     call.state, request.execute_by = State.READY, execute_by
     names = [each.name for each in valid_votes(request)]
     audit.record(kind="call.approved", actor=actor, subject=f"call:{call.pk}", binding=call.binding, by=names)
-    holding.announce("approved", request, now)
+    announce(Event.APPROVED, request, now)
     if runs_by_itself(request):
         transaction.on_commit(lambda: wake("run_approved", call.pk))
 
@@ -239,29 +242,12 @@ def _moved(request: ApprovalRequest, moved: int) -> None:
 
 def runs_by_itself(request: ApprovalRequest) -> bool:
     """Once approved, a worker runs it: its caller polls a task, or nobody waits and the rule says run anyway."""
-    return request.waiting_as == ApprovalRequest.Waiting.TASK or (request.run_if_caller_left and request.holders < 1)
+    return request.waiting_as == ApprovalRequest.Waiting.TASK or (
+        request.run_if_caller_left and not seats.anybody(request)
+    )
 
 
 # What counts
-
-
-def current_arguments(request: ApprovalRequest) -> str:
-    """The canonical arguments that would run: the edited ones, else those asked for."""
-    return request.edited or request.call.arguments
-
-
-def arguments_hash(request: ApprovalRequest) -> str:
-    """SHA-256 of the arguments that would run now; what a page shows and a vote names as ``seen``."""
-    return digest(current_arguments(request))
-
-
-def result_told(request: ApprovalRequest, result: Mapping[str, Any]) -> dict[str, Any]:
-    """The server's result as the agent gets it: told what an approver changed, if one did."""
-    if not request.edited:
-        return dict(result)
-    first = request.votes.filter(arguments_hash=arguments_hash(request)).first()  # who edits also votes
-    by = first.name if first else "An approver"
-    return told(result, request=request.pk, by=by, asked=request.call.arguments, ran=request.edited)
 
 
 def valid_votes(request: ApprovalRequest) -> list[ApprovalVote]:
@@ -307,16 +293,6 @@ def _edit(request: ApprovalRequest, arguments: Mapping[str, Any], now: datetime)
         before=call.binding, binding=binding, arguments=arguments_hash(request),
     )  # fmt: skip
     call.binding = binding
-
-
-def binding_for(request: ApprovalRequest) -> str:
-    """What the call is bound to, made anew from what is recorded of it."""
-    call = request.call
-    return binding_of(
-        agent=call.agent_slug, endpoint=call.endpoint_slug, server=call.server_slug, revision=call.server_revision,
-        tool=call.tool_name, definition=call.definition_hash, arguments=current_arguments(request),
-        fingerprint=request.rule_fingerprint,
-    )  # fmt: skip
 
 
 def _canonical(arguments: Mapping[str, Any]) -> str:

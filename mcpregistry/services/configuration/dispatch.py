@@ -1,4 +1,4 @@
-"""Asking a worker to start soon. A message carries a task's name and ids, nothing else.
+"""Waking a worker. A message carries a task's name and ids, nothing else.
 
 Whatever a message asks for is a row as well, so a lost one only delays the work until the next tick.
 """
@@ -20,7 +20,7 @@ _carrier: Carrier | None = None
 
 
 def carry_by(carrier: Carrier | None) -> None:
-    """Let this process hand its messages to a worker of its own instead of the broker; None: to the broker again."""
+    """Hand this process's messages to a worker of its own instead of the broker; None: to the broker again."""
     global _carrier  # noqa: PLW0603 - one way out per process
     _carrier = carrier
 
@@ -31,7 +31,7 @@ def wake(task: str, *ids: int | str) -> bool:
 
 
 def send(task: str, *ids: int | str) -> bool:
-    """The same for a task of another app, by its whole name."""
+    """Send a task by its whole name, with ids; for other apps. False when the broker is away."""
     if _carrier is not None:
         return _carrier(task, ids)
     from kombu.exceptions import OperationalError

@@ -13,16 +13,16 @@ from django.db import connection, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from mcpregistry.domain.definitions import INSTRUCTIONS, listing
-from mcpregistry.domain.policy import Outcome
-from mcpregistry.domain.rules import RuleSpec
-from mcpregistry.domain.snapshot import (
+from mcpregistry.domain.definitions.definition import INSTRUCTIONS, listing
+from mcpregistry.domain.policy.decision import Outcome
+from mcpregistry.domain.policy.rules import RuleSpec
+from mcpregistry.domain.snapshot import Snapshot
+from mcpregistry.domain.specs import (
     AgentSpec,
     EndpointSpec,
     GrantSpec,
     PermitSpec,
     ServerSpec,
-    Snapshot,
     TokenSpec,
     ToolSpec,
     WorkspaceSpec,
@@ -39,6 +39,7 @@ from mcpregistry.models import (
     Tool,
     Workspace,
 )
+from mcpregistry.services.configuration.capabilities import Meanings, meanings
 
 _SECTIONS: dict[str, Callable[[], Any]] = {}
 
@@ -86,7 +87,7 @@ def _read() -> Snapshot:
         sections={name: read() for name, read in _SECTIONS.items()},
         servers=servers,
         tools={t.id: _tool(t) for t in _servable().filter(server_id__in=servers)},
-        agents={a.slug: _agent(a, by_agent[a.id]) for a in Agent.objects.filter(enabled=True)},
+        agents=_agents(by_agent),
         tokens=dict(_tokens()),
         endpoints={e.slug: _endpoint(e, by_endpoint[e.id]) for e in Endpoint.objects.filter(enabled=True)},
         workspaces=tuple(_workspaces()),
@@ -161,6 +162,7 @@ def rule_spec(rule: PolicyRule) -> RuleSpec:
         execute_seconds=rule.execute_seconds,
         requester_may_confirm=rule.requester_may_confirm,
         run_if_caller_left=rule.run_if_caller_left,
+        refusal_seconds=rule.refusal_seconds,
     )
 
 
@@ -189,8 +191,15 @@ def _grants() -> tuple[dict[int, list[GrantSpec]], dict[int, list[GrantSpec]]]:
     return by_agent, by_endpoint
 
 
-def _agent(agent: Agent, grants: list[GrantSpec]) -> AgentSpec:
-    return AgentSpec(agent.id, agent.slug, frozenset(agent.capabilities), agent.calls_per_minute, tuple(grants))
+def _agents(grants: dict[int, list[GrantSpec]]) -> dict[str, AgentSpec]:
+    rows = list(Agent.objects.filter(enabled=True))
+    known = meanings(name for row in rows for name in row.capabilities)
+    return {row.slug: _agent(row, grants[row.id], known) for row in rows}
+
+
+def _agent(agent: Agent, grants: list[GrantSpec], known: Meanings) -> AgentSpec:
+    clear = frozenset(known[name][0] for name in agent.capabilities if len(known[name]) == 1)
+    return AgentSpec(agent.id, agent.slug, clear, agent.calls_per_minute, tuple(grants), agent.hold_seconds)
 
 
 def _endpoint(endpoint: Endpoint, grants: list[GrantSpec]) -> EndpointSpec:
@@ -203,6 +212,7 @@ def _endpoint(endpoint: Endpoint, grants: list[GrantSpec]) -> EndpointSpec:
         lists_only=endpoint.scope == Endpoint.Scope.LISTED,
         hide_unavailable=endpoint.hide_unavailable,
         grants=tuple(grants),
+        hold_seconds=endpoint.hold_seconds,
     )
 
 

@@ -1,9 +1,6 @@
-"""Definitions: what a server lists is compared with what was approved.
+"""What a server lists is compared with what was approved: new and changed tools wait for a decision (``decisions``).
 
-A tool serves only while what its server says now is what was approved (``Tool.objects.serving``): a new or
-changed one is quarantined until somebody decides, the others of its server go on. Every approved text
-stays approved until it is rejected, so a server that goes back to one of them heals by itself.
-"""
+Called after every look at a server, by whichever process took it."""
 
 from __future__ import annotations
 
@@ -14,20 +11,17 @@ from functools import cached_property
 from typing import Any
 
 from django.db import transaction
-from django.db.models import QuerySet
 from django.dispatch import Signal
 from django.utils import timezone
 
-from mcpregistry.domain import scanner
-from mcpregistry.domain.canonical import digest, plain, stored
-from mcpregistry.domain.definitions import differences, visible
-from mcpregistry.domain.errors import ConfigInvalid, Conflict
-from mcpregistry.domain.phrases import Severity
+from mcpregistry.domain.definitions import scanner
+from mcpregistry.domain.definitions.definition import visible
+from mcpregistry.domain.text.canonical import digest, plain, stored
 from mcpregistry.models import Definition, Server, ServerEvent, Tool
-from mcpregistry.services import audit, notifications
+from mcpregistry.services.notifications import outbox
+from mcpregistry.services.records import audit
 
 _OTHER_NAMES = 20_000  # to compare new names with
-
 # A ``server`` offers the tools ``names`` for the first time or again. Sent in the transaction that notes it.
 offered = Signal()
 
@@ -47,9 +41,10 @@ class Changes:
 
 @transaction.atomic
 def observe(*, server: Server, listed: Iterable[dict[str, Any]], instructions: str = "", process: str = "") -> Changes:
-    """Store what the server offers now. New and changed tools wait for approval; nothing is lost.
+    """Store what the server offers now, and compare it with what was approved; called after every reading of its list.
 
-    ``instructions``: what the server tells every model that uses it, part of each of its tools' definitions.
+    New and changed tools wait for approval. ``instructions``: what the server tells every model that uses it, part of
+    each of its tools' definitions.
     """
     Server.objects.select_for_update(no_key=True).get(pk=server.pk)  # processes look at the same time
     bodies: dict[str, dict[str, Any]] = {}
@@ -139,120 +134,8 @@ def _announce(look: _Look, process: str) -> None:
     )
     audit.record(kind="tools.changed", actor="server", subject=f"server:{server.slug}", **facts)
     added, changed = ([n for n in names if n in look.undecided] for names in (changes.added, changes.changed))
-    notifications.enqueue_definitions(server=server, added=added, changed=changed, now=look.now)
+    outbox.enqueue_definitions(server=server, added=added, changed=changed, now=look.now)
 
 
 def _named(changes: Changes) -> list[tuple[str, list[str]]]:
     return [(word, getattr(changes, word)) for word in ("added", "changed", "removed", "returned")]
-
-
-@transaction.atomic
-def approve(*, definition: Definition, actor: str, user: object = None) -> Tool:
-    """Accept this definition: while the server says exactly this, the tool is listed and called."""
-    tool = _locked(definition)
-    before = tool.pinned.data if tool.pinned else {}
-    _decide(definition, user, approved=True)
-    said_now_is_approved = tool.latest is not None and tool.latest.approved  # read after the decision
-    _pin(tool, tool.latest_id if said_now_is_approved else definition.pk)
-    fields = differences(before, definition.data)
-    audit.record(
-        kind="definition.approved", actor=actor, subject=f"tool:{tool}", hash=definition.hash, fields=fields,
-        severity=definition.severity,
-    )  # fmt: skip
-    if before and "annotations" in fields:
-        _withdraw_confirmation(tool, actor)
-    return tool
-
-
-def _withdraw_confirmation(tool: Tool, actor: str) -> None:
-    """What somebody vouched for was another claim: the worst is assumed until somebody looks again."""
-    if (tool.read_only, tool.destructive, tool.open_world) == (None, None, None):
-        return
-    tool.read_only = tool.destructive = tool.open_world = None
-    tool.save(update_fields=["read_only", "destructive", "open_world"])
-    audit.record(kind="tool.confirmation_withdrawn", actor=actor, subject=f"tool:{tool}")
-
-
-@transaction.atomic
-def reject(*, definition: Definition, actor: str, user: object = None) -> Tool:
-    """Never serve this definition; if it is the one being served, the tool is withdrawn."""
-    tool = _locked(definition)
-    _decide(definition, user, approved=False)
-    if tool.pinned_id == definition.pk:
-        _pin(tool, None)
-    audit.record(kind="definition.rejected", actor=actor, subject=f"tool:{tool}", hash=definition.hash)
-    return tool
-
-
-@transaction.atomic
-def revert(*, definition: Definition, actor: str, user: object = None) -> Tool:
-    """Hold to the text that was approved before this one: this one is not served (any more).
-
-    We cannot make a server say something else: the tool serves again once the server offers the earlier
-    text. Raises Conflict when no other text of the tool was ever approved.
-    """
-    tool = _locked(definition)
-    earlier = tool.definitions.filter(approved=True).exclude(pk=definition.pk).order_by("-decided_at", "-pk").first()
-    if earlier is None:
-        raise Conflict("No other text of this tool was ever approved.", remedy="Reject this one instead.")
-    _decide(definition, user, approved=False)
-    _pin(tool, earlier.pk)
-    audit.record(
-        kind="definition.reverted", actor=actor, subject=f"tool:{tool}", hash=definition.hash, kept=earlier.hash
-    )
-    return tool
-
-
-def _locked(definition: Definition) -> Tool:
-    return Tool.objects.select_for_update(of=("self",)).get(pk=definition.tool_id)
-
-
-def _decide(definition: Definition, user: object, *, approved: bool) -> None:
-    Definition.objects.filter(pk=definition.pk).update(approved=approved, decided_at=timezone.now(), decided_by=user)
-
-
-def _pin(tool: Tool, definition_id: int | None) -> None:
-    tool.pinned_id = definition_id
-    tool.save(update_fields=["pinned"])
-
-
-@transaction.atomic
-def approve_waiting(*, server: Server, actor: str, user: object = None) -> int:
-    """Approve the newest definition of every tool of the server that waits. Returns how many."""
-    return _approve_each(server.tools.waiting(), actor, user)
-
-
-def _approve_each(tools: QuerySet[Tool], actor: str, user: object) -> int:
-    waiting = [tool.latest for tool in tools.select_related("latest") if tool.latest]
-    for definition in waiting:
-        approve(definition=definition, actor=actor, user=user)
-    return len(waiting)
-
-
-@transaction.atomic
-def approve_clean(*, server: Server, up_to: int, actor: str, user: object = None) -> int:
-    """Approve what waits and gave the scanner no alarm. Returns how many.
-
-    ``up_to``: the newest definition (its id) that was there when the person looked.
-    """
-    clean = server.tools.waiting().filter(
-        latest__lte=up_to, latest__severity__lt=Severity.ALARM, latest__scanner=scanner.VERSION
-    )
-    return _approve_each(clean, actor, user)
-
-
-@transaction.atomic
-def save_tool(*, tool: Tool, actor: str) -> Tool:
-    """What an operator says of a tool: on or off, whether it may be called twice, what a call costs.
-
-    Raises ConfigInvalid for an estimate below zero.
-    """
-    if min(tool.call_energy or 0, tool.call_cost or 0) < 0:
-        raise ConfigInvalid("A call cannot give energy or money back.", remedy="Enter zero or more.")
-    tool.save(update_fields=["enabled", "idempotent", "call_energy", "call_cost"])
-    facts = {
-        "enabled": tool.enabled, "idempotent": tool.idempotent, "energy": tool.call_energy,
-        "cost": None if tool.call_cost is None else str(tool.call_cost),
-    }  # fmt: skip
-    audit.record(kind="tool.changed", actor=actor, subject=f"tool:{tool}", **facts)
-    return tool

@@ -1,4 +1,4 @@
-"""Where configuration files lie on disk, and what folder names in them mean there."""
+"""Where configuration files lie on disk, reading and writing them, and what folder names in them mean."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ _HOST_FOLDERS = {".vscode", ".cursor", ".dispatch"}
 
 @dataclass(frozen=True, slots=True)
 class Found:
+    """The file that is meant, and a warning if there is one to give."""
+
     path: Path
     warning: str = ""
 
@@ -69,7 +71,7 @@ def folders_for(path: Path | None, workspace: Path | None) -> dict[str, str]:
 
 
 def read_file(path: Path) -> bytes:
-    """At most one byte more than a configuration file may have, so that a reader can refuse it."""
+    """The file's bytes, at most one more than a configuration file may have, so that a reader can refuse it."""
     with path.open("rb") as stream:
         return stream.read(text.MAX_BYTES + 1)
 

@@ -1,8 +1,8 @@
-"""Configuration files in and out of the database.
+"""Configuration files into the database.
 
 Invariants: one file is one transaction, and if anything in it is refused nothing is written; import starts nothing, a
 new server is a draft and one whose launch changed becomes a draft again; nothing that a file says is dropped in
-silence; without ``include_secrets`` no secret value leaves.
+silence.
 """
 
 from __future__ import annotations
@@ -17,27 +17,19 @@ from django.db import transaction
 from mcpregistry.domain import formats
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.formats import text
-from mcpregistry.domain.formats.document import Document, Parked, ServerEntry, Written
+from mcpregistry.domain.formats.document import Document, ServerEntry
 from mcpregistry.domain.formats.expansion import expand_document, unresolved_folders
 from mcpregistry.domain.formats.format import Format
 from mcpregistry.domain.formats.keys import slug
 from mcpregistry.domain.formats.notes import Action, FileInvalid, Note, pointer
 from mcpregistry.models import Credential, ImportedFile, Server
 from mcpregistry.models.server import Lifecycle
-from mcpregistry.services import audit
-from mcpregistry.services.configuration import save_credential
-from mcpregistry.services.exchange_policy import (
-    APPLIED,
-    FLAG,
-    FLAG_WAITS,
-    flags_now,
-    follow_file,
-    follow_flag,
-    known,
-)
-from mcpregistry.services.exchange_rows import brought_by, entry_of, fill_row, in_order, shown
-from mcpregistry.services.exchange_sections import Change, OnConflict, Taking, sections
-from mcpregistry.services.servers import save_server
+from mcpregistry.services.access.credentials import save_credential
+from mcpregistry.services.exchange.policy import APPLIED, FLAG, FLAG_WAITS, follow_file, follow_flag, known
+from mcpregistry.services.exchange.rows import brought_by, entry_of, fill_row, shown
+from mcpregistry.services.exchange.sections import NOT_ITS_OWN, Change, OnConflict, Taking, sections
+from mcpregistry.services.records import audit
+from mcpregistry.services.servers.lifecycle import save_server
 
 _WAITING = {
     "env_file": "Kept, but the file is not read; put its variables into env.",
@@ -197,11 +189,8 @@ class _Import:
         row = old or Server(slug=entry.key)
         if old and entry.auto_approve is False:  # silence leaves it as it is
             entry = replace(entry, auto_approve=known(old).auto_approve)
-        before, env = (known(old), (old.env, old.headers)) if old else (None, ({}, {}))
         own = old is not None and brought_by(old) == self.path
-        fill_row(row, entry, source=self.format.name, position=position)
-        _switch(row, entry, stated=self._states_enabled(entry))
-        change = _change(before, entry_of(row), hidden=bool(old) and env != (row.env, row.headers))
+        change = self._filled(row, entry, position, old)
         if old and change.action == "changed" and not self._may_replace(own=own):
             self._conflict(entry, change)
             return
@@ -209,10 +198,20 @@ class _Import:
             row.extra = {**row.extra, "file": self.path}
         if self._save(row, entry, change):
             self._approve_ahead(row, entry)
+        self._note_what_waits(entry)
+        rows[entry.key] = row
+
+    def _filled(self, row: Server, entry: ServerEntry, position: int, old: Server | None) -> Change:
+        """Write the entry into the row, unsaved; how that differs from what the row said."""
+        before, env = (known(old), (old.env, old.headers)) if old else (None, ({}, {}))
+        fill_row(row, entry, source=self.format.name, position=position)
+        _switch(row, entry, stated=self._states_enabled(entry))
+        return _change(before, entry_of(row), hidden=bool(old) and env != (row.env, row.headers))
+
+    def _note_what_waits(self, entry: ServerEntry) -> None:
         for column, sentence in _WAITING.items():
             if getattr(entry, column) not in ("", False, None):
                 self._note("parked", entry.at + pointer(column), sentence)
-        rows[entry.key] = row
 
     def _differs(self, old: Server, entry: ServerEntry, position: int) -> bool:
         probe = Server.objects.get(pk=old.pk)
@@ -233,7 +232,7 @@ class _Import:
             self.changes.append(replace(change, action="skipped"))
             self._note("parked", entry.at, "A server of this name differs; it is left as it is.")
             return
-        remedy = "Choose with --on-conflict: skip, replace or rename."
+        remedy = NOT_ITS_OWN if self.on_conflict == "own" else "Choose with --on-conflict: skip, replace or rename."
         self._note("refused", entry.at, "A server of this name exists and differs.", remedy)
         self.changes.append(change)
 
@@ -318,41 +317,3 @@ def _together(before: Mapping[str, Any], document: Document, family: str) -> dic
 def _by_name(key: str, old: Iterable[dict[str, Any]], new: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Objects of both, a new one in place of an old one of the same name."""
     return list({item[key]: item for item in (*old, *new)}.values())
-
-
-def export_config(
-    *,
-    format_name: str,
-    actor: str,
-    include_secrets: bool = False,
-    only_enabled: bool = False,
-    servers: Iterable[Server] | None = None,
-) -> Written:
-    """The site's servers (or the given ones), and what files brought besides, as data of a format."""
-    chosen = Server.objects.all() if servers is None else servers
-    rows = [row for row in chosen if row.enabled or not only_enabled]
-    family = formats.FORMATS[format_name].family
-    document = _document(in_order(rows, family))
-    for section in sections():
-        document = section.give(document, include_secrets=include_secrets)
-    written = formats.write(document, format_name, include_secrets=include_secrets)
-    if include_secrets:
-        audit.record(kind="configuration.exported", actor=actor, subject=f"format:{format_name}", servers=len(rows))
-    return written
-
-
-def _document(rows: Iterable[Server]) -> Document:
-    document = Document(tuple(known(row) for row in rows))
-    for file in ImportedFile.objects.all():
-        rest = file.rest
-        document = replace(
-            document,
-            expert_tools=(*document.expert_tools, *rest.get("expert_tools", [])),
-            inputs=(*document.inputs, *rest.get("inputs", [])),
-            providers={**document.providers, **rest.get("providers", {})},
-            model_providers={**document.model_providers, **rest.get("model_providers", {})},
-            defaults={**document.defaults, **rest.get("defaults", {})},
-            flags={**document.flags, **rest.get("flags", {})},
-            parked={**document.parked, file.family: Parked.from_json(rest.get("parked", {}))},
-        )
-    return replace(document, flags=flags_now(dict(document.flags)))

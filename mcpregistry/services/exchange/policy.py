@@ -10,13 +10,13 @@ import json
 import re
 from dataclasses import replace
 
-from mcpregistry.domain.conditions import LONGEST
 from mcpregistry.domain.formats.document import ServerEntry
-from mcpregistry.domain.policy import Outcome
+from mcpregistry.domain.policy.conditions import LONGEST
+from mcpregistry.domain.policy.decision import Outcome
 from mcpregistry.models import Configuration, PolicyRule, Server
-from mcpregistry.services import policy
-from mcpregistry.services.configuration import save_configuration
-from mcpregistry.services.exchange_rows import entry_of
+from mcpregistry.services.configuration.site import save_configuration
+from mcpregistry.services.exchange.rows import entry_of
+from mcpregistry.services.policy.rules import AUTO, auto_rules, delete_rule, save_rule
 
 FLAG = "toolApprovalRequired"
 _OURS = "autoApprove of "
@@ -37,7 +37,7 @@ def known(server: Server) -> ServerEntry:
 def _approved(server: Server, stated: bool | tuple[str, ...]) -> bool | tuple[str, ...]:
     """As a file last put it where that is still true, so that an export gives back what was imported."""
     ours = _rule_of(server)
-    if policy.auto_rules(server=server) or (ours and not ours.condition):
+    if auto_rules(server=server) or (ours and not ours.condition):
         return True
     names = {*_named(ours), *_one_by_one(server)}
     if not isinstance(stated, bool) and set(stated) == names:
@@ -65,36 +65,45 @@ def _named(rule: PolicyRule | None) -> list[str]:
 def _one_by_one(server: Server) -> dict[str, PolicyRule]:
     rules = PolicyRule.objects.filter(
         tool__server=server, server=None, agent=None, endpoint=None, expert="", condition="", outcome=Outcome.ALLOW,
-        enabled=True, priority=policy.AUTO,
+        enabled=True, priority=AUTO,
     )  # fmt: skip
     return {rule.tool.name: rule for rule in rules.select_related("tool") if rule.tool}
 
 
 def follow_file(*, server: Server, approved: bool | tuple[str, ...], actor: str, may_rule: bool) -> str:
-    """Make the rule say what the file says; False is silence. Returns a sentence for the import's notes, or ""."""
+    """Make the auto-approval rule of the server say what the file says; False is silence.
+
+    Returns a sentence for the import's notes, or "".
+    """
     if approved is False:
         return ""
     condition = "" if approved is True else f"tool.name in {json.dumps(list(approved), ensure_ascii=False)}"
     if len(condition) > LONGEST:
         return TOO_LONG
-    rule = _rule_of(server)
     if may_rule and approved is not True:
-        for name, single in _one_by_one(server).items():
-            if name not in approved:
-                policy.delete_rule(rule=single, actor=actor)
+        _withdraw_others(server, approved, actor)
     if not approved:
-        if rule is not None and may_rule:
-            policy.delete_rule(rule=rule, actor=actor)
         return ""
+    rule = _rule_of(server)
     if rule is None or rule.condition != condition or (may_rule and not rule.enabled):
-        rule = rule or PolicyRule(name=_name(server), server=server, outcome=Outcome.ALLOW, priority=policy.AUTO)
+        rule = rule or PolicyRule(name=_name(server), server=server, outcome=Outcome.ALLOW, priority=AUTO)
         rule.condition, rule.enabled = condition, may_rule
-        policy.save_rule(rule=rule, actor=actor)
+        save_rule(rule=rule, actor=actor)
     return APPLIED if rule.enabled else WAITS
 
 
+def _withdraw_others(server: Server, approved: tuple[str, ...], actor: str) -> None:
+    """Delete the rules that let more tools run than the file says: single ones, and with no tool the server's."""
+    for name, single in _one_by_one(server).items():
+        if name not in approved:
+            delete_rule(rule=single, actor=actor)
+    whole = _rule_of(server)
+    if not approved and whole is not None:
+        delete_rule(rule=whole, actor=actor)
+
+
 def follow_flag(*, required: bool, actor: str, may_rule: bool) -> str:
-    """``toolApprovalRequired`` is what happens when no rule fits. A default of deny stays."""
+    """Take ``toolApprovalRequired`` as what happens when no rule fits. A default of deny stays."""
     configuration = Configuration.load()
     wanted = Outcome.ASK if required else Outcome.ALLOW
     if configuration.default_outcome in (wanted, Outcome.DENY):

@@ -1,4 +1,4 @@
-"""What other apps take from configuration files and give to them.
+"""The seam by which other apps take part in configuration files.
 
 The registry knows servers; who knows what an expert tool is registers a section here when its app is ready, as with
 ``calls.engine.add_source``.
@@ -16,6 +16,8 @@ if TYPE_CHECKING:  # the formats bring YAML along, which most processes can do w
     from mcpregistry.models import Agent, Endpoint
 
 OnConflict = Literal["error", "skip", "replace", "rename", "own"]
+# The remedy for a file that replaces what it has brought itself, and no more.
+NOT_ITS_OWN = "Another file has brought it, or somebody here has made it: describe it alike, or give it another name."
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ class Taking:
 
 
 class Section(Protocol):
+    """What an app implements to take part; ``subagents.services.exchange.experts`` is one."""
+
     def take(self, document: Document, taking: Taking) -> Document:
         """Make records of it. Returns the document with what is left to be kept as it stands."""
 
@@ -62,7 +66,10 @@ class Section(Protocol):
         """The document (what was kept) with the records of now."""
 
     def switch(self, labels: frozenset[str], *, on: bool, actor: str) -> dict[str, str]:
-        """Switch off what a watched file no longer names, or on what it names again. By label, what was done."""
+        """Switch off what a watched file no longer names, or on what it names again.
+
+        Returns what was done, by label.
+        """
 
     def serve(self, names: frozenset[str], *, agent: Agent, endpoint: Endpoint, actor: str) -> list[str]:
         """Offer exactly what a file has named to the agent on the endpoint. Returns what stands in the way."""
@@ -75,9 +82,13 @@ _MAKERS: list[Callable[[], Section]] = []
 
 
 def add_section(make: Callable[[], Section]) -> None:
-    """``make`` is called for each import or export, and may import what only those need."""
+    """Register a section; called from an app's ``ready``.
+
+    ``make`` is called for each import or export, and may import what only those need.
+    """
     _MAKERS.append(make)
 
 
 def sections() -> list[Section]:
+    """A fresh instance of every registered section."""
     return [make() for make in _MAKERS]

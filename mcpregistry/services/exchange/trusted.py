@@ -1,4 +1,4 @@
-"""``runmcp --config FILE``: what a person who names a file on his own machine's command line makes true by that.
+"""``runmcp --config FILE``: naming a file on one's own command line vouches for it.
 
 An import alone makes drafts. Here the file's servers are confirmed as they stand in it, asked what they offer, and its
 expert tools are offered to one agent on an endpoint of the file's own. What anybody has decided before stands: a server
@@ -27,12 +27,13 @@ from mcpregistry.domain.formats.keys import slug
 from mcpregistry.domain.formats.notes import FileInvalid
 from mcpregistry.models import Agent, Endpoint, Server
 from mcpregistry.models.server import Lifecycle
-from mcpregistry.services import access, health
-from mcpregistry.services.exchange import Outcome, import_file
-from mcpregistry.services.exchange_files import folders_for, read_file
-from mcpregistry.services.exchange_sections import sections
-from mcpregistry.services.probing import Prober
-from mcpregistry.services.servers import confirm_launch
+from mcpregistry.services.access import agents
+from mcpregistry.services.exchange.files import folders_for, read_file
+from mcpregistry.services.exchange.importing import Outcome, import_file
+from mcpregistry.services.exchange.sections import sections
+from mcpregistry.services.servers import checks
+from mcpregistry.services.servers.lifecycle import confirm_launch
+from mcpregistry.services.servers.prober import Prober
 
 _FAMILY = "slipsnisse"
 _OWN = ("SLIPSNISSE_", "DJANGO_", "DATABASE_URL", "CELERY_")  # never handed to a server or a provider
@@ -48,8 +49,11 @@ class Refused(ConfigInvalid):
 
 
 @dataclass(frozen=True, slots=True)
-class Vouched:
-    """``variables``: of our environment, what the file's servers and providers refer to."""
+class Served:
+    """What is served: endpoint, agent, and notes to tell.
+
+    ``variables``: of our environment, what the file's servers and providers refer to.
+    """
 
     agent: str
     endpoint: str
@@ -57,7 +61,7 @@ class Vouched:
     notes: tuple[str, ...]
 
 
-def vouch(*, path: Path, agent: str, endpoint: str, actor: str, environ: Mapping[str, str]) -> Vouched:
+def serve_file(*, path: Path, agent: str, endpoint: str, actor: str, environ: Mapping[str, str]) -> Served:
     """Import the file and make it servable. Raises Refused, and then nothing of it is offered.
 
     ``endpoint`` empty: one of the file's own, which lists its tools and nothing else.
@@ -72,14 +76,14 @@ def vouch(*, path: Path, agent: str, endpoint: str, actor: str, environ: Mapping
         with _passing(variables):
             _ask(servers)
         labels = frozenset(change.label for change in outcome.changes if change.kind != "server")
-        caller = Agent.objects.filter(slug=agent).first() or access.save_agent(agent=Agent(slug=agent), actor=actor)
+        caller = Agent.objects.filter(slug=agent).first() or agents.save_agent(agent=Agent(slug=agent), actor=actor)
         door = _endpoint(endpoint or own_endpoint(path), path, actor)
         for section in sections():
             if problems := section.serve(labels, agent=caller, endpoint=door, actor=actor):
                 raise Refused([f"{path}: {problem}" for problem in problems])
             variables |= _variables(section.references(labels))
     kept = tuple(str(note) for note in outcome.notes if note.remedy)
-    return Vouched(caller.slug, door.slug, variables, kept)
+    return Served(caller.slug, door.slug, variables, kept)
 
 
 def own_endpoint(path: Path) -> str:
@@ -155,7 +159,7 @@ def _learn(prober: Prober, server: Server) -> str:
         report = prober.test(server.pk)
         if report.discovery is None or report.error is not None:
             return f"The server '{server.slug}' does not work: {report.error or 'it told nothing.'}"
-        health.learn(server=server, discovery=report.discovery, process="runmcp")
+        checks.learn(server=server, discovery=report.discovery, process="runmcp")
         return ""
     except SlipsnisseError as error:
         return f"The server '{server.slug}' does not work: {error}"
@@ -166,7 +170,7 @@ def _learn(prober: Prober, server: Server) -> str:
 def _endpoint(name: str, path: Path, actor: str) -> Endpoint:
     """One that is not there yet lists nothing but what the file offers on it."""
     found = Endpoint.objects.filter(slug=name).first()
-    return found or access.save_endpoint(
+    return found or agents.save_endpoint(
         endpoint=Endpoint(slug=name, name=path.name, scope=Endpoint.Scope.LISTED), actor=actor
     )
 

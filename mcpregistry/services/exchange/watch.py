@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from mcpregistry.models import Server
 from mcpregistry.models.server import Lifecycle
-from mcpregistry.services.exchange import Outcome
-from mcpregistry.services.exchange_sections import sections
-from mcpregistry.services.servers import disable_server, enable_server
+from mcpregistry.services.exchange.importing import Outcome
+from mcpregistry.services.exchange.sections import sections
+from mcpregistry.services.servers.lifecycle import disable_server, enable_server
 
 
 class Followed:

@@ -21,11 +21,11 @@ from django.utils import timezone
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.domain.notices import Event, Kind, wait_before
+from mcpregistry.domain.notifications.events import Event, Kind, wait_before
 from mcpregistry.downstream.runtime import LoopThread
 from mcpregistry.models import Channel, Delivery
-from mcpregistry.services.notifications import MOOT, OFF
-from mcpregistry.services.notifications_sending import Parcel, Receipt, send
+from mcpregistry.services.notifications.outbox import MOOT, OFF
+from mcpregistry.services.notifications.senders import Parcel, Receipt, send
 
 log = structlog.get_logger(__name__)
 
@@ -46,17 +46,9 @@ class Deliverer:
         """Look for due messages soon; returns at once."""
         asyncio.run_coroutine_threadsafe(self._look(), self._loop.loop)
 
-    def run_until_idle(self, timeout: float = 60.0) -> None:
-        """Look, and wait until everything that was due has been tried."""
-        self._loop.run(self._finish(), timeout)
-
     def close(self) -> None:
+        """End the loop thread; what was being sent falls due again."""
         self._loop.stop(_CLOSING_SECONDS)
-
-    async def _finish(self) -> None:
-        await self._look()
-        while self._serving:
-            await asyncio.wait(self._serving.values())
 
     async def _look(self) -> None:
         for channel_id in await db_call(channels_with_due, timezone.now()):
@@ -90,6 +82,7 @@ async def empty(channel_id: int) -> None:
 
 
 def channels_with_due(now: datetime) -> list[int]:
+    """Ids of channels that are owed something now."""
     return list(Delivery.objects.due(now).order_by("channel").values_list("channel", flat=True).distinct())
 
 
@@ -102,6 +95,7 @@ def claim(channel_id: int, now: datetime) -> Parcel | None:
         _give_up(channel, OFF)
         return None
     while row := _due(channel, now).first():
+        # Compare-and-set. The claim is a lease: if this process dies, the row falls due again by itself.
         held = Delivery.objects.open().filter(pk=row.pk, attempts=row.attempts, next_at=row.next_at)
         if not held.update(attempts=row.attempts + 1, next_at=now + LEASE):
             continue  # another worker was faster
@@ -163,7 +157,10 @@ def _asked_before(row: Delivery) -> str:
 
 
 def settle(uid: str, attempt: int, receipt: Receipt, now: datetime) -> None:
-    """Write down how a try went. A failure told late does not disturb somebody else's later claim."""
+    """Write down how a try went.
+
+    A failure told late does not disturb somebody else's later claim: it counts only for its own ``attempt``.
+    """
     held = Delivery.objects.open().filter(uid=uid)
     fields: dict[str, Any] = {"response_code": receipt.code, "last_error": receipt.error, "next_at": None}
     if not receipt.error:
@@ -184,5 +181,5 @@ def settle(uid: str, attempt: int, receipt: Receipt, now: datetime) -> None:
 
 
 def postpone(channel_id: int, until: datetime) -> None:
-    """What else is due there need not run into the same wall, nor use up its tries."""
+    """Put off what else is due on the channel, so that it need not fail for the same reason and use up its tries."""
     Delivery.objects.due(timezone.now()).filter(channel=channel_id).update(next_at=until)

@@ -1,6 +1,6 @@
 """Channels and the outbox: what is told is written where it happens, in the same transaction.
 
-A worker sends it afterwards (``notification_delivery``). So nothing is told that was rolled back,
+A worker sends it afterwards (``delivery``). So nothing is told that was rolled back,
 nothing is forgotten when a process dies, and no receiver can hold up a decision.
 """
 
@@ -18,13 +18,14 @@ from django.core.validators import validate_email
 from django.db import transaction
 from django.utils import timezone
 
-from mcpregistry.domain.canonical import digest, plain, stored
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, OutboundRefused
-from mcpregistry.domain.notices import KEPT_TRYING, TYPES, Event, Interest, Kind, show, webhook_key
+from mcpregistry.domain.notifications.events import KEPT_TRYING, TYPES, Event, Interest, Kind, show, webhook_key
+from mcpregistry.domain.text.canonical import digest, plain, stored
 from mcpregistry.models import ApprovalRequest, Channel, Delivery, PolicyRule, Server, SlackIdentity
-from mcpregistry.services import audit
-from mcpregistry.services.records import save_checked
-from mcpregistry.services.wakeups import wake
+from mcpregistry.services.approvals.requests import arguments_hash, current_arguments
+from mcpregistry.services.configuration.dispatch import wake
+from mcpregistry.services.configuration.saving import save_checked
+from mcpregistry.services.records import audit
 
 SLACK_API = "https://slack.com/api"
 OFF = "The channel was switched off."
@@ -47,6 +48,11 @@ def enqueue(event: Event | str, request: ApprovalRequest, *, now: datetime | Non
     if not channels:
         return 0
     return _owe(channels, event, key=f"{event}:{request.pk}", data=_facts(event, request), at=at, request=request)
+
+
+def on_announced(*, event: Event, request: ApprovalRequest, now: datetime, **_: object) -> None:
+    """Whatever becomes of a held call is told; connected in ``mcpregistry.apps``."""
+    enqueue(event, request, now=now)
 
 
 def enqueue_definitions(
@@ -103,15 +109,8 @@ def _owe(channels: Iterable[Channel], event: Event, *, key: str, data: dict[str,
     return len(rows)
 
 
-def arguments_of(request: ApprovalRequest) -> str:
-    """The arguments that will run: as edited by an approver, else as asked for."""
-    return request.edited or request.call.arguments
-
-
 def _facts(event: Event, request: ApprovalRequest) -> dict[str, Any]:
-    from mcpregistry.services.approvals import arguments_hash  # which itself enqueues
-
-    call, arguments = request.call, arguments_of(request)
+    call, arguments = request.call, current_arguments(request)
     shown = show(arguments)
     return {
         "request": request.pk,
@@ -165,7 +164,7 @@ def save_channel(
 
 @transaction.atomic
 def delete_channel(*, channel: Channel, actor: str) -> None:
-    """What it is still owed goes with it."""
+    """Delete a channel with what it is still owed."""
     audit.record(kind="channel.deleted", actor=actor, subject=f"channel:{channel.name}")
     channel.delete()
 
@@ -215,8 +214,8 @@ def _check_slack(channel: Channel) -> None:
 
 
 def _check_address(channel: Channel) -> None:
-    from mcpregistry.downstream.addresses import parse_networks
-    from mcpregistry.downstream.outbound import check_url
+    from mcpregistry.downstream.http_client.addresses import parse_networks
+    from mcpregistry.downstream.http_client.guard import check_url
 
     networks = channel.allowed_networks
     if not isinstance(networks, list) or not all(isinstance(network, str) for network in networks):
@@ -274,6 +273,7 @@ def failing_channels() -> list[tuple[str, str]]:
 
 @transaction.atomic
 def save_slack_identity(*, identity: SlackIdentity, actor: str) -> SlackIdentity:
+    """Say whose Slack account this is. Raises ``ConfigInvalid``."""
     kind = "slack_person.changed" if identity.pk else "slack_person.created"
     save_checked(identity)
     facts = {"team": identity.team, "member": identity.member}
@@ -283,6 +283,7 @@ def save_slack_identity(*, identity: SlackIdentity, actor: str) -> SlackIdentity
 
 @transaction.atomic
 def delete_slack_identity(*, identity: SlackIdentity, actor: str) -> None:
+    """From now on that Slack account is nobody's."""
     facts = {"team": identity.team, "member": identity.member}
     audit.record(kind="slack_person.deleted", actor=actor, subject=f"user:{identity.user}", **facts)
     identity.delete()

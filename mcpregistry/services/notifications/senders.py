@@ -1,7 +1,7 @@
-"""One message on the wire: webhook, e-mail or Slack. No database here, and no retry.
+"""Sending one message: webhook, e-mail or Slack. No database here, and no retry.
 
-What a receiver answers is never quoted: errors are sentences of ours with its status code, or with
-Slack's error word if it looks like one. So nothing a receiver echoes reaches a row or a log.
+What a receiver answers is never quoted: errors are sentences of ours with its status code, or with Slack's error word
+if it looks like one. So nothing a receiver echoes reaches a row or a log.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import structlog
 from django.conf import settings
 
 from mcpregistry.domain.errors import DownstreamError, OutboundRefused, SlipsnisseError
-from mcpregistry.domain.mails import mail
-from mcpregistry.domain.notices import Event, Kind, retry_after, webhook_headers
-from mcpregistry.domain.slack import message
-from mcpregistry.domain.targets import Limits, Target
+from mcpregistry.domain.notifications.events import Event, Kind, retry_after, webhook_headers
+from mcpregistry.domain.notifications.mail import mail
+from mcpregistry.domain.notifications.slack import message
+from mcpregistry.domain.servers.target import Limits, Target
 
 log = structlog.get_logger(__name__)
 
@@ -68,7 +68,7 @@ class Receipt:
 
 
 async def send(parcel: Parcel) -> Receipt:
-    """Never raises for anything that went wrong with the message."""
+    """Send one message by its channel's kind. Never raises for anything that went wrong; the receipt says it."""
     try:
         async with asyncio.timeout(MAIL_SECONDS if parcel.kind is Kind.EMAIL else SEND_SECONDS):
             return await _WAYS[parcel.kind](parcel)
@@ -90,6 +90,8 @@ async def send(parcel: Parcel) -> Receipt:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
+    """A receiver's status, the wait that it asks for in seconds, and the beginning of its body."""
+
     status: int
     wait: float
     body: bytes
@@ -99,7 +101,7 @@ async def post(
     url: str, body: bytes, headers: Mapping[str, str], *, networks: tuple[str, ...], answer_bytes: int = 0
 ) -> Answer:
     """One guarded POST; no redirect is followed, and no more of the answer is read than asked for."""
-    from mcpregistry.downstream.outbound import Attempt, Outbound
+    from mcpregistry.downstream.http_client.client import Attempt, Outbound
 
     target = Target(
         server_id=0, slug="", revision=0, transport="http", url=url, headers={"Content-Type": "application/json"},

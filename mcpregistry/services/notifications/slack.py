@@ -13,11 +13,13 @@ from django.contrib.auth.models import User
 
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, Denied, NotFound
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.domain.notices import Kind, show
-from mcpregistry.domain.slack import PAGE_ONLY, TOO_MUCH
+from mcpregistry.domain.notifications.events import Kind, show
+from mcpregistry.domain.notifications.slack import PAGE_ONLY, TOO_MUCH
 from mcpregistry.models import ApprovalRequest, Channel, Delivery
-from mcpregistry.services import approvals, idempotency
-from mcpregistry.services.notifications import arguments_of, slack_person
+from mcpregistry.services.approvals import votes
+from mcpregistry.services.approvals.requests import current_arguments
+from mcpregistry.services.notifications.outbox import slack_person
+from mcpregistry.services.records import idempotency
 
 COUNTED = "Your word is noted. More people must agree before the call runs."
 
@@ -34,6 +36,7 @@ class Press:
 
 
 def find_channel(uid: Any) -> Channel | None:
+    """The enabled Slack channel of that uid, or None."""
     return Channel.objects.filter(uid=uid, kind=Kind.SLACK.value, enabled=True).first()
 
 
@@ -46,9 +49,9 @@ def signing_secret(channel: Channel) -> str:
 
 
 def take_once(*, channel: Channel, signature: str, fingerprint: str) -> None:
-    """Raises Conflict for a request that came before."""
+    """Accept a signed request once over all processes. Raises ``Conflict`` for one that came before."""
     caller = f"slack:{channel.uid.hex}"
-    if idempotency.claim(caller=caller, key=signature[:200], fingerprint=fingerprint) is not None:
+    if idempotency.claim(caller=caller, key=signature[:200], fingerprint=fingerprint).kept is not None:
         raise Conflict("This was sent before.", remedy="Press the button again.")
     idempotency.keep(caller=caller, key=signature[:200], status=200, body="")
 
@@ -65,9 +68,7 @@ def decide(*, channel: Channel, press: Press) -> str:
     """
     request, user = _decidable(channel, press)
     shown = press.value.partition(".")[2]
-    approvals.vote(
-        request_id=request.pk, user=user, approve=press.approve, reason=press.reason, seen=shown, via="slack"
-    )
+    votes.vote(request_id=request.pk, user=user, approve=press.approve, reason=press.reason, seen=shown, via="slack")
     request.call.refresh_from_db(fields=["state"])
     return COUNTED if request.call.state == State.PENDING else ""
 
@@ -86,6 +87,6 @@ def _decidable(channel: Channel, press: Press) -> tuple[ApprovalRequest, User]:
         )
     if request.risk == "high":
         raise Denied(PAGE_ONLY, remedy="Press Open the page.")
-    if not show(arguments_of(request)).whole:
+    if not show(current_arguments(request)).whole:
         raise Denied(TOO_MUCH, remedy="Press Open the page.")
     return request, user

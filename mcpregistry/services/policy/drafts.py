@@ -13,7 +13,7 @@ from mcpregistry.models import Agent, Endpoint, PolicyRule, Server, Tool
 
 PLAIN = (
     "name", "enabled", "priority", "expert", "condition", "outcome", "quorum", "decide_seconds", "execute_seconds",
-    "requester_may_confirm", "run_if_caller_left", "note",
+    "refusal_seconds", "requester_may_confirm", "run_if_caller_left", "note",
 )  # fmt: skip
 NAMED = ("agent", "endpoint", "server", "tool", "approvers")
 
@@ -53,16 +53,11 @@ def _named(kind: str, name: Any) -> Any:
     return found
 
 
-def _tool(name: str) -> Tool | None:
-    slug, _, own = name.partition("::")
-    return Tool.objects.select_related("server").filter(server__slug=slug, name=own).first()
-
-
 _WORDS = {"approvers": "group"}
 _FIND: dict[str, Callable[[str], Any]] = {
     "agent": lambda name: Agent.objects.filter(slug=name).first(),
     "endpoint": lambda name: Endpoint.objects.filter(slug=name).first(),
     "server": lambda name: Server.objects.filter(slug=name).first(),
-    "tool": _tool,
+    "tool": Tool.objects.select_related("server").named,
     "approvers": lambda name: Group.objects.filter(name=name).first(),
 }

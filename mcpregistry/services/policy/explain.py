@@ -13,20 +13,21 @@ from typing import Any
 
 from django.contrib.auth.models import Group
 
-from mcpregistry.domain.access import capable, covers, live, may_call, may_see
+from mcpregistry.domain.definitions.naming import exposed_names
 from mcpregistry.domain.errors import ArgumentsInvalid, NotFound
-from mcpregistry.domain.naming import exposed_names
-from mcpregistry.domain.policy import Decision, Outcome, Question, Terms, decide
-from mcpregistry.domain.reveal import reveal
-from mcpregistry.domain.risk import risk_of
-from mcpregistry.domain.rules import Verdict
-from mcpregistry.domain.schema import check_arguments
-from mcpregistry.domain.snapshot import AgentSpec, EndpointSpec, ServerSpec, Snapshot, ToolSpec
+from mcpregistry.domain.policy.access import capable, covers, live, may_call, may_see
+from mcpregistry.domain.policy.decision import Decision, Outcome, Question, Terms, decide
+from mcpregistry.domain.policy.risk import risk_of
+from mcpregistry.domain.policy.rules import Verdict
+from mcpregistry.domain.schema.validation import check_arguments
+from mcpregistry.domain.snapshot import Snapshot
+from mcpregistry.domain.specs import AgentSpec, EndpointSpec, ServerSpec, ToolSpec
+from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Agent, Endpoint, Server, Tool
 from mcpregistry.models.server import Lifecycle
-from mcpregistry.services import permits
-from mcpregistry.services.approvals import approvers
-from mcpregistry.services.snapshots import load_snapshot
+from mcpregistry.services.access.roles import approvers
+from mcpregistry.services.configuration.snapshot import load_snapshot
+from mcpregistry.services.policy import permits
 
 Specs = tuple[AgentSpec, EndpointSpec, ServerSpec, ToolSpec]
 
@@ -43,7 +44,10 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """``listed``: the tool is in the agent's list now. ``answer`` is the end of it in one sentence."""
+    """The answer to "Why?": every stage, every rule's verdict, and the end of it in one sentence (``answer``).
+
+    ``listed``: the tool is in the agent's list now.
+    """
 
     agent: str
     endpoint: str
@@ -68,7 +72,7 @@ def find_tool(name: str) -> Tool:
     found = rows.filter(server__slug=slug, name=own).first()
     if found is None:
         raise NotFound(
-            f"No server has ever offered a tool '{reveal(name, 200)}'.",
+            f"No server has ever offered a tool '{printable(name, 200)}'.",
             remedy="Write server::tool, as in the list of tools.",
         )
     return found
@@ -77,7 +81,7 @@ def find_tool(name: str) -> Tool:
 def why(
     *, agent: Agent, endpoint: Endpoint, tool: Tool, now: datetime, arguments: Mapping[str, Any] | None = None
 ) -> Why:
-    """The whole trace. ``arguments`` None: as far as it can be told without them."""
+    """Every stage of the decision about one call. ``arguments`` None: as far as it can be told without them."""
     snapshot, at = load_snapshot(), now.timestamp()
     stages = [*_configured(agent, endpoint, tool.server, tool)]
     specs = _specs(snapshot, agent, endpoint, tool)
@@ -145,7 +149,7 @@ def _configured(agent: Agent, endpoint: Endpoint, server: Server, tool: Tool) ->
         "The server has failed, and the endpoint hides tools of failed servers." if hidden
         else "The server is not known to have failed." if server.unavailable_since is None
         else "The server has failed; the endpoint shows its tools all the same.",
-        f"Last error: {reveal(server.last_error, 300)} Reconnect it." if hidden else "",
+        f"Last error: {printable(server.last_error, 300)} Reconnect it." if hidden else "",
     )  # fmt: skip
     yield Stage(
         "present", tool.present, "The server offers the tool." if tool.present else "The server no longer offers the tool.",
@@ -175,7 +179,7 @@ def _granted(
     able = capable(agent, server, tool)
     yield Stage(
         "capability", able, f"The agent's capabilities {'cover' if able else 'do not cover'} the tool.",
-        "" if able else f"Add mcp_{server.slug} to them.",
+        "" if able else f"Add mcp_{server.slug}::* to them (a name that can be read in two ways counts for nothing).",
     )  # fmt: skip
     yield _grant("grant", "agent", agent.grants, tool, now)
     if endpoint.lists_only:
@@ -186,9 +190,9 @@ def _granted(
 
 def _grant(stage: str, holder: str, grants: Any, tool: ToolSpec, now: float) -> Stage:
     about = [grant for grant in grants if covers(grant, tool)]
-    standing = list(live(about, now))
-    if standing:
-        pinned = all(grant.pins for grant in standing)
+    valid = list(live(about, now))
+    if valid:
+        pinned = all(grant.pins for grant in valid)
         return Stage(stage, True, f"The {holder} is granted it{', with pinned arguments' if pinned else ''}.")
     fact = f"The {holder}'s grant has run out." if about else f"The {holder} is not granted it."
     return Stage(stage, False, fact, "Grant the tool or its server.")
@@ -231,7 +235,7 @@ def _arguments(
 def _policy(decision: Decision, tool: ToolSpec) -> Stage:
     risk = risk_of(tool)
     verbs = {Outcome.ALLOW: "it runs", Outcome.ASK: "people are asked", Outcome.DENY: "it is refused"}
-    fact = f"Risk {risk.level}. {reveal(decision.reason, 500)}: {verbs[decision.outcome]}."
+    fact = f"Risk {risk.level}. {printable(decision.reason, 500)}: {verbs[decision.outcome]}."
     return Stage("policy", decision.outcome is not Outcome.DENY, fact)
 
 

@@ -18,14 +18,14 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from mcpregistry.domain.access import pinned
-from mcpregistry.domain.canonical import stored
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
+from mcpregistry.domain.policy.access import pinned
+from mcpregistry.domain.text.canonical import stored
 from mcpregistry.models import Agent, ApprovalRequest, Permit, Tool
-from mcpregistry.services import audit
+from mcpregistry.services.access.roles import DECIDE
+from mcpregistry.services.records import audit
 
 LONGEST = timedelta(days=30)
-DECIDE = "mcpregistry.decide_approval"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,16 @@ class PermitWish:
     uses: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Used:
+    """One use of a permit (``id`` is its key) was taken; ``why`` says to the record by which right a call runs."""
+
+    id: int
+    why: str
+
+
 def check(wish: PermitWish, *, request: ApprovalRequest, arguments: str, now: datetime) -> None:
-    """Raises ConfigInvalid when the wish would allow more than this very call, longer than a month, or nothing."""
+    """Raise ConfigInvalid when the wish would allow more than this very call, longer than a month, or nothing."""
     if request.quorum > 1:
         raise ConfigInvalid("A call that needs several people cannot be permitted ahead.", remedy="Leave it out.")
     if not now < wish.until <= now + LONGEST:
@@ -52,7 +60,7 @@ def check(wish: PermitWish, *, request: ApprovalRequest, arguments: str, now: da
 
 
 def give(*, request: ApprovalRequest, wish: PermitWish, user: User) -> Permit:
-    """In the transaction of the approval that it comes with; ``check`` was called. Raises Conflict."""
+    """Store the permit in the transaction of the approval that it comes with, after ``check``. Raises Conflict."""
     call = request.call
     tool = Tool.objects.filter(server__slug=call.server_slug, name=call.tool_name).first()
     agent = Agent.objects.filter(slug=call.agent_slug).first()
@@ -102,15 +110,22 @@ def covering(
 
 
 @transaction.atomic
-def use(*, call_id: str, permits: Iterable[Permit], agent_slug: str, now: datetime) -> str:
-    """Take one use of the first of these that still has one. Returns why the call may run, "" when none has."""
+def use(*, call_id: str, permits: Iterable[Permit], agent_slug: str, now: datetime) -> Used | None:
+    """Take one use of the first of these that still has one. None when none has."""
     for permit in permits:
         live = Permit.objects.filter(pk=permit.pk, revoked_at=None, expires_at__gt=now)
         uses = live.filter(uses_left__gt=0)
         if uses.update(uses_left=F("uses_left") - 1) if permit.uses_left is not None else live.exists():
             audit.record(kind="permit.used", actor=agent_slug, subject=f"permit:{permit.pk}", call=call_id)
-            return f"permit {permit.pk}, given by {permit.created_by} with request {permit.request_id}"
-    return ""
+            return Used(permit.pk, f"permit {permit.pk}, given by {permit.created_by} with request {permit.request_id}")
+    return None
+
+
+@transaction.atomic
+def give_back(*, permit_id: int, call_id: str, agent_slug: str) -> None:
+    """The call that took a use never ran: another one may have it. Call it once at most for each use."""
+    Permit.objects.filter(pk=permit_id, uses_left__isnull=False).update(uses_left=F("uses_left") + 1)
+    audit.record(kind="permit.returned", actor=agent_slug, subject=f"permit:{permit_id}", call=call_id)
 
 
 def _giver_stands(permit: Permit) -> bool:

@@ -17,12 +17,13 @@ from datetime import datetime, timedelta
 from django.db.models import QuerySet
 
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.domain.policy import Decision, Outcome, Policy, Question, decide
-from mcpregistry.domain.reveal import reveal
-from mcpregistry.domain.rules import Rules, RuleSpec
-from mcpregistry.domain.snapshot import Snapshot, ToolSpec
+from mcpregistry.domain.policy.decision import Decision, Outcome, Policy, Question, decide
+from mcpregistry.domain.policy.rules import Rules, RuleSpec
+from mcpregistry.domain.snapshot import Snapshot
+from mcpregistry.domain.specs import ToolSpec
+from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Invocation, PolicyRule
-from mcpregistry.services.snapshots import load_snapshot, rule_spec
+from mcpregistry.services.configuration.snapshot import load_snapshot, rule_spec
 
 EXAMPLES = 20
 _EVERY = 500  # calls between two words on progress
@@ -33,6 +34,8 @@ OnProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Example:
+    """One past call that the draft would have decided otherwise."""
+
     call_id: str
     at: datetime
     agent: str
@@ -89,7 +92,10 @@ def replay(
     most: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> Report:
-    """Newest calls first; ``most`` bounds how many are looked at. The drafts need not be saved."""
+    """Decide past calls twice, newest first: by the rules as they are, and with the drafts, which need not be saved.
+
+    ``most`` bounds how many are looked at.
+    """
     snapshot, report = load_snapshot(), Report(days)
     tools = {(snapshot.servers[tool.server_id].slug, tool.name): tool for tool in snapshot.tools.values()}
     now_policy, then_policy = snapshot.policy, Rules(_with(snapshot.rules, drafts), snapshot.default_outcome)
@@ -156,5 +162,5 @@ def _caller(row: Invocation) -> dict[str, str]:
 
 
 def _example(row: Invocation, tool: str, old: Decision, new: Decision) -> Example:
-    shown = reveal(row.arguments, 300)
+    shown = printable(row.arguments, 300)
     return Example(row.pk, row.received_at, row.agent_slug, tool, shown, old.outcome, new.outcome, new.reason)

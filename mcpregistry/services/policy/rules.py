@@ -12,14 +12,14 @@ from typing import Any
 from django.db import transaction
 from django.db.models import QuerySet
 
-from mcpregistry.domain.conditions import compile_condition
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.policy import Outcome
-from mcpregistry.domain.reveal import reveal
+from mcpregistry.domain.policy.conditions import compile_condition
+from mcpregistry.domain.policy.decision import Outcome
+from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Agent, AuditEntry, PolicyRule, Server, Tool
-from mcpregistry.services import audit
-from mcpregistry.services.approvals import approvers
-from mcpregistry.services.records import save_checked
+from mcpregistry.services.access.roles import approvers
+from mcpregistry.services.configuration.saving import save_checked
+from mcpregistry.services.records import audit
 
 CONDITION_FAILED = "policy.condition_failed"  # kind of the audit entry of an alarm
 STARTER, AUTO = 10, 50  # priorities; a rule that a person writes has 100 unless told otherwise
@@ -46,12 +46,12 @@ STARTER_RULES: tuple[dict[str, Any], ...] = (
 
 
 def check_rule(rule: PolicyRule) -> None:
-    """Raises ConfigInvalid with what is wrong; ConditionInvalid names the column."""
+    """Raise ConfigInvalid with what is wrong; ConditionInvalid names the column."""
     if rule.condition.strip():
         compile_condition(rule.condition)
     if rule.tool and rule.server and rule.tool.server_id != rule.server_id:
         raise ConfigInvalid(
-            f"The tool {reveal(str(rule.tool), 200)} is not one of the server '{rule.server}', so the rule would "
+            f"The tool {printable(str(rule.tool), 200)} is not one of the server '{rule.server}', so the rule would "
             "never fit.",
             remedy="Choose the tool alone.",
         )
@@ -93,7 +93,7 @@ def _would_ask_for_ever(rule: PolicyRule, people: int, short: Sequence[Agent]) -
 
 @transaction.atomic
 def save_rule(*, rule: PolicyRule, actor: str) -> PolicyRule:
-    """Raises ConfigInvalid (see ``check_rule``). It counts in every process within a second."""
+    """Create or change a rule; it counts in every process within a second. Raises as ``check_rule``."""
     check_rule(rule)
     kind = "rule.changed" if rule.pk else "rule.created"
     save_checked(rule)
@@ -103,12 +103,13 @@ def save_rule(*, rule: PolicyRule, actor: str) -> PolicyRule:
 
 @transaction.atomic
 def delete_rule(*, rule: PolicyRule, actor: str) -> None:
-    """What it held and nobody has decided yet becomes void when it would run."""
+    """Delete a rule; what it held and nobody has decided yet becomes void when it would run."""
     audit.record(kind="rule.deleted", actor=actor, subject=f"rule:{rule.pk}", name=rule.name)
     rule.delete()
 
 
 def switch_rule(*, rule: PolicyRule, enabled: bool, actor: str) -> PolicyRule:
+    """Switch a rule on or off; it is checked as if it were new before it counts again."""
     rule.enabled = enabled
     return save_rule(rule=rule, actor=actor)
 
@@ -158,14 +159,14 @@ def auto_approve(*, actor: str, server: Server | None = None, tool: Tool | None 
     there = auto_rules(server=server, tool=tool)
     if there:
         return there[0]
-    name = _free_name(f"Auto-approved: {reveal(str(tool or server), 150)}")
+    name = _free_name(f"Auto-approved: {printable(str(tool or server), 150)}")
     rule = PolicyRule(name=name, outcome=Outcome.ALLOW, priority=AUTO, server=server, tool=tool)
     return save_rule(rule=rule, actor=actor)
 
 
 @transaction.atomic
 def withdraw_auto_approval(*, actor: str, server: Server | None = None, tool: Tool | None = None) -> int:
-    """Returns how many rules went."""
+    """Delete the one-click rules of the tool or server. Returns how many there were."""
     rules = auto_rules(server=server, tool=tool)
     for rule in rules:
         delete_rule(rule=rule, actor=actor)
@@ -180,39 +181,3 @@ def _free_name(name: str) -> str:
 
 
 # What a tool does
-
-
-HINTS = {"read_only": "readOnlyHint", "destructive": "destructiveHint", "open_world": "openWorldHint"}
-
-
-def claims(tool: Tool) -> dict[str, bool]:
-    """What the server claims in the approved definition (MCP tool annotations), by our names; often nothing."""
-    given = tool.pinned.data.get("annotations") if tool.pinned else None
-    said = given if isinstance(given, dict) else {}
-    return {name: said[hint] for name, hint in HINTS.items() if isinstance(said.get(hint), bool)}
-
-
-@transaction.atomic
-def confirm_annotations(
-    *, tool: Tool, actor: str, read_only: bool | None, destructive: bool | None, open_world: bool | None
-) -> Tool:
-    """Vouch for what a tool does; None: nothing is known, so the worst is assumed. Raises ConfigInvalid."""
-    if read_only and destructive:
-        raise ConfigInvalid("A tool that only reads destroys nothing.", remedy="Choose one of the two.")
-    tool = Tool.objects.select_for_update(of=("self",)).get(pk=tool.pk)
-    tool.read_only, tool.destructive, tool.open_world = read_only, destructive, open_world
-    tool.save(update_fields=[*HINTS])
-    facts = {name: getattr(tool, name) for name in HINTS}
-    audit.record(kind="tool.confirmed", actor=actor, subject=f"tool:{tool}", **facts)
-    return tool
-
-
-def confirm_claims(*, tool: Tool, actor: str) -> Tool:
-    """Confirm all that the server claims; what it is silent about stays as it is. Raises ConfigInvalid."""
-    claimed = claims(tool)
-    if not claimed:
-        raise ConfigInvalid("The server claims nothing about this tool.", remedy="Say yourself what the tool does.")
-    facts = {name: claimed.get(name, getattr(tool, name)) for name in HINTS}
-    if facts["read_only"]:
-        facts["destructive"] = False
-    return confirm_annotations(tool=tool, actor=actor, **facts)

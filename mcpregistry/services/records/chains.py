@@ -1,7 +1,7 @@
-"""The audit log proved: every writer's chain is whole, and nothing that was exported is gone.
+"""Verifying the audit log: every writer's chain is whole, and nothing that was exported is gone.
 
-A chain alone cannot show that its tail was cut off or that all of it was written anew; an export that
-was kept out of reach can, so ``verify`` is one half and ``missing_from_log`` the other.
+A chain alone cannot show that its tail was cut off or that all of it was written anew; an export that was kept out of
+reach can, so ``verify`` is one half and ``missing_from_log`` the other.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from mcpregistry.domain.canonical import plain
+from mcpregistry.domain.text.canonical import plain
 from mcpregistry.models.audit import GENESIS, AuditEntry, entry_hash
 
 _PAGE = 500

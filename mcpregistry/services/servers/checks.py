@@ -18,22 +18,25 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from mcpregistry.domain.canonical import plain
 from mcpregistry.domain.errors import ArgumentsInvalid, Denied
-from mcpregistry.domain.health import UNAVAILABLE_AFTER, check_delay
-from mcpregistry.domain.notices import Event
+from mcpregistry.domain.notifications.events import Event
+from mcpregistry.domain.servers.health import UNAVAILABLE_AFTER, check_delay
+from mcpregistry.domain.text.canonical import plain
 from mcpregistry.models import Server, ServerTest, Tool
 from mcpregistry.models.server import ConnectMode
-from mcpregistry.services import audit, definitions, notifications
-from mcpregistry.services.events import note, warn_once
-from mcpregistry.services.targets import refuse_unless_runnable
-from mcpregistry.services.wakeups import NO_BROKER, wake
+from mcpregistry.services.configuration.dispatch import NO_BROKER, wake
+from mcpregistry.services.definitions import observe
+from mcpregistry.services.notifications import outbox
+from mcpregistry.services.records import audit
+from mcpregistry.services.servers.notes import note, warn_once
+from mcpregistry.services.servers.targets import refuse_unless_runnable
 
 if TYPE_CHECKING:
-    from mcpregistry.downstream.connection import Discovery
+    from mcpregistry.downstream.pool.discovery import Discovery
 
 QUEUED, RUNNING = ServerTest.Verdict.QUEUED, ServerTest.Verdict.RUNNING
 _CLAIMS_PER_TICK = 100
+_TOLD_LEFT_OUT = 50
 
 
 @transaction.atomic
@@ -66,7 +69,7 @@ def request_test(
 def queue_test(
     *, server: Server, actor: str, user: User | None = None, call_tool: str, call_arguments: dict[str, Any]
 ) -> ServerTest:
-    """The row alone, for whoever runs the test himself; whoever names a tool vouches for the call.
+    """Store the test without waking a worker, for whoever runs it himself; whoever names a tool vouches for the call.
 
     Raises Conflict or ConfigInvalid (the server may not run) and ArgumentsInvalid.
     """
@@ -93,7 +96,7 @@ def send_test(test: ServerTest) -> bool:
 
 
 def request_refresh(*, server: Server, actor: str) -> bool:
-    """Read the server's tools anew, soon. False: the broker is away, so it happens later.
+    """Ask a worker to read the server's tools soon. False: the broker is away, so it happens later.
 
     Raises Conflict or ConfigInvalid when the server may not run.
     """
@@ -128,17 +131,17 @@ def due_servers(now: datetime, limit: int = _CLAIMS_PER_TICK) -> list[int]:
 
 
 def learn(*, server: Server, discovery: Discovery, process: str = "") -> None:
-    """A server told its tools: compare them with what is approved, and note that it works."""
-    definitions.observe(server=server, listed=discovery.tools, instructions=discovery.instructions, process=process)
+    """Take in what a server told of its tools: compare them with what is approved, and note that it works."""
+    observe.observe(server=server, listed=discovery.tools, instructions=discovery.instructions, process=process)
     if discovery.problems:
-        message = f"Left out: {'; '.join(discovery.problems)}"
+        message = f"Left out: {'; '.join(discovery.problems[-_TOLD_LEFT_OUT:])}"
         warn_once(server_id=server.pk, kind="tools_left_out", message=message)
     mark_ok(server_id=server.pk, discovery=discovery)
 
 
 @transaction.atomic
 def mark_ok(*, server_id: int, discovery: Discovery) -> None:
-    """The server answered: earlier failures no longer count, and it is shown again if it was hidden."""
+    """Note that the server answered: earlier failures no longer count, and it is shown again if it was hidden."""
     server, now = _locked(server_id), timezone.now()
     if server is None:
         return
@@ -150,19 +153,26 @@ def mark_ok(*, server_id: int, discovery: Discovery) -> None:
         protocol_era=discovery.era,
         server_info={name: plain(text, 500) for name, text in discovery.server_info.items() if isinstance(text, str)},
         server_instructions=plain(discovery.instructions),
+        left_out=plain("\n".join(_left_out(discovery.problems))),
     )
     if server.unavailable_since is not None:
         note(server_id=server_id, kind="available", message="The server answers again.")
-        notifications.enqueue_server(Event.AVAILABLE, server=server, now=now)
+        outbox.enqueue_server(Event.AVAILABLE, server=server, now=now)
+
+
+def _left_out(problems: tuple[str, ...]) -> list[str]:
+    """The reasons that stand on the server's page: not thousands of them."""
+    more = len(problems) - _TOLD_LEFT_OUT
+    return [*problems[-_TOLD_LEFT_OUT:], *([f"{more:,} more"] if more > 0 else [])]
 
 
 @transaction.atomic
-def mark_failed(*, server_id: int, code: str, message: str) -> None:
-    """The server failed a test or check; after three in a row it counts as unavailable."""
+def mark_failed(*, server_id: int, code: str, message: str, times: int = 1) -> None:
+    """Note that a test or check failed; after three in a row the server counts as unavailable."""
     server, now = _locked(server_id), timezone.now()
     if server is None:
         return
-    failures = server.consecutive_failures + 1
+    failures = server.consecutive_failures + times
     falls = failures >= UNAVAILABLE_AFTER and server.unavailable_since is None
     Server.objects.filter(pk=server_id).update(
         last_error=plain(message),
@@ -175,7 +185,7 @@ def mark_failed(*, server_id: int, code: str, message: str) -> None:
     if falls:
         told = f"Failed {failures} times in a row: {message}"
         note(server_id=server_id, kind="unavailable", message=told)
-        notifications.enqueue_server(Event.UNAVAILABLE, server=server, reason=told, now=now)
+        outbox.enqueue_server(Event.UNAVAILABLE, server=server, reason=told, now=now)
 
 
 def _locked(server_id: int) -> Server | None:

@@ -21,13 +21,13 @@ import structlog
 from django.db import close_old_connections, connections
 from django.utils import timezone
 
-from mcpregistry.domain.canonical import plain
+from mcpregistry.domain.text.canonical import plain
 from mcpregistry.models import Connection, Server, ServerEvent
-from mcpregistry.services.events import trim_events
-from mcpregistry.services.health import learn
+from mcpregistry.services.servers.checks import learn, mark_failed
+from mcpregistry.services.servers.notes import trim_events
 
 if TYPE_CHECKING:
-    from mcpregistry.downstream.facts import ConnectionEvent
+    from mcpregistry.downstream.pool.events import ConnectionEvent
 
 log = structlog.get_logger(__name__)
 
@@ -36,12 +36,13 @@ _BEAT_SECONDS = 20.0
 _BATCH_SECONDS = 0.2
 _QUEUE = 2_000
 _NOTES_PER_BATCH = 20
+_LOST = {"reconnecting", "error"}
 _TOLD = {"connected", "reconnecting", "error", "disconnected"}
 
 
-def process_name(kind: str) -> str:
-    """``web@box:4711``: kind, host and process id."""
-    return f"{kind}@{socket.gethostname()[:60]}:{os.getpid()}"
+def process_name(kind: str, pid: int = 0) -> str:
+    """``web@box:4711``: kind, host and process id; ours unless another of this host is meant."""
+    return f"{kind}@{socket.gethostname()[:60]}:{pid or os.getpid()}"
 
 
 def forget_process(process: str) -> None:
@@ -54,11 +55,6 @@ def forget_stale(now: datetime) -> int:
     return Connection.objects.filter(seen_at__lt=now - STALE_AFTER).delete()[0]
 
 
-def record_event(event: ConnectionEvent, process: str) -> None:
-    """Write one event now. Blocks; a process with an event loop uses a ConnectionLog."""
-    record_events([event], {event.server_id: Seen.of(event)}, process)
-
-
 def record_events(events: Iterable[ConnectionEvent], seen: Mapping[int, Seen], process: str) -> None:
     """Bring the connections' rows up to date, note what happened, compare new tool lists with the pins."""
     servers = Server.objects.in_bulk([*seen])
@@ -68,6 +64,32 @@ def record_events(events: Iterable[ConnectionEvent], seen: Mapping[int, Seen], p
     newest = {event.server_id: event.discovery for event in told if event.discovery is not None}
     for server_id, discovery in newest.items():
         learn(server=servers[server_id], discovery=discovery, process=process)
+    for server_id in {event.server_id for event in told}:
+        _tell_server(server_id, [event for event in told if event.server_id == server_id])
+
+
+def _tell_server(server_id: int, events: list[ConnectionEvent]) -> None:
+    """What a batch of events means for the server as a whole: its last error, and whether it can be reached.
+
+    A failed call is an error to be seen; only a connection that failed or was lost counts towards "unavailable",
+    and only what came after the last one that was made.
+    """
+    made = max(
+        (n for n, event in enumerate(events) if event.kind == "state" and event.state == "connected"), default=-1
+    )
+    lost = [event for event in events[made + 1 :] if event.kind == "state" and event.state in _LOST]
+    if made >= 0:
+        Server.objects.filter(pk=server_id).update(last_connected_at=_time(events[made].at))
+    if lost:
+        mark_failed(server_id=server_id, code=lost[-1].code, message=lost[-1].detail, times=len(lost))
+    failed = [
+        event for event in events if event.kind == "call_failed" or (event.kind == "state" and event.state in _LOST)
+    ]
+    if failed:
+        last = failed[-1]
+        Server.objects.filter(pk=server_id).update(
+            last_error=plain(last.detail), last_error_code=last.code, last_error_at=_time(last.at)
+        )
 
 
 def _write_rows(seen: Mapping[int, Seen], process: str) -> None:
@@ -80,13 +102,25 @@ def _write_rows(seen: Mapping[int, Seen], process: str) -> None:
             protocol_era=one.event.era or "",
             pid=one.event.pid,
             since=_time(one.since),
+            connected_at=_time(one.connected_at) if one.connected_at else None,
+            attempts=one.event.attempts,
             last_error=plain(one.last_error),
             stderr_tail=plain(one.stderr, 64 * 1024),
             seen_at=now,
         )
         for server_id, one in seen.items()
     ]
-    columns = ["state", "protocol_era", "pid", "since", "last_error", "stderr_tail", "seen_at"]
+    columns = [
+        "state",
+        "protocol_era",
+        "pid",
+        "since",
+        "connected_at",
+        "attempts",
+        "last_error",
+        "stderr_tail",
+        "seen_at",
+    ]
     Connection.objects.bulk_create(
         rows, update_conflicts=True, unique_fields=["server", "process"], update_fields=columns
     )
@@ -96,15 +130,18 @@ def _write_notes(events: Iterable[ConnectionEvent], process: str) -> None:
     """Of a burst, the newest per server."""
     by_server: dict[int, deque[ServerEvent]] = {}
     for event in events:
-        if (event.kind == "state" and event.state in _TOLD) or event.kind == "secrets":
+        if (event.kind == "state" and event.state in _TOLD) or event.kind in ("secrets", "call_failed"):
             note = ServerEvent(
                 server_id=event.server_id,
                 at=_time(event.at),
-                kind=event.kind if event.kind == "secrets" else event.state,
+                kind=event.state if event.kind == "state" else event.kind,
                 message=plain(event.detail),
                 process=process,
             )
-            by_server.setdefault(event.server_id, deque(maxlen=_NOTES_PER_BATCH)).append(note)
+            notes = by_server.setdefault(event.server_id, deque(maxlen=_NOTES_PER_BATCH))
+            if notes and notes[-1].kind == note.kind == "call_failed":
+                notes.pop()  # of many failed calls in a row one is enough here: each has its own record
+            notes.append(note)
     ServerEvent.objects.bulk_create([note for notes in by_server.values() for note in notes])
     trim_events(by_server)
 
@@ -121,17 +158,27 @@ class Seen:
     since: float
     last_error: str = ""
     stderr: str = ""
+    connected_at: float = 0.0  # 0: never
 
     @classmethod
     def of(cls, event: ConnectionEvent) -> Seen:
+        """What the first event of a connection says."""
         return cls(event, event.at).after(event)
 
     def after(self, event: ConnectionEvent) -> Seen:
+        """The same after one more event."""
         if event.kind == "stderr":
             return replace(self, stderr=event.detail)
         since = self.since if event.state == self.event.state else event.at
-        failed = event.state in ("error", "reconnecting") and event.detail
-        return replace(self, event=event, since=since, last_error=event.detail if failed else self.last_error)
+        failed = (event.kind == "call_failed" or event.state in _LOST) and event.detail
+        made = event.kind == "state" and event.state == "connected"
+        return replace(
+            self,
+            event=event,
+            since=since,
+            last_error=event.detail if failed else self.last_error,
+            connected_at=event.at if made else self.connected_at,
+        )
 
 
 class ConnectionLog:

@@ -7,21 +7,22 @@ person with the right confirms exactly what will be launched; any change of that
 from __future__ import annotations
 
 from django.conf import settings
-from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils import timezone
 
-from mcpregistry.domain.access import EVERYTHING
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
-from mcpregistry.domain.launch import check_command, check_env, check_networks, check_pairs, check_url
+from mcpregistry.domain.policy.access import EVERYTHING
+from mcpregistry.domain.servers.launch import check_command, check_env, check_networks, check_pairs, check_url
 from mcpregistry.models import Server
 from mcpregistry.models.server import Lifecycle, Transport
-from mcpregistry.services import audit
+from mcpregistry.services.configuration.capabilities import check_slug
+from mcpregistry.services.configuration.saving import check_fields, store
+from mcpregistry.services.records import audit
 
 # Changing one of these closes open connections: they are part of the server's revision.
 _REVISED = (
     "slug", "transport", "command", "cwd", "url", "allowed_networks", "connect_mode", "resend", "protocol_mode",
-    "connect_timeout", "request_timeout", "idle_timeout", "max_message_bytes", "max_concurrency", "env", "headers",
+    "connect_timeout", "request_timeout", "idle_timeout", "max_message_bytes", "max_concurrency", "max_tools", "env", "headers",
 )  # fmt: skip
 
 SCHEMES = {
@@ -55,16 +56,19 @@ def check_server(server: Server) -> None:
 def save_server(*, server: Server, actor: str) -> Server:
     """Create or change a server. New ones, and those whose launch changed, become drafts."""
     check_server(server)
-    _check_fields(server)
+    check_fields(server)
     before = Server.objects.filter(pk=server.pk).first()
+    if before is None or before.slug != server.slug:
+        check_slug(server.slug, before.slug if before else "")
     if before is None:
         server.lifecycle = Lifecycle.DISABLED if server.lifecycle == Lifecycle.DISABLED else Lifecycle.DRAFT
         server.confirmed_launch = ""
-    elif any(_value(before, name) != _value(server, name) for name in _REVISED):
-        server.revision = before.revision + 1
+    else:  # from the row as it is now: a changed credential may have raised it since ``server`` was read
+        changed = any(_value(before, name) != _value(server, name) for name in _REVISED)
+        server.revision = before.revision + changed
     if server.lifecycle == Lifecycle.ACTIVE and not server.launch_confirmed:
         server.lifecycle = Lifecycle.DRAFT
-    server.save()
+    store(server)
     kind = "server.changed" if before else "server.created"
     audit.record(kind=kind, actor=actor, subject=f"server:{server.slug}", revision=server.revision, **_facts(server))
     return server
@@ -126,14 +130,6 @@ def _value(server: Server, name: str) -> object:
         return getattr(server, name)
     except ConfigInvalid:
         return None
-
-
-def _check_fields(server: Server) -> None:
-    try:
-        server.full_clean()
-    except ValidationError as error:
-        problems = "; ".join(f"{field}: {' '.join(texts)}" for field, texts in error.message_dict.items())
-        raise ConfigInvalid(f"The server cannot be saved: {problems}", remedy="Correct these fields.") from error
 
 
 def _facts(server: Server) -> dict[str, object]:

@@ -7,14 +7,22 @@ from datetime import timedelta
 
 from django.utils import timezone
 
-from mcpregistry.domain.canonical import plain
+from mcpregistry.domain.text.canonical import plain
 from mcpregistry.models import ServerEvent
 
 EVENTS_KEPT = 500
+ERRORS = (
+    "error",
+    "reconnecting",
+    "call_failed",
+    "unavailable",
+    "tools_left_out",
+)  # kinds of notes that tell of trouble
 _QUIET = timedelta(hours=1)
 
 
 def note(*, server_id: int, kind: str, message: str, process: str = "") -> None:
+    """Add a note to the server's events."""
     ServerEvent.objects.create(
         server_id=server_id, kind=kind, message=plain(message), process=process, at=timezone.now()
     )

@@ -1,4 +1,4 @@
-"""The downstream side of a process whose code is synchronous: a worker, or a command."""
+"""A pool for processes whose code is synchronous: a worker, or a command."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import structlog
 
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import SlipsnisseError, TimedOut
-from mcpregistry.domain.targets import Target
-from mcpregistry.downstream.facts import ConnectionEvent, TestReport
-from mcpregistry.downstream.pool import Pool
+from mcpregistry.domain.servers.target import Target
+from mcpregistry.downstream.pool.events import ConnectionEvent, TestReport
+from mcpregistry.downstream.pool.pool import Pool
 from mcpregistry.downstream.runtime import LoopThread
-from mcpregistry.services.targets import target_for
+from mcpregistry.services.servers.targets import target_for
 
 log = structlog.get_logger(__name__)
 
@@ -48,6 +48,7 @@ class Prober:
             return await self._pool.test(target, call=call)
 
     def close(self) -> None:
+        """Close every connection and end the loop thread."""
         try:
             self._loop.run(self._pool.close(), _CLOSING_SECONDS)
         finally:

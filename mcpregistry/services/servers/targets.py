@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from django.conf import settings
 
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound
-from mcpregistry.domain.launch import check_command, check_env, check_pairs, check_url, fill, fill_pairs
-from mcpregistry.domain.redaction import secrets_in
-from mcpregistry.domain.secret_names import is_secret_name
-from mcpregistry.domain.targets import Limits, Target
+from mcpregistry.domain.servers.launch import check_command, check_env, check_pairs, check_url, fill, fill_pairs
+from mcpregistry.domain.servers.target import Limits, Target
+from mcpregistry.domain.text.redaction import secrets_in
+from mcpregistry.domain.text.secret_names import is_secret_name
 from mcpregistry.models import Credential, Server
 from mcpregistry.models.server import Lifecycle, Transport
-from mcpregistry.services.events import warn_once
-from mcpregistry.services.servers import SCHEMES
+from mcpregistry.services.servers.lifecycle import SCHEMES
+from mcpregistry.services.servers.notes import warn_once
 
 LISTED = "Give it a value and list its name in SLIPSNISSE_PASS_ENV, or store it as a credential."
 
@@ -38,7 +38,7 @@ def target_for(server_id: int) -> Target:
     if server is None:
         raise NotFound("There is no such server.", remedy="It may have been removed.")
     refuse_unless_runnable(server)
-    return _Filling(server, _variables()).target()
+    return _Filling(server, passed_variables()).target()
 
 
 def refuse_unless_runnable(server: Server) -> None:
@@ -54,7 +54,8 @@ def refuse_unless_runnable(server: Server) -> None:
         raise ConfigInvalid("Local servers are switched off on this site.", remedy="Set SLIPSNISSE_STDIO=1.")
 
 
-def _variables() -> dict[str, str]:
+def passed_variables() -> dict[str, str]:
+    """Of our environment, what ``${VAR}`` in a record may see."""
     return {name: os.environ[name] for name in settings.PASS_ENV if name in os.environ}
 
 
@@ -65,7 +66,7 @@ def filled_in(text: str) -> str | None:
         row = Credential.objects.filter(name=name).first()
         return row.value or None if row else None
 
-    return fill(text, variables=_variables(), credential=credential)
+    return fill(text, variables=passed_variables(), credential=credential)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,4 +158,5 @@ def _limits(server: Server) -> Limits:
         idle_timeout=server.idle_timeout,
         message_bytes=server.max_message_bytes,
         max_concurrency=server.max_concurrency,
+        max_tools=server.max_tools,
     )

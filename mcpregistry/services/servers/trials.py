@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from django.db import transaction
 from django.utils import timezone
 
-from mcpregistry.domain.canonical import canonical, plain
+from mcpregistry.domain.text.canonical import canonical, plain
 from mcpregistry.models import Server, ServerTest
-from mcpregistry.services.health import QUEUED, RUNNING, learn, mark_failed, send_test
+from mcpregistry.services.servers.checks import QUEUED, RUNNING, learn, mark_failed, send_test
 
 if TYPE_CHECKING:
-    from mcpregistry.downstream.facts import TestReport
+    from mcpregistry.downstream.pool.events import TestReport
 
 # Server id, and a tool with its arguments as JSON bytes; never raises.
 Probe = Callable[[int, "tuple[str, bytes] | None"], "TestReport"]

@@ -1,7 +1,7 @@
 """Handles for hosts that speak the Tasks extension: made with the call they stand for, read by polling.
 
 A task has no state of its own. What has become of it is written in the call, its request and, where a
-server made the task, in what that server said last (see ``services.following``). Rows live as long as
+server made the task, in what that server said last (see ``remote_tasks``). Rows live as long as
 their calls do: a host may come back after a crash, and Claude Code polls an unknown id for ever.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -18,18 +19,21 @@ from django.db.models import F, Q, QuerySet
 from django.dispatch import Signal
 from django.utils import timezone
 
-from mcpregistry.composed import Given, Update
-from mcpregistry.domain.canonical import plain, stored
+from mcpregistry.domain.calls.ends import advice
+from mcpregistry.domain.calls.forwarding import attributed
+from mcpregistry.domain.calls.task_view import inlined, own_words, status_of
 from mcpregistry.domain.errors import Busy
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.domain.onward import attributed
-from mcpregistry.domain.task_view import inlined, own_words, status_of
-from mcpregistry.models import ApprovalRequest, Invocation, Task
-from mcpregistry.services import approvals, holding
+from mcpregistry.domain.notifications.events import Event
+from mcpregistry.domain.text.canonical import plain, stored
+from mcpregistry.models import ApprovalRequest, HostTask, Invocation
+from mcpregistry.prepared_queries import Given, Update
+from mcpregistry.services.approvals.requests import asked_of, result_told
 
 MAX_OPEN = 1_000  # of one agent: each is a durable row that a caller makes
 KEPT_MS = 24 * 60 * 60 * 1000  # how long a result stays at least, as told to hosts; retention keeps it longer
 POLL_MIN_MS, POLL_MAX_MS = 100, 60_000
+_POLL_MS = 1_000  # of a handle whose row cannot be read
 _SEEN_EVERY = timedelta(seconds=1)
 
 # A client gives up the task of the call ``call_id``. Sent in the transaction that notes it.
@@ -39,51 +43,74 @@ withdrawn = Signal()
 def create(
     *, call_id: str, agent: str, endpoint: str, ttl_ms: int | None, poll_ms: int, message: str = "",
     now: datetime | None = None, **more: Any,
-) -> Task:  # fmt: skip
+) -> HostTask:  # fmt: skip
     """A new handle, in the caller's transaction (the call's row must be part of it, or there already).
 
     Raises Busy when the agent has too many open.
     """
     now = now or timezone.now()
-    if Invocation.objects.open().filter(agent_slug=agent, task__isnull=False)[:MAX_OPEN].count() >= MAX_OPEN:
+    if Invocation.objects.open().filter(agent_slug=agent, host_task__isnull=False)[:MAX_OPEN].count() >= MAX_OPEN:
         raise Busy(f"The agent has {MAX_OPEN:,} tasks open.", remedy="Wait until some have ended, or cancel some.")
-    return Task.objects.create(
+    return HostTask.objects.create(
         id=secrets.token_urlsafe(32), call_id=call_id, agent_slug=agent, endpoint_slug=endpoint,
         created_at=now, updated_at=now, ttl_ms=ttl_ms, poll_ms=min(max(poll_ms, POLL_MIN_MS), POLL_MAX_MS),
         status_message=plain(message, 500), **more,
     )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class TaskWish:
+    """The handle that a host speaking the Tasks extension shall get for a held call; times in milliseconds."""
+
+    ttl_ms: int | None
+    poll_ms: int
+    message: str = ""
+
+    def __call__(self, call: Invocation) -> str:
+        """Make the handle of this call, in the caller's transaction. Returns its id."""
+        made = create(
+            call_id=call.pk, agent=call.agent_slug, endpoint=call.endpoint_slug,
+            ttl_ms=self.ttl_ms, poll_ms=self.poll_ms, message=self.message,
+        )  # fmt: skip
+        return made.pk
+
+
+def on_announced(*, event: Event, request: ApprovalRequest, now: datetime, **_: object) -> None:
+    """The handle of a held call changes with it; connected in ``mcpregistry.apps``. One just asked has none yet."""
+    if event is not Event.ASKED:
+        HostTask.objects.filter(call_id=request.call_id).update(version=F("version") + 1, updated_at=now)
+
+
 # What hosts read
 
 
-def find(task_id: str, *, agent: str, endpoint: str) -> Task | None:
+def find(task_id: str, *, agent: str, endpoint: str) -> HostTask | None:
     """The caller's own task, by its key, with what its view needs. Somebody else's is as absent as no task."""
     return next(iter(own([task_id], agent=agent, endpoint=endpoint)), None)
 
 
-def own(task_ids: Collection[str], *, agent: str, endpoint: str) -> list[Task]:
+def own(task_ids: Collection[str], *, agent: str, endpoint: str) -> list[HostTask]:
     """Those of the tasks that are this caller's."""
     return list(_whole(task_ids).filter(agent_slug=agent, endpoint_slug=endpoint))
 
 
-def named(task_ids: Collection[str]) -> list[Task]:
-    """For whoever has checked already whose they are."""
+def named(task_ids: Collection[str]) -> list[HostTask]:
+    """The tasks with these keys, for whoever has checked already whose they are."""
     return list(_whole(task_ids))
 
 
-def _whole(task_ids: Collection[str]) -> QuerySet[Task]:
+def _whole(task_ids: Collection[str]) -> QuerySet[HostTask]:
     asked = [plain(task_id, 200) for task_id in task_ids]
-    return Task.objects.filter(pk__in=asked).select_related("call", "call__approval__group")
+    return HostTask.objects.filter(pk__in=asked).select_related("call", "call__approval__group")
 
 
 def versions(task_ids: Collection[str]) -> dict[str, tuple[Any, ...]]:
-    """What changes whenever a host could see a change, for all of them in one query."""
+    """What changes whenever a host could see a change, for all these tasks in one query; streams compare it."""
     columns = ("pk", "version", "call__state", "call__approval__decided_at")
-    return {row[0]: row[1:] for row in Task.objects.filter(pk__in=[*task_ids]).values_list(*columns)}
+    return {row[0]: row[1:] for row in HostTask.objects.filter(pk__in=[*task_ids]).values_list(*columns)}
 
 
-def view(task: Task, *, typed: bool = False) -> dict[str, Any]:
+def view(task: HostTask, *, typed: bool = False) -> dict[str, Any]:
     """The task in wire shape, without ``resultType``. ``typed``: the tool was listed with an output schema.
 
     Hosts hold structured content against that schema, so our own words come in text alone then.
@@ -111,19 +138,28 @@ def view(task: Task, *, typed: bool = False) -> dict[str, Any]:
     return shown
 
 
-def handle(task: Task) -> dict[str, Any]:
+def handle(task: HostTask) -> dict[str, Any]:
     """The answer to ``tools/call``: the handle alone, whatever has become of the task already."""
     whole = view(task)
     return {"resultType": "task"} | {k: v for k, v in whole.items() if k not in ("result", "error", "inputRequests")}
 
 
-def open_questions(task: Task) -> dict[str, Any]:
+def bare_handle(task_id: str, now: datetime) -> dict[str, Any]:
+    """The handle of a task that was made a moment ago and cannot be read: what else it says, the host asks for next."""
+    moment = _moment(now)
+    return {
+        "resultType": "task", "taskId": task_id, "status": "working", "createdAt": moment, "lastUpdatedAt": moment,
+        "ttlMs": KEPT_MS, "pollIntervalMs": _POLL_MS,
+    }  # fmt: skip
+
+
+def open_questions(task: HostTask) -> dict[str, Any]:
     """What a server asks, by key, without what was answered already."""
     asked, answered = stored_object(task.input_requests), stored_object(task.input_responses)
     return {key: request for key, request in asked.items() if key not in answered}
 
 
-def _end(task: Task) -> dict[str, Any]:
+def _end(task: HostTask) -> dict[str, Any]:
     """``{"result": …}`` or ``{"error": …}`` as it was kept; empty while there is none, or none any more."""
     request = getattr(task.call, "approval", None)
     if task.result:
@@ -134,18 +170,23 @@ def _end(task: Task) -> dict[str, Any]:
     else:
         kept = stored_object(request.result if request is not None and request.result else task.call.result)
     if kept and request is not None:
-        kept = approvals.result_told(request, kept)
+        kept = result_told(request, kept)
     return {"result": kept} if kept else {}
 
 
-def _shown_result(task: Task, ended: Mapping[str, Any], *, typed: bool) -> dict[str, Any]:
+def _shown_result(task: HostTask, ended: Mapping[str, Any], *, typed: bool) -> dict[str, Any]:
     if isinstance(ended.get("result"), dict):
         return inlined(ended["result"])
     call = task.call
     code, text = call.error_code, call.reason
     if call.state in (State.SUCCEEDED, State.TOOL_ERROR) and not code:
         code, text = "RESULT_ERASED", "The call was made; its result is not kept any more."
-    said = own_words(code=code or call.state.upper(), text=text, state=call.state, call=call.pk, **_request_facts(call))
+        if call.result:  # cut, as every record's is
+            code, text = "RESOURCE_LIMIT", "The call was made; its result is too large to be kept. Ask for less."
+    state = State(call.state)
+    if state is State.EXPIRED:
+        text = f"{text} {advice(state)}"
+    said = own_words(code=code or call.state.upper(), text=text, state=state, call=call.pk, **_request_facts(call))
     if typed:
         del said["structuredContent"]
     return said
@@ -156,23 +197,23 @@ def _request_facts(call: Invocation) -> dict[str, str]:
     return {"approval": request.pk, "reason": request.decided_reason} if request is not None else {}
 
 
-def _message(task: Task, status: str) -> str:
+def _message(task: HostTask, status: str) -> str:
     request: ApprovalRequest | None = getattr(task.call, "approval", None)
     if task.call.state == State.READY:
         return "Approved; it runs in a moment."
     if task.call.state == State.PENDING and request is not None:
         by = request.decide_by.isoformat(timespec="seconds").replace("+00:00", "Z")
-        return f"Waiting for {holding.asked_of(request)}, until {by}."
+        return f"Waiting for {asked_of(request)}, until {by}."
     return task.status_message if status in ("working", "input_required") else ""
 
 
-def _last_change(task: Task) -> datetime:
+def _last_change(task: HostTask) -> datetime:
     request: ApprovalRequest | None = getattr(task.call, "approval", None)
     times = [task.updated_at, task.call.finished_at, request.decided_at if request else None]
     return max(each for each in times if each is not None)
 
 
-def _ttl(task: Task) -> int | None:
+def _ttl(task: HostTask) -> int | None:
     """Stretched at the end, so that a result that is found late can still be read."""
     finished = task.call.finished_at
     if task.ttl_ms is None or finished is None:
@@ -182,7 +223,7 @@ def _ttl(task: Task) -> int | None:
 
 
 def stored_object(text: str) -> dict[str, Any]:
-    """What was cut off by the recorder's limit is no object any more."""
+    """A stored JSON object; empty for text that the recorder's limit has cut."""
     try:
         found = json.loads(text) if text else {}
     except ValueError:
@@ -198,11 +239,11 @@ def _moment(value: datetime) -> str:
 
 
 def sighted(task_ids: Iterable[str], now: datetime) -> None:
-    """Their hosts have asked for them: notes it, at most once a second each."""
-    open_ones = Task.objects.filter(pk__in=[*task_ids], call__state__in=[State.PENDING, State.READY])
+    """Note that their hosts have asked for these tasks, at most once a second each."""
+    open_ones = HostTask.objects.filter(pk__in=[*task_ids], call__state__in=[State.PENDING, State.READY])
     keys = list(open_ones.filter(Q(seen_at=None) | Q(seen_at__lt=now - _SEEN_EVERY)).values_list("pk", flat=True))
     if keys:
-        Task.objects.filter(pk__in=keys).update(seen_at=now)
+        HostTask.objects.filter(pk__in=keys).update(seen_at=now)
 
 
 @transaction.atomic
@@ -211,35 +252,35 @@ def answer(*, task_id: str, responses: Mapping[str, Any], now: datetime | None =
 
     Returns whether any question was answered.
     """
-    task = Task.objects.select_for_update().select_related("call").get(pk=task_id)
+    task = HostTask.objects.select_for_update().select_related("call").get(pk=task_id)
     fitting = {key: value for key, value in responses.items() if key in open_questions(task)}
     if not fitting or task.call.state != State.DISPATCHED:
         return False
     kept = stored(stored_object(task.input_responses) | fitting)
     now = now or timezone.now()
-    Task.objects.filter(pk=task_id).update(input_responses=kept, version=F("version") + 1, updated_at=now)
+    HostTask.objects.filter(pk=task_id).update(input_responses=kept, version=F("version") + 1, updated_at=now)
     return True
 
 
 @transaction.atomic
 def withdraw(*, task_id: str, now: datetime | None = None) -> bool:
-    """Note that the client wants it no more; the first time only. Ending it is for whoever has the call."""
-    wanted = Task.objects.filter(pk=task_id, cancel_requested=False).exclude(call__state__in=_ENDED)
+    """Note that the client wants the task no more; True the first time. Ending it is for whoever has the call."""
+    wanted = HostTask.objects.filter(pk=task_id, cancel_requested=False).exclude(call__state__in=_ENDED)
     call_id = wanted.values_list("call_id", flat=True).first()
     if call_id is None:
         return False
     # Before our own write: whoever ends the call takes these locks in this order, too.
-    withdrawn.send(sender=Task, call_id=call_id)
+    withdrawn.send(sender=HostTask, call_id=call_id)
     return bool(wanted.update(cancel_requested=True, version=F("version") + 1, updated_at=now or timezone.now()))
 
 
 def say(*, call_id: str, message: str, now: datetime | None = None) -> None:
-    """What goes on now, for the host of a call that became a task; nothing for any other."""
+    """Tell the host of a call that became a task what goes on now; nothing for any other call."""
     _SAY(call=call_id, status_message=plain(message, 500), updated_at=now or timezone.now())
 
 
 _SAY = Update(
-    Task.objects.filter(call=Given("call")).exclude(status_message=Given("status_message")),
+    HostTask.objects.filter(call=Given("call")).exclude(status_message=Given("status_message")),
     "status_message", "updated_at", version=F("version") + 1,
 )  # fmt: skip
 

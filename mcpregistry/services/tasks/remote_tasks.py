@@ -13,15 +13,17 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
-from django.db.models import F, Q, QuerySet
+from django.db.models import F, QuerySet
 from django.utils import timezone
 
-from mcpregistry.domain.canonical import plain, stored
+from mcpregistry.db import database_now
 from mcpregistry.domain.errors import Conflict
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.models import Invocation, Task
+from mcpregistry.domain.text.canonical import plain, stored
+from mcpregistry.models import HostTask, Invocation
 from mcpregistry.models.server import Transport
-from mcpregistry.services import audit, lasting, tasks
+from mcpregistry.services.records import audit
+from mcpregistry.services.tasks import host_tasks, long_calls
 
 LEASE = timedelta(seconds=15)  # a process that says nothing for so long is taken for dead
 PATIENCE = timedelta(minutes=15)  # for which a task of a remote server waits for a process to follow it
@@ -62,17 +64,17 @@ def adopt(
     *, call_id: str, fence: int, agent: str, endpoint: str, server_id: int, downstream_id: str,
     ttl_ms: int | None, poll_ms: int, message: str = "", now: datetime | None = None,
 ) -> Followed:  # fmt: skip
-    """The server made a task of a dispatched call: our handle for it, or the one that the host has already.
+    """Take on the task that a server made of a dispatched call; the host gets our handle, or has one already.
 
     Raises Lost when the call is not ours any more, Busy when the agent has too many tasks open.
     """
-    now = now or timezone.now()
+    now = now or database_now()
     _renew(call_id, fence, now)
     known = {"server_id": server_id, "downstream_id": downstream_id}
-    mine = Task.objects.filter(call_id=call_id)
-    poll = min(max(poll_ms, tasks.POLL_MIN_MS), tasks.POLL_MAX_MS)
+    mine = HostTask.objects.filter(call_id=call_id)
+    poll = min(max(poll_ms, host_tasks.POLL_MIN_MS), host_tasks.POLL_MAX_MS)
     if not mine.update(**known, poll_ms=poll, status_message=plain(message, 500), updated_at=now):
-        tasks.create(
+        host_tasks.create(
             call_id=call_id, agent=agent, endpoint=endpoint, ttl_ms=ttl_ms, poll_ms=poll_ms, message=message,
             now=now, **known,
         )  # fmt: skip
@@ -86,8 +88,9 @@ def _renew(call_id: str, fence: int, now: datetime) -> None:
         raise Lost("The call is not ours any more.")
 
 
-def keep(followed: Collection[Followed], now: datetime) -> set[str]:
+def keep(followed: Collection[Followed], now: datetime | None = None) -> set[str]:
     """Renew the leases; returns the ids of tasks that are ours no more."""
+    now = now or database_now()
     still: set[str] = set()
     for fence in {each.fence for each in followed}:
         calls = [each.call_id for each in followed if each.fence == fence]
@@ -99,16 +102,16 @@ def keep(followed: Collection[Followed], now: datetime) -> set[str]:
 
 def wishes(task_ids: Iterable[str]) -> dict[str, Wish]:
     """What hosts have said, in any process, about these tasks since it was passed on last."""
-    said = Task.objects.filter(Q(cancel_requested=True) | ~Q(input_responses=""), pk__in=[*task_ids])
-    return {task.pk: Wish(tasks.stored_object(task.input_responses), task.cancel_requested) for task in said}
+    said = HostTask.objects.filter(pk__in=[*task_ids]).only("input_responses", "cancel_requested")
+    return {task.pk: Wish(host_tasks.stored_object(task.input_responses), task.cancel_requested) for task in said}
 
 
 @transaction.atomic
 def passed_on(*, task_id: str, keys: Collection[str]) -> None:
-    """The server has these answers; what it asks next is what it says next."""
-    task = Task.objects.select_for_update().get(pk=task_id)
-    asked, answered = tasks.stored_object(task.input_requests), tasks.stored_object(task.input_responses)
-    Task.objects.filter(pk=task_id).update(
+    """Note that the server has these answers; what it asks next is what it says next."""
+    task = HostTask.objects.select_for_update().get(pk=task_id)
+    asked, answered = host_tasks.stored_object(task.input_requests), host_tasks.stored_object(task.input_responses)
+    HostTask.objects.filter(pk=task_id).update(
         input_requests=_text({k: v for k, v in asked.items() if k not in keys}),
         input_responses=_text({k: v for k, v in answered.items() if k not in keys}),
     )
@@ -122,9 +125,9 @@ def note(
     seen = {
         "status_message": plain(message, 500),
         "input_requests": _text(requests),
-        "poll_ms": min(max(poll_ms, tasks.POLL_MIN_MS), tasks.POLL_MAX_MS),
+        "poll_ms": min(max(poll_ms, host_tasks.POLL_MIN_MS), host_tasks.POLL_MAX_MS),
     }
-    changed = Task.objects.filter(pk=followed.task_id).exclude(**seen)
+    changed = HostTask.objects.filter(pk=followed.task_id).exclude(**seen)
     changed.update(**seen, version=F("version") + 1, updated_at=now or timezone.now())
 
 
@@ -137,28 +140,30 @@ def finish(
     *, followed: Followed, state: State, code: str = "", reason: str = "", outcome: Mapping[str, Any] | None = None,
     now: datetime | None = None,
 ) -> bool:  # fmt: skip
-    """End the call as the server's task has ended: by compare-and-set under the fence, see ``lasting.end``."""
-    return lasting.end(
+    """End the call as the server's task has ended: by compare-and-set under the fence, see ``long_calls.end``."""
+    return long_calls.end(
         call_id=followed.call_id, fence=followed.fence, state=state, code=code, reason=reason, outcome=outcome, now=now
     )
 
 
-def orphans(now: datetime) -> list[str]:
+def orphans(now: datetime | None = None) -> list[str]:
     """Tasks at remote servers that nobody follows, a batch at a time."""
+    now = now or database_now()
     waiting = _followed_calls().filter(lease_until__lt=now).order_by("lease_until")
-    return list(waiting.values_list("task__pk", flat=True)[:_BATCH])
+    return list(waiting.values_list("host_task__pk", flat=True)[:_BATCH])
 
 
 def _followed_calls() -> QuerySet[Invocation]:
     """From the few open calls to their tasks, not the other way round: ended tasks are many."""
-    remote = Invocation.objects.open().filter(state=State.DISPATCHED, task__server__isnull=False)
-    return remote.exclude(task__downstream_id="").exclude(task__server__transport=_STDIO)
+    remote = Invocation.objects.open().filter(state=State.DISPATCHED, host_task__server__isnull=False)
+    return remote.exclude(host_task__downstream_id="").exclude(host_task__server__transport=_STDIO)
 
 
 @transaction.atomic
-def take_over(*, task_id: str, now: datetime) -> Followed | None:
+def take_over(*, task_id: str, now: datetime | None = None) -> Followed | None:
     """Follow a task whose process is gone. None when another was faster."""
-    task = Task.objects.select_related("call", "server").get(pk=task_id)
+    now = now or database_now()
+    task = HostTask.objects.select_related("call", "server").get(pk=task_id)
     call = task.call
     free = Invocation.objects.filter(pk=call.pk, state=State.DISPATCHED, fence=call.fence, lease_until__lt=now)
     if not free.update(fence=F("fence") + 1, lease_until=now + LEASE):
@@ -168,8 +173,9 @@ def take_over(*, task_id: str, now: datetime) -> Followed | None:
     return _followed(task)
 
 
-def release(*, followed: Followed, now: datetime) -> None:
-    """This process stops; another may follow at once."""
+def release(*, followed: Followed, now: datetime | None = None) -> None:
+    """Give the task up, because this process stops; another may follow at once."""
+    now = now or database_now()
     held = Invocation.objects.filter(pk=followed.call_id, fence=followed.fence, state=State.DISPATCHED)
     held.update(lease_until=now - timedelta(milliseconds=1))
 
@@ -180,7 +186,7 @@ def left_to_followers(now: datetime) -> list[str]:
     return list(left.values_list("pk", flat=True))
 
 
-def _followed(task: Task) -> Followed:
+def _followed(task: HostTask) -> Followed:
     assert task.server is not None
     return Followed(
         task_id=task.pk,
@@ -197,4 +203,4 @@ def _followed(task: Task) -> Followed:
 def _text(value: Mapping[str, Any]) -> str:
     """Empty for nothing. What is too large to be kept counts as nothing: its task then ends with its time."""
     text = stored(dict(value)) if value else ""
-    return text if len(text) <= lasting.MAX_KEPT else ""
+    return text if len(text) <= long_calls.MAX_KEPT else ""

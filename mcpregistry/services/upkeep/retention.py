@@ -1,4 +1,4 @@
-"""Forgetting in time: payloads first, then the records of calls. The audit log is never touched.
+"""Retention: payloads are erased first, then the records of calls. The audit log is never touched.
 
 Work is done in small batches, each its own transaction, so that calls are never kept waiting.
 """
@@ -7,26 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from typing import Any, TypeVar
 
-from django.db.models import Q, QuerySet
+from django.db.models import Model, Q, QuerySet
 
 from mcpregistry.domain.lifecycle import TERMINAL
 from mcpregistry.models import (
     ApprovalRequest,
     Configuration,
     Delivery,
+    HostTask,
     Invocation,
     KeptAnswer,
     Server,
     ServerTest,
-    Task,
 )
-from mcpregistry.services import tasks
-from mcpregistry.services.events import trim_events
-from mcpregistry.services.idempotency import KEPT_FOR
+from mcpregistry.services.records.idempotency import KEPT_FOR
+from mcpregistry.services.servers.notes import trim_events
+from mcpregistry.services.tasks import host_tasks
 
 BATCH = 500
 MAX_BATCHES = 200  # per run and kind: the next run goes on
+
+_Row = TypeVar("_Row", bound=Model)
 
 
 def prune(now: datetime) -> dict[str, int]:
@@ -34,7 +37,7 @@ def prune(now: datetime) -> dict[str, int]:
     keep = Configuration.load()
     calls_before = now - timedelta(days=keep.keep_calls_days)
     payloads_before = now - timedelta(days=keep.keep_payloads_days)
-    promised = Q(task__isnull=False) & Q(finished_at__gt=now - timedelta(milliseconds=tasks.KEPT_MS))
+    promised = Q(host_task__isnull=False) & Q(finished_at__gt=now - timedelta(milliseconds=host_tasks.KEPT_MS))
     ended = Invocation.objects.filter(state__in=[*TERMINAL]).exclude(promised)  # their hosts may still come
     return {
         "calls": _delete(ended.filter(received_at__lt=calls_before)),
@@ -48,7 +51,7 @@ def prune(now: datetime) -> dict[str, int]:
     }
 
 
-def _delete(rows: QuerySet) -> int:
+def _delete(rows: QuerySet[Any]) -> int:
     return _in_batches(rows, lambda batch: batch.delete()[0])
 
 
@@ -66,11 +69,11 @@ def _empty_requests(calls: QuerySet[Invocation]) -> int:
 
 
 def _empty_tasks(calls: QuerySet[Invocation]) -> int:
-    full = Task.objects.filter(call__in=calls).exclude(result="", input_requests="", input_responses="")
+    full = HostTask.objects.filter(call__in=calls).exclude(result="", input_requests="", input_responses="")
     return _in_batches(full, lambda batch: batch.update(result="", input_requests="", input_responses=""))
 
 
-def _in_batches(rows: QuerySet, forget: Callable[[QuerySet], int]) -> int:
+def _in_batches(rows: QuerySet[_Row], forget: Callable[[QuerySet[_Row]], int]) -> int:
     done = 0
     for _ in range(MAX_BATCHES):
         keys = list(rows.order_by().values_list("pk", flat=True)[:BATCH])

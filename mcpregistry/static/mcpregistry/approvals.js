@@ -196,7 +196,7 @@
   document.body.addEventListener("htmx:afterSettle", (event) => {
     tick();
     if (page === "queue") renewed();
-    else if (event.target.id === "standing" || event.detail.elt?.id === "standing") stands();
+    else if (event.target.id === "status" || event.detail.elt?.id === "status") stands();
   });
   const renewed = () => {
     const all = rows();
@@ -211,11 +211,11 @@
     if (fresh && kept()) beep();
   };
   const stands = () => {
-    const standing = document.getElementById("standing");
-    if (standing.dataset.end === "waiting" && !standing.dataset.changed) return;
+    const status = document.getElementById("status");
+    if (status.dataset.end === "waiting" && !status.dataset.changed) return;
     // Whatever is pressed now would be refused; what was typed stays to be copied.
     for (const button of document.querySelectorAll("#decision button")) button.disabled = true;
-    announce(standing.dataset.end === "waiting" ? "The arguments were edited" : standing.dataset.words);
+    announce(status.dataset.end === "waiting" ? "The arguments were edited" : status.dataset.words);
   };
 
   const offline = document.getElementById("offline");

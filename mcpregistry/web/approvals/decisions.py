@@ -1,4 +1,4 @@
-"""What a decision form says, read strictly: nothing is guessed, and permits are made of stored values."""
+"""What a decision form says, read strictly: nothing is guessed, and permits are made of stored values only."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 from django.http import QueryDict
 
-from mcpregistry.domain.arguments import parsed, typed_in
+from mcpregistry.domain.calls.arguments import parsed, typed_in
 from mcpregistry.domain.errors import ArgumentsInvalid, ConfigInvalid
-from mcpregistry.services.permits import PermitWish
+from mcpregistry.services.policy.permits import PermitWish
 
 # How long a permit may last, in minutes, as the form offers it.
 LASTS = {"10": "10 minutes", "60": "1 hour", "480": "8 hours", "1440": "24 hours"}
@@ -19,7 +19,7 @@ REASON = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """One person's word: yes or no, why, and perhaps with other arguments or with a permit."""
+    """What one person wants: yes or no, why, and perhaps with other arguments or with a permit."""
 
     approve: bool
     reason: str
@@ -28,7 +28,11 @@ class Wish:
 
 
 def read(form: QueryDict, stored_arguments: str, now: datetime) -> Wish:
-    """Raises ConfigInvalid for a form that says nothing clear, ArgumentsInvalid for an edit that is no JSON."""
+    """What the detail page's form says.
+
+    Raises ``ConfigInvalid`` for a form that says nothing clear, ``ArgumentsInvalid`` for an edit that is no JSON
+    object.
+    """
     do = form.get("do")
     if do == "edit":
         return Wish(True, _reason(form), edited(form.get("arguments", "")))
@@ -39,7 +43,10 @@ def read(form: QueryDict, stored_arguments: str, now: datetime) -> Wish:
 
 
 def read_plain(form: QueryDict) -> Wish:
-    """Yes or no with a reason, which a no needs. Raises ConfigInvalid."""
+    """Yes or no with a reason, which a no needs; for the form that decides identical calls together.
+
+    Raises ``ConfigInvalid``.
+    """
     do, reason = form.get("do"), _reason(form)
     if do not in ("approve", "deny"):
         raise ConfigInvalid("The form says neither approve nor deny.", remedy="Press one of its buttons.")
@@ -53,6 +60,7 @@ def _reason(form: QueryDict) -> str:
 
 
 def edited(text: str) -> dict[str, Any]:
+    """The arguments that a person typed, as an object. Raises ``ArgumentsInvalid``."""
     value = parsed(typed_in(text))
     if value is None:
         raise ArgumentsInvalid("This is nested too deeply.", remedy="Correct it.")

@@ -1,4 +1,4 @@
-"""One held call: its facts from the stored bytes, and the form that decides. Looking never decides."""
+"""One held call: its facts from the stored bytes, and the form that decides. A GET never decides."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.utils import timezone
 
-from mcpregistry import queries_approvals as queries
-from mcpregistry.domain.arguments import laid_out
-from mcpregistry.domain.canonical import canonical
+from mcpregistry.domain.calls.arguments import laid_out
 from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, Denied, NotFound, SlipsnisseError
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.domain.reveal import reveal
-from mcpregistry.domain.schema import check_arguments
+from mcpregistry.domain.schema.validation import check_arguments
+from mcpregistry.domain.text.canonical import canonical
+from mcpregistry.domain.text.display import printable
 from mcpregistry.models import ApprovalRequest
-from mcpregistry.services import approvals
-from mcpregistry.web import decisions, facts, renderings
+from mcpregistry.queries import approvals as queries
+from mcpregistry.services.approvals import requests, votes
+from mcpregistry.web.approvals import decisions, facts, form_tokens
 from mcpregistry.web.pages import page, person, show
 
 
 @page("view_approvalrequest", "POST")
 def detail(request: HttpRequest, pk: str) -> HttpResponse:
-    held = _found(pk)
+    """The page of one request; POST is the decision."""
+    held = _found(request, pk)
     return _decide(request, held) if request.method == "POST" else _shown(request, held)
 
 
-def _found(pk: str) -> ApprovalRequest:
-    held = queries.one(pk)
+def _found(request: HttpRequest, pk: str) -> ApprovalRequest:
+    held = queries.one(pk, who=person(request))
     if held is None:
         raise NotFound("There is no such request.", remedy="It may have been deleted with its call's record.")
     return held
@@ -43,32 +44,32 @@ def _shown(
     around = queries.around(held)
     shown = facts.arguments(held, around.before, whole=request.GET.get("all") == "1")
     words, url = facts.where(around.server)
-    context = _standing(request, held) | {
-        "title": f"{reveal(held.call.tool_name, 80)} on {reveal(held.call.server_slug)}",
+    context = _status(request, held) | {
+        "title": f"{printable(held.call.tool_name, 80)} on {printable(held.call.server_slug)}",
         "around": around, "shown": shown, "asked_arguments": _asked(held), "words": words, "url": url,
         "warnings": facts.warnings(held, around), "tool_says": around.definition.data if around.definition else None,
         "said_limit": facts.SAID, "problem": problem, "field": field, "form": _form(request, held),
-        "token": renderings.sign(
-            renderings.Rendering({held.pk: approvals.arguments_hash(held)}, shown.whole), person(request)
+        "token": form_tokens.sign(
+            form_tokens.Rendering({held.pk: requests.arguments_hash(held)}, shown.whole), person(request)
         ),
         "lasts": decisions.LASTS,
     }  # fmt: skip
     return show(request, "approvals/detail.html", context, status)
 
 
-def _standing(request: HttpRequest, held: ApprovalRequest) -> dict[str, Any]:
+def _status(request: HttpRequest, held: ApprovalRequest) -> dict[str, Any]:
     """What changes while people look: state, votes, who may still decide."""
-    pending, now_hash = held.call.state == State.PENDING, approvals.arguments_hash(held)
+    pending, now_hash = held.call.state == State.PENDING, requests.arguments_hash(held)
     return {
         "held": held, "call": held.call, "pending": pending, "now": timezone.now(), "version": facts.version(held),
         "until": int(held.decide_by.timestamp()), "state_words": facts.state_words(held), "end": queries.end_of(held),
         "agreed": _agreed(held), "votes": [(vote, vote.arguments_hash != now_hash) for vote in held.votes.all()],
-        "why_not": approvals.why_not(held, person(request)) if pending else "",
+        "why_not": votes.why_not(held, person(request)) if pending else "",
     }  # fmt: skip
 
 
 def _agreed(held: ApprovalRequest) -> int:
-    now = approvals.arguments_hash(held)
+    now = requests.arguments_hash(held)
     return sum(vote.approve and vote.arguments_hash == now for vote in held.votes.all())
 
 
@@ -95,7 +96,7 @@ def _decide(request: HttpRequest, held: ApprovalRequest) -> HttpResponse:
     except ArgumentsInvalid as error:
         return _shown(request, held, status=422, problem=str(error), field="arguments")
     except Conflict as error:
-        return _shown(request, _found(held.pk), status=409, problem=f"Nothing was decided by you. {error}")
+        return _shown(request, _found(request, held.pk), status=409, problem=f"Nothing was decided by you. {error}")
     except Denied as error:
         return _shown(request, held, status=403, problem=str(error))
     except SlipsnisseError as error:
@@ -105,7 +106,7 @@ def _decide(request: HttpRequest, held: ApprovalRequest) -> HttpResponse:
 
 def _voted(request: HttpRequest, held: ApprovalRequest) -> HttpResponse:
     now = timezone.now()
-    rendering = renderings.read(request.POST.get("token", ""), person(request))
+    rendering = form_tokens.read(request.POST.get("token", ""), person(request))
     seen = rendering.seen.get(held.pk)
     if seen is None:
         raise Conflict("This form was shown for another call.", remedy="Look again and decide then.")
@@ -114,16 +115,16 @@ def _voted(request: HttpRequest, held: ApprovalRequest) -> HttpResponse:
     wish = decisions.read(request.POST, facts.effective(held), now)
     if wish.approve and not rendering.whole:
         raise Conflict("You were not shown all of the arguments.", remedy="Press “Show all” before you approve.")
-    after = approvals.vote(
+    after = votes.vote(
         request_id=held.pk, user=person(request), approve=wish.approve, reason=wish.reason, arguments=wish.arguments,
         seen=seen, permit=wish.permit, via="web", now=now,
     )  # fmt: skip
-    messages.success(request, _told(_found(after.pk), wish))
+    messages.success(request, _told(_found(request, after.pk), wish))
     return HttpResponseRedirect(reverse("approvals:queue"))
 
 
 def _told(held: ApprovalRequest, wish: decisions.Wish) -> str:
-    name = reveal(held.call.tool_name, 80)
+    name = printable(held.call.tool_name, 80)
     if not wish.approve:
         return f"Denied {name}. The agent is told your reason."
     if held.call.state == State.PENDING:
@@ -136,19 +137,19 @@ def _told(held: ApprovalRequest, wish: decisions.Wish) -> str:
 
 @page("view_approvalrequest")
 def live(request: HttpRequest, pk: str) -> HttpResponse:
-    """How it stands now, or 204 when nothing has changed since ``v``."""
-    held = _found(pk)
+    """The changing part of the page, or 204 when nothing has changed since version ``v``. The page polls it."""
+    held = _found(request, pk)
     if request.GET.get("v") == facts.version(held):
         return HttpResponse(status=204)
     known = request.GET.get("v", "").rpartition(".")[2]
-    context = _standing(request, held) | {"changed": known != facts.version(held).rpartition(".")[2]}
-    return render(request, "approvals/standing.html", context)
+    context = _status(request, held) | {"changed": known != facts.version(held).rpartition(".")[2]}
+    return render(request, "approvals/status.html", context)
 
 
 @page("view_approvalrequest", "POST")
 def preview(request: HttpRequest, pk: str) -> HttpResponse:
     """What an edit would change, or what is wrong with it. Decides nothing and stores nothing."""
-    held = _found(pk)
+    held = _found(request, pk)
     around = queries.around(held)
     try:
         value = decisions.edited(request.POST.get("arguments", ""))

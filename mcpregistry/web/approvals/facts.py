@@ -1,4 +1,4 @@
-"""What a page shows of one held call: the stored bytes first, everything foreign told apart.
+"""What a page shows of one held call: the stored bytes first, all foreign text with invisible characters named.
 
 Nothing here comes from what the agent says about its call; that text is shown last, by itself.
 """
@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mcpregistry import queries_approvals as queries
-from mcpregistry.domain.arguments import Argument, editable, laid_out, sha256
+from mcpregistry.domain.calls.arguments import Argument, editable, laid_out, sha256
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.domain.reveal import reveal
+from mcpregistry.domain.text.display import printable
 from mcpregistry.models import ApprovalRequest, Definition, Server
 from mcpregistry.models.server import Transport
+from mcpregistry.queries import approvals as queries
 
 # Characters of arguments that are shown at once; of longer ones the beginning, until somebody asks for all.
 FOLD = 20_000
@@ -40,17 +40,18 @@ class Shown:
 
 
 def arguments(request: ApprovalRequest, before: ApprovalRequest | None, *, whole: bool) -> Shown:
+    """The arguments that would run, compared with those of ``before``; ``whole``: however long they are."""
     text = effective(request)
     folded = len(text) > FOLD and not whole
     parts = None if len(text) > FOLD else laid_out(text, effective(before) if before else None)
     size = len(text.encode("utf-8", "surrogatepass"))
-    blocks = [(1, reveal(text, FOLD))] if folded else _blocks(text)
+    blocks = [(1, printable(text, FOLD))] if folded else _blocks(text)
     return Shown(blocks, parts, not folded, len(text), size, sha256(text))
 
 
 def _blocks(text: str) -> list[tuple[int, str]]:
     starts = range(0, len(text), BLOCK)
-    return [(start + 1, reveal(text[start : start + BLOCK], BLOCK)) for start in starts]
+    return [(start + 1, printable(text[start : start + BLOCK], BLOCK)) for start in starts]
 
 
 def effective(request: ApprovalRequest) -> str:
@@ -59,17 +60,19 @@ def effective(request: ApprovalRequest) -> str:
 
 
 def editor(request: ApprovalRequest) -> str:
+    """The text for the editor; empty when it is too long to be edited on a page."""
     text = effective(request)
     return editable(text) if len(text) <= EDITABLE else ""
 
 
 def schema(definition: Definition) -> dict[str, Any]:
+    """The definition's input schema; empty when it has none."""
     found = definition.data.get("inputSchema")
     return found if isinstance(found, dict) else {}
 
 
 def warnings(request: ApprovalRequest, around: queries.Around) -> list[str]:
-    """What has changed since the call was asked for; each of it ends the call before it runs."""
+    """Sentences on what has changed since the call was asked for; each of them ends the call before it runs."""
     call, found = request.call, []
     if around.server is None:
         found.append("The server is no longer registered.")
@@ -110,11 +113,11 @@ def state_words(request: ApprovalRequest) -> str:
 
 def _deciders(request: ApprovalRequest) -> str:
     approve = request.call.state != State.REJECTED
-    names = [reveal(vote.name, 60) for vote in request.votes.all() if vote.approve == approve]
+    names = [printable(vote.name, 60) for vote in request.votes.all() if vote.approve == approve]
     return f" by {' and '.join(names)}" if names else ""
 
 
 def version(request: ApprovalRequest) -> str:
-    """Changes whenever what people decided on this request, or what would run, has changed."""
+    """A text that changes whenever what people decided on this request, or what would run, has changed."""
     votes = [int(vote.at.timestamp() * 1_000_000) for vote in request.votes.all()]
     return f"{request.call.state}.{len(votes)}-{max(votes, default=0)}.{sha256(request.edited)[:12] if request.edited else 0}"

@@ -1,4 +1,4 @@
-"""How approving goes: what is held, how it ends, how long people take, and which rules ask for too much."""
+"""Figures of approvals: what is held, how it ends, how long people take, and which rules ask for too much."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils import timezone
 
-from mcpregistry import queries_approval_figures as queries
-from mcpregistry.queries_approval_figures import ApproverFigures, RuleFigures
-from mcpregistry.web.history import csv_of
+from mcpregistry.queries import approval_figures as queries
+from mcpregistry.queries.approval_figures import ApproverFigures, RuleFigures
+from mcpregistry.web.approvals.history import csv_of
 from mcpregistry.web.pages import page, show
 
 _PERIODS = {1: "24 hours", 7: "7 days", 30: "30 days", 90: "90 days"}
@@ -19,6 +19,7 @@ _PERIODS = {1: "24 hours", 7: "7 days", 30: "30 days", 90: "90 days"}
 
 @page("view_approvalrequest")
 def figures(request: HttpRequest) -> HttpResponse:
+    """The page, for the last 24 hours up to 90 days."""
     days = _days(request)
     context = {
         "title": "Figures of approvals", "figures": _found(days), "days": days, "periods": _PERIODS,
@@ -44,6 +45,7 @@ def as_json(request: HttpRequest) -> HttpResponse:
 
 @page("view_approvalrequest")
 def as_csv(request: HttpRequest) -> HttpResponse:
+    """The same figures for spreadsheets."""
     found = _found(_days(request))
     columns = ("kind", "name", "held", "waiting", "approved", "rejected", "expired", "cancelled", "void", "rate",
                "median seconds", "may be relaxed")  # fmt: skip

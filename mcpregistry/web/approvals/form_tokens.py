@@ -16,7 +16,7 @@ from django.core import signing
 
 from mcpregistry.domain.errors import Conflict
 
-_SALT = "mcpregistry.web.renderings"
+_SALT = "mcpregistry.web.approvals.form_tokens"
 _LIFE = 12 * 60 * 60  # seconds
 
 
@@ -29,12 +29,13 @@ class Rendering:
 
 
 def sign(rendering: Rendering, user: User) -> str:
+    """The token for a form that shows this to this person."""
     facts = {"u": user.pk, "s": rendering.seen, "w": rendering.whole, "n": token_urlsafe(9)}
     return signing.dumps(facts, salt=_SALT, compress=True)
 
 
 def read(token: str, user: User) -> Rendering:
-    """Raises Conflict for a token that is not ours, not this person's, or too old."""
+    """What was shown with the token. Raises ``Conflict`` if it is not ours, not this person's, or over 12 hours old."""
     try:
         facts: dict[str, Any] = signing.loads(token, salt=_SALT, max_age=_LIFE)
     except signing.BadSignature as error:

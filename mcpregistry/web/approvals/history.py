@@ -1,4 +1,4 @@
-"""What was asked and decided: pages by key, and the same as a file that no spreadsheet takes for formulas."""
+"""What was asked and decided: a page, and the same as a CSV file that no spreadsheet takes for formulas."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
 
-from mcpregistry import queries_approvals as queries
-from mcpregistry.domain.arguments import sha256
-from mcpregistry.domain.reveal import reveal
+from mcpregistry.domain.calls.arguments import sha256
+from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Agent, ApprovalRequest, ApprovalVote, Server
-from mcpregistry.queries_approvals import Period
-from mcpregistry.web import facts
-from mcpregistry.web.pages import page, show
-from mcpregistry.web.queue import wanted
+from mcpregistry.queries import approvals as queries
+from mcpregistry.queries.approvals import Period
+from mcpregistry.web.approvals import facts
+from mcpregistry.web.approvals.queue import wanted
+from mcpregistry.web.pages import page, person, show
 
 _PAGE = 50
 _MOST = 50_000  # rows of one file
@@ -33,7 +33,8 @@ _COLUMNS = (
 
 @page("view_approvalrequest")
 def history(request: HttpRequest) -> HttpResponse:
-    found = queries.history(wanted(request), _period(request))
+    """Decided and open requests, newest first, narrowed by the address's filters."""
+    found = queries.history(wanted(request), _period(request), who=person(request))
     found = found.defer("result", "said", "edited", "call__result", "call__arguments")
     rows, more = queries.page_of(found, after=_after(request), size=_PAGE)
     context = {
@@ -105,7 +106,8 @@ class _Echo:
 
 @page("view_approvalrequest")
 def as_csv(request: HttpRequest) -> HttpResponse:
-    rows = queries.history(wanted(request), _period(request))[:_MOST]
+    """What the page would show, up to 50,000 rows, streamed."""
+    rows = queries.history(wanted(request), _period(request), who=person(request))[:_MOST]
     return csv_of("approvals", _COLUMNS, (_line(row) for row in rows.iterator(chunk_size=500)))  # type: ignore[return-value]
 
 
@@ -125,7 +127,7 @@ def _iso(moment: datetime | None) -> str:
 
 
 def csv_of(name: str, columns: Iterable[str], lines: Iterable[tuple[Any, ...]]) -> StreamingHttpResponse:
-    """A CSV file, streamed, every cell quoted and safe."""
+    """A CSV file, streamed, every cell quoted and made safe by ``cell``."""
     writer = csv.writer(_Echo(), quoting=csv.QUOTE_ALL)
 
     def written() -> Iterator[str]:
@@ -140,5 +142,5 @@ def csv_of(name: str, columns: Iterable[str], lines: Iterable[tuple[Any, ...]]) 
 
 def cell(value: object) -> str:
     """Text for a spreadsheet: invisible characters named, and an apostrophe before what would be a formula."""
-    text = reveal("" if value is None else str(value), _CELL)
+    text = printable("" if value is None else str(value), _CELL)
     return f"'{text}" if text.startswith(_FORMULA) or text.lstrip(" ").startswith(_FORMULA) else text

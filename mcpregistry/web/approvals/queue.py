@@ -17,15 +17,15 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.utils import timezone
 
-from mcpregistry import queries_approvals as queries
 from mcpregistry.domain.errors import Conflict, NotFound, SlipsnisseError
-from mcpregistry.domain.reveal import reveal
-from mcpregistry.domain.risk import Level
+from mcpregistry.domain.policy.risk import Level
+from mcpregistry.domain.text.display import printable
 from mcpregistry.models import ApprovalRequest, ApprovalVote
-from mcpregistry.queries_approvals import Vote, Waiting, Wanted
-from mcpregistry.services import approvals
+from mcpregistry.queries import approvals as queries
+from mcpregistry.queries.approvals import Vote, Waiting, Wanted
+from mcpregistry.services.approvals import requests, votes
 from mcpregistry.templatetags.slipsnisse import ago
-from mcpregistry.web import decisions, renderings
+from mcpregistry.web.approvals import decisions, form_tokens
 from mcpregistry.web.pages import page, person, show
 
 _SUMMARY = 220
@@ -54,13 +54,18 @@ class Row:
 
 @page("view_approvalrequest")
 def queue(request: HttpRequest) -> HttpResponse:
-    context = _queue(request) | {"title": "Approvals", "choices": asdict(queries.choices()), "risks": queries.RISKS}
+    """The page with the filters and the list."""
+    context = _queue(request) | {
+        "title": "Approvals",
+        "choices": asdict(queries.choices(who=person(request))),
+        "risks": queries.RISKS,
+    }
     return show(request, "approvals/queue.html", context)
 
 
 @page("view_approvalrequest")
 def live(request: HttpRequest) -> HttpResponse:
-    """The list anew, or 204 when it still is as the caller has it (``v``)."""
+    """The list anew, or 204 when it still is as the caller has it (version ``v``). The page polls it."""
     if request.GET.get("v") == queries.queue_version():
         return HttpResponse(status=204)
     return render(request, "approvals/queue_list.html", _queue(request) | {"news": _news(request)})
@@ -74,7 +79,7 @@ def wanted(request: HttpRequest) -> Wanted:
 
 def _queue(request: HttpRequest) -> dict[str, Any]:
     version, narrowed, now = queries.queue_version(), wanted(request), timezone.now()
-    waiting = queries.queue(narrowed)
+    waiting = queries.queue(narrowed, who=person(request))
     total = queries.waiting_total() if narrowed or len(waiting) == queries.MOST_SHOWN else len(waiting)
     rows = _rows(waiting, person(request).pk)
     return {
@@ -99,9 +104,9 @@ def _rows(waiting: list[Waiting], user_id: int) -> list[Row]:
 def _row(each: Waiting, user_id: int, alike: int) -> Row:
     mine = next((vote for vote in each.votes if vote.user_id == user_id), None)
     return Row(
-        id=each.id, url=reverse("approvals:detail", args=[each.id]), risk=each.risk, tool=reveal(each.tool, 80),
-        server=reveal(each.server), agent=reveal(each.agent), rule=reveal(each.rule, 60),
-        summary=reveal(each.edited_head or each.asked_head, _SUMMARY),
+        id=each.id, url=reverse("approvals:detail", args=[each.id]), risk=each.risk, tool=printable(each.tool, 80),
+        server=printable(each.server), agent=printable(each.agent), rule=printable(each.rule, 60),
+        summary=printable(each.edited_head or each.asked_head, _SUMMARY),
         asked=ago(each.asked_at), until=int(each.decide_by.timestamp()),
         agreed=f"{_agreed(each.votes)}/{each.quorum}" if each.quorum > 1 else "",
         edited=bool(each.edited_head), away=each.waiting_as == ApprovalRequest.Waiting.AWAY,
@@ -110,9 +115,9 @@ def _row(each: Waiting, user_id: int, alike: int) -> Row:
     )  # fmt: skip
 
 
-def _agreed(votes: tuple[Vote, ...]) -> int:
+def _agreed(cast: tuple[Vote, ...]) -> int:
     """Whoever voted last has voted on the arguments as they are now; votes on other ones do not count."""
-    return sum(vote.approve and vote.arguments_hash == votes[-1].arguments_hash for vote in votes)
+    return sum(vote.approve and vote.arguments_hash == cast[-1].arguments_hash for vote in cast)
 
 
 def _likeness(each: Waiting) -> tuple[str, ...]:
@@ -135,14 +140,14 @@ def _news(request: HttpRequest) -> list[str]:
     """What others have decided since the caller last looked, in words."""
     known = request.GET.get("word", "")
     since = int(known) if known.isdecimal() and len(known) < 18 else queries.last_vote()
-    votes = queries.words_since(since)
-    return [_word(vote) for vote in votes if vote.user_id != person(request).pk]
+    words = queries.words_since(since)
+    return [_word(vote) for vote in words if vote.user_id != person(request).pk]
 
 
 def _word(vote: ApprovalVote) -> str:
     request = vote.request
     did = "denied" if not vote.approve else "edited and approved" if request.edited else "approved"
-    return f"{reveal(vote.name, 60)} {did} {reveal(request.call.tool_name, 80)}"
+    return f"{printable(vote.name, 60)} {did} {printable(request.call.tool_name, 80)}"
 
 
 # Identical low-risk calls
@@ -151,7 +156,12 @@ def _word(vote: ApprovalVote) -> str:
 @page("decide_approval", "POST")
 def alike(request: HttpRequest, pk: str) -> HttpResponse:
     """Low-risk calls that are the same call but for who asks, decided with one word."""
-    first = ApprovalRequest.objects.select_related("call", "rule", "group").filter(pk=pk).first()
+    first = (
+        ApprovalRequest.objects.visible_to(person(request))
+        .select_related("call", "rule", "group")
+        .filter(pk=pk)
+        .first()
+    )
     if first is None:
         raise NotFound("There is no such request.", remedy="Go back to the queue.")
     _only_low(pk)
@@ -159,12 +169,12 @@ def alike(request: HttpRequest, pk: str) -> HttpResponse:
 
 
 def _show_alike(request: HttpRequest, first: ApprovalRequest, status: int = 200, problem: str = "") -> HttpResponse:
-    group = [each for each in queries.identical(first) if not approvals.why_not(each, person(request))]
-    seen = {each.pk: approvals.arguments_hash(each) for each in group}
+    group = [each for each in queries.identical(first) if not votes.why_not(each, person(request))]
+    seen = {each.pk: requests.arguments_hash(each) for each in group}
     context = {
         "title": "Identical calls", "group": group, "first": first, "problem": problem,
         "arguments": first.edited or first.call.arguments, "reason": request.POST.get("reason", ""),
-        "token": renderings.sign(renderings.Rendering(seen), person(request)),
+        "token": form_tokens.sign(form_tokens.Rendering(seen), person(request)),
     }  # fmt: skip
     return show(request, "approvals/alike.html", context, status)
 
@@ -173,7 +183,7 @@ def _decide_alike(request: HttpRequest, first: ApprovalRequest) -> HttpResponse:
     """Vote on each request that was shown; what somebody else decided meanwhile is told, not repeated."""
     user = person(request)
     try:
-        rendering = renderings.read(request.POST.get("token", ""), user)
+        rendering = form_tokens.read(request.POST.get("token", ""), user)
         wish = decisions.read_plain(request.POST)
     except Conflict as error:
         return _show_alike(request, first, 409, str(error))
@@ -183,7 +193,7 @@ def _decide_alike(request: HttpRequest, first: ApprovalRequest) -> HttpResponse:
     for request_id, seen in rendering.seen.items():
         try:
             _only_low(request_id)
-            approvals.vote(
+            votes.vote(
                 request_id=request_id, user=user, approve=wish.approve, reason=wish.reason, seen=seen, via="web"
             )  # fmt: skip
             done += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from subagents.llm.scripted import rules
 from subagents.llm.scripted.pieces import as_object, event, identifier, pieces, text_of
 from subagents.llm.scripted.script import Ask, Reply, Result
 
@@ -13,33 +14,45 @@ _PLACEHOLDER = "dummy_tool"
 
 
 def read(body: dict[str, Any], model: str, streams: bool) -> Ask:
+    """The request, whatever the wire format."""
     messages = body.get("messages") or []
     blocks = [(m["role"], b) for m in messages for b in _blocks(m.get("content"))]
-    names = {b["id"]: b["name"] for _, b in blocks if b.get("type") == "tool_use"}
     users = [b["text"] for role, b in blocks if role == "user" and b.get("type") == "text"]
     return Ask(
         model=model,
         stream=streams,
+        thinks=(body.get("thinking") or {}).get("type") in ("enabled", "adaptive"),
         answered=sum(m["role"] == "assistant" for m in messages),
         system=text_of(body.get("system")),
         user=users[0] if users else "",
         tools=tuple(t["name"] for t in body.get("tools") or [] if t["name"] != _PLACEHOLDER),
-        results=tuple(
-            Result(names.get(b["tool_use_id"], ""), text_of(b.get("content")))
-            for _, b in blocks
-            if b.get("type") == "tool_result"
-        ),
+        results=_results(blocks),
     )
 
 
+def _results(blocks: list[tuple[str, dict[str, Any]]]) -> tuple[Result, ...]:
+    """What tools have answered, with the names under which they were called."""
+    names = {b["id"]: b["name"] for _, b in blocks if b.get("type") == "tool_use"}
+    answers = [b for _, b in blocks if b.get("type") == "tool_result"]
+    return tuple(Result(names.get(b["tool_use_id"], ""), text_of(b.get("content"))) for b in answers)
+
+
+def check(body: dict[str, Any], *, thinks: bool) -> None:
+    """Raises RuleBroken. Whether this API thinks is said in the request."""
+    rules.anthropic(body)
+
+
 def whole(reply: Reply, ask: Ask) -> dict[str, Any]:
+    """The answer in one piece."""
     return _message(reply, ask) | {"content": _content(reply, ask), "stop_reason": _stop(reply)}
 
 
 def stream(reply: Reply, ask: Ask) -> Iterator[bytes]:
+    """The answer as server-sent events."""
     start = _message(reply, ask) | {"content": [], "stop_reason": None}
     yield event({"type": "message_start", "message": start}, "message_start")
-    for index, block in enumerate(_content(reply, ask)):
+    unthought = [block for block in _content(reply, ask) if block["type"] != "thinking"]
+    for index, block in enumerate(unthought):
         yield from _block(index, block, reply)
     end = {"stop_reason": _stop(reply), "stop_sequence": None}
     usage = {"output_tokens": reply.usage.output}
@@ -48,6 +61,7 @@ def stream(reply: Reply, ask: Ask) -> Iterator[bytes]:
 
 
 def error(status: int, message: str) -> dict[str, Any]:
+    """An error in the provider's own shape."""
     kinds = {
         400: "invalid_request_error",
         401: "authentication_error",
@@ -66,7 +80,15 @@ def _content(reply: Reply, ask: Ask) -> list[dict[str, Any]]:
         {"type": "tool_use", "id": identifier("toolu", ask, i), "name": c.name, "input": as_object(c.arguments)}
         for i, c in enumerate(reply.calls)
     ]
-    return [*([{"type": "text", "text": reply.text}] if reply.text else []), *calls]
+    return [*_thoughts(reply, ask), *([{"type": "text", "text": reply.text}] if reply.text else []), *calls]
+
+
+def _thoughts(reply: Reply, ask: Ask) -> list[dict[str, Any]]:
+    """A model that was told to think does so, whatever the script says of it."""
+    if not ask.thinks:
+        return []
+    thought = reply.thinking or "Let me think."
+    return [{"type": "thinking", "thinking": thought, "signature": rules.signature(ask.model, thought)}]
 
 
 def _block(index: int, block: dict[str, Any], reply: Reply) -> Iterator[bytes]:
@@ -95,9 +117,12 @@ def _message(reply: Reply, ask: Ask) -> dict[str, Any]:
             "cache_read_input_tokens": usage.cached,
             "cache_creation_input_tokens": usage.cache_write,
             "output_tokens": usage.output,
+            **({"output_tokens_details": {"thinking_tokens": usage.reasoning}} if usage.reasoning else {}),
         },
     }
 
 
 def _stop(reply: Reply) -> str:
+    if reply.outcome:
+        return "refusal"
     return "max_tokens" if reply.cut_off else "tool_use" if reply.calls else "end_turn"

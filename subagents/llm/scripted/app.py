@@ -7,11 +7,12 @@ import hashlib
 import json
 import re
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
 from subagents.llm.scripted import anthropic, gemini, ollama, openai
+from subagents.llm.scripted.rules import RuleBroken
 from subagents.llm.scripted.script import Ask, Fault, Reply, Script, ScriptError, faults, reply
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -29,6 +30,7 @@ class ScriptedModels:
         self._attempts: Counter[str] = Counter()
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Send) -> None:
+        """One ASGI connection."""
         if scope["type"] == "lifespan":
             await _lifespan(receive, send)
         elif scope["type"] == "http":
@@ -66,10 +68,11 @@ class ScriptedModels:
             await _json(send, 400, wire.error(400, f"The request cannot be read ({type(error).__name__})."))
             return
         try:
+            wire.check(data, thinks=self.script.thinks(ask.model))
             turn = self.script.turn(ask)
             said = reply(turn, ask)
             fault = self._next_fault(ask, faults(turn))
-        except ScriptError as error:
+        except (ScriptError, RuleBroken) as error:
             await _json(send, 400, wire.error(400, str(error)))
             return
         self._remember(wire, ask, fault)
@@ -115,7 +118,7 @@ async def _answer(wire: ModuleType, ask: Ask, said: Reply, fault: Fault | None, 
             await asyncio.Event().wait()
         await asyncio.sleep(fault.delay)
         if fault.status:
-            await _json(send, fault.status, wire.error(fault.status, fault.message), fault.retry_after)
+            await _json(send, fault.status, _error(wire, fault), _waiting(fault))
             return
     cut = fault.cut if fault else None
     if ask.stream:
@@ -127,11 +130,23 @@ async def _answer(wire: ModuleType, ask: Ask, said: Reply, fault: Fault | None, 
         await _json(send, 200, wire.whole(said, ask))
 
 
-async def _json(send: Send, status: int, data: dict[str, Any], retry_after: float | None = None) -> None:
+def _error(wire: ModuleType, fault: Fault) -> dict[str, Any]:
+    body: dict[str, Any] = wire.error(fault.status, fault.message)
+    if fault.retry_delay:
+        told = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": fault.retry_delay}
+        body["error"]["details"] = [told]
+    return body
+
+
+def _waiting(fault: Fault) -> dict[str, str]:
+    told = {} if fault.retry_after is None else {"retry-after": f"{fault.retry_after:g}"}
+    return told | dict(fault.headers)
+
+
+async def _json(send: Send, status: int, data: dict[str, Any], more: Mapping[str, str] | None = None) -> None:
     body = json.dumps(data).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if retry_after is not None:
-        headers.append((b"retry-after", f"{retry_after:g}".encode()))
+    headers += [(name.encode(), text.encode()) for name, text in (more or {}).items()]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

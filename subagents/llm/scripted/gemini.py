@@ -6,11 +6,13 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from subagents.llm.scripted import rules
 from subagents.llm.scripted.pieces import as_object, event, identifier, pieces
 from subagents.llm.scripted.script import Ask, Reply, Result
 
 
 def read(body: dict[str, Any], model: str, streams: bool) -> Ask:
+    """The request, whatever the wire format; the model and whether it streams stand in the path."""
     contents = body.get("contents") or []
     parts = [p for c in contents for p in c.get("parts") or []]
     instruction = body.get("systemInstruction") or body.get("system_instruction") or {}
@@ -25,13 +27,27 @@ def read(body: dict[str, Any], model: str, streams: bool) -> Ask:
     )
 
 
+def check(body: dict[str, Any], *, thinks: bool) -> None:
+    """Raises RuleBroken. The model stands in the path, so its name is no part of what is signed."""
+    rules.gemini(body, "", thinks=thinks)
+
+
 def whole(reply: Reply, ask: Ask) -> dict[str, Any]:
+    """The answer in one piece."""
+    if reply.outcome:
+        return _answer([], reply, ask, finish="SAFETY")
+    thoughts = [{"text": reply.thinking, "thought": True}] if reply.thinking else []
     texts = [{"text": reply.text}] if reply.text else []
-    calls = [{"functionCall": {"name": c.name, "args": as_object(c.arguments)}} for c in reply.calls]
-    return _answer([*texts, *calls], reply, ask, finish="MAX_TOKENS" if reply.cut_off else "STOP")
+    calls: list[dict[str, Any]] = [
+        {"functionCall": {"name": c.name, "args": as_object(c.arguments)}} for c in reply.calls
+    ]
+    if reply.thinking and calls:
+        calls[0]["thoughtSignature"] = rules.signature("", reply.calls[0].name)
+    return _answer([*thoughts, *texts, *calls], reply, ask, finish="MAX_TOKENS" if reply.cut_off else "STOP")
 
 
 def stream(reply: Reply, ask: Ask) -> Iterator[bytes]:
+    """The answer as server-sent events."""
     for piece in pieces(reply.text):
         yield event(_answer([{"text": piece}], reply, ask))
     calls = [{"functionCall": {"name": c.name, "args": as_object(c.arguments)}} for c in reply.calls]
@@ -39,6 +55,7 @@ def stream(reply: Reply, ask: Ask) -> Iterator[bytes]:
 
 
 def error(status: int, message: str) -> dict[str, Any]:
+    """An error in the provider's own shape."""
     names = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 404: "NOT_FOUND", 429: "RESOURCE_EXHAUSTED"}
     return {"error": {"code": status, "message": message, "status": names.get(status, "INTERNAL")}}
 
@@ -71,7 +88,8 @@ def _answer(parts: list[dict[str, Any]], reply: Reply, ask: Ask, finish: str | N
     usage = reply.usage
     counts = {
         "promptTokenCount": usage.input,
-        "candidatesTokenCount": usage.output,
+        "candidatesTokenCount": usage.output - usage.reasoning,
+        "thoughtsTokenCount": usage.reasoning,
         "totalTokenCount": usage.input + usage.output,
         "cachedContentTokenCount": usage.cached,
     }

@@ -12,4 +12,5 @@ from subagents.llm.scripted.script import Script, load
 
 @lru_cache(maxsize=1)
 def demo_script() -> Script:
+    """The demo's script, ``demo.yaml``."""
     return load(yaml.safe_load(files(__package__).joinpath("demo.yaml").read_text()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -11,10 +12,9 @@ from subagents.llm.scripted.script import Ask, Reply, Result
 
 
 def read(body: dict[str, Any], model: str, streams: bool) -> Ask:
+    """The request, whatever the wire format."""
     messages = body.get("messages") or []
-    asked = [c["function"]["name"] for m in messages for c in m.get("tool_calls") or []]
     users = [text_of(m.get("content")) for m in messages if m["role"] == "user"]
-    answers = [m for m in messages if m["role"] == "tool"]
     return Ask(
         model=model,
         stream=streams,
@@ -22,22 +22,36 @@ def read(body: dict[str, Any], model: str, streams: bool) -> Ask:
         system="\n".join(text_of(m.get("content")) for m in messages if m["role"] == "system"),
         user=users[0] if users else "",
         tools=tuple(t["function"]["name"] for t in body.get("tools") or []),
-        # This wire knows no call ids: results come in the order of the calls.
-        results=tuple(
-            Result(m.get("tool_name") or (asked[i] if i < len(asked) else ""), text_of(m.get("content")))
-            for i, m in enumerate(answers)
-        ),
+        results=_results(messages),
     )
 
 
+def _results(messages: list[dict[str, Any]]) -> tuple[Result, ...]:
+    """What tools have answered. This wire knows no call ids: results come in the order of the calls."""
+    asked = [c["function"]["name"] for m in messages for c in m.get("tool_calls") or []]
+    answers = [m for m in messages if m["role"] == "tool"]
+    names = itertools.chain(asked, itertools.repeat(""))
+    return tuple(
+        Result(m.get("tool_name") or name, text_of(m.get("content"))) for m, name in zip(answers, names, strict=False)
+    )
+
+
+def check(body: dict[str, Any], *, thinks: bool) -> None:
+    """Ollama refuses nothing that we could send it by mistake."""
+
+
 def whole(reply: Reply, ask: Ask) -> dict[str, Any]:
+    """The answer in one piece."""
     message: dict[str, Any] = {"role": "assistant", "content": reply.text}
+    if reply.thinking:
+        message["thinking"] = reply.thinking
     if reply.calls:
         message["tool_calls"] = [_call(c.name, c.arguments) for c in reply.calls]
     return _line(ask, message) | _end(reply)
 
 
 def stream(reply: Reply, ask: Ask) -> Iterator[bytes]:
+    """The answer as lines of JSON."""
     for piece in pieces(reply.text):
         yield _encoded(_line(ask, {"role": "assistant", "content": piece}))
     if reply.calls:  # all in one line: clients number the calls of a line
@@ -47,6 +61,7 @@ def stream(reply: Reply, ask: Ask) -> Iterator[bytes]:
 
 
 def error(status: int, message: str) -> dict[str, Any]:
+    """An error in the provider's own shape."""
     return {"error": message}
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from subagents.llm.scripted import rules
 from subagents.llm.scripted.pieces import event, identifier, pieces, text_of
 from subagents.llm.scripted.script import Ask, Reply, Result
 
 
 def read(body: dict[str, Any], model: str, streams: bool) -> Ask:
+    """The request, whatever the wire format."""
     messages = body.get("messages") or []
     names = {c["id"]: c["function"]["name"] for m in messages for c in m.get("tool_calls") or []}
     users = [text_of(m.get("content")) for m in messages if m["role"] == "user"]
@@ -28,8 +30,18 @@ def read(body: dict[str, Any], model: str, streams: bool) -> Ask:
     )
 
 
+def check(body: dict[str, Any], *, thinks: bool) -> None:
+    """Raises RuleBroken."""
+    rules.chat(body, thinks=thinks)
+
+
 def whole(reply: Reply, ask: Ask) -> dict[str, Any]:
+    """The answer in one piece."""
     message: dict[str, Any] = {"role": "assistant", "content": reply.text or None}
+    if reply.thinking:
+        message["reasoning_content"] = reply.thinking
+    if reply.outcome == "refused":
+        message |= {"content": None, "refusal": reply.text}
     if reply.calls:
         message["tool_calls"] = [_call(reply, ask, index) for index in range(len(reply.calls))]
     choice = {"index": 0, "message": message, "finish_reason": _finish(reply), "logprobs": None}
@@ -37,6 +49,7 @@ def whole(reply: Reply, ask: Ask) -> dict[str, Any]:
 
 
 def stream(reply: Reply, ask: Ask) -> Iterator[bytes]:
+    """The answer as server-sent events."""
     yield _chunk(ask, {"role": "assistant", "content": ""})
     for piece in pieces(reply.text):
         yield _chunk(ask, {"content": piece})
@@ -51,6 +64,7 @@ def stream(reply: Reply, ask: Ask) -> Iterator[bytes]:
 
 
 def error(status: int, message: str) -> dict[str, Any]:
+    """An error in the provider's own shape."""
     kinds = {401: "invalid_request_error", 429: "rate_limit_error", 400: "invalid_request_error"}
     return {"error": {"message": message, "type": kinds.get(status, "server_error"), "param": None, "code": None}}
 
@@ -78,6 +92,8 @@ def _call(reply: Reply, ask: Ask, index: int) -> dict[str, Any]:
 
 
 def _finish(reply: Reply) -> str:
+    if reply.outcome == "filtered":
+        return "content_filter"
     return "length" if reply.cut_off else "tool_calls" if reply.calls else "stop"
 
 
@@ -88,4 +104,5 @@ def _usage(reply: Reply) -> dict[str, Any]:
         "completion_tokens": usage.output,
         "total_tokens": usage.input + usage.output,
         "prompt_tokens_details": {"cached_tokens": usage.cached},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning},
     }

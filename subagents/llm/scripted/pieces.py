@@ -25,7 +25,7 @@ def pieces(text: str) -> Iterator[str]:
 
 
 def identifier(prefix: str, ask: Ask, index: int = 0) -> str:
-    """The same for the same request: a request that is sent again gets the same ids."""
+    """An id that is the same for the same request, so that a request sent again gets the same ids."""
     seed = f"{ask.model}\0{ask.user}\0{ask.answered}\0{index}"
     return f"{prefix}_{hashlib.sha256(seed.encode()).hexdigest()[:20]}"
 

@@ -16,7 +16,7 @@ _address = ""
 
 
 def resident() -> str:
-    """Its address for OpenAI's dialect."""
+    """The address of this process's scripted models, for OpenAI's dialect; starts them when first asked."""
     global _address  # noqa: PLW0603 - one per process is the point
     with _lock:
         if not _address:

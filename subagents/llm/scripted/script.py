@@ -45,6 +45,7 @@ class Ask:
     user: str = ""  # the first user message
     tools: tuple[str, ...] = ()
     results: tuple[Result, ...] = ()
+    thinks: bool = False  # it was told to, where the wire says so
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class Usage:
     output: int
     cached: int = 0
     cache_write: int = 0
+    reasoning: int = 0  # within the output
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +69,15 @@ class ToolUse:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
+    """What a scripted model answers."""
+
     text: str
     calls: tuple[ToolUse, ...]
     usage: Usage
     cut_off: bool = False  # the model ran into its output limit
     gap: float = 0.0  # seconds between the pieces of a stream
+    thinking: str = ""  # what the model thinks before it answers
+    outcome: str = ""  # "filtered": the provider withholds it; "refused": the model declines, in ``text``
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +90,36 @@ class Fault:
     delay: float = 0.0
     stall: bool = False
     cut: int | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    retry_delay: str = ""  # Google's way to say it, in the body: "37s"
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
+    """The turns of one scripted model; ``final`` is used when no tools are offered."""
+
     name: str
     turns: Sequence[Any]
     final: Mapping[str, Any] | None = None
     repeat: bool = False  # after the last turn, the last one again: a model that never ends
 
+    @property
+    def thinks(self) -> bool:
+        """Whether it is a model that thinks: then the wires hold clients to what such models want back."""
+        flat = [each for turn in self.turns for each in (turn if isinstance(turn, list) else [turn])]
+        return any(turn.get("thinking") for turn in flat)
+
 
 @dataclass(frozen=True)
 class Script:
+    """Scenarios by the names of their models."""
+
     scenarios: Mapping[str, Scenario] = field(default_factory=dict)
+
+    def thinks(self, model: str) -> bool:
+        """Whether the model of that name reasons before it answers."""
+        scenario = self.scenarios.get(model.rsplit("/", 1)[-1])
+        return scenario is not None and scenario.thinks
 
     def turn(self, ask: Ask) -> Mapping[str, Any]:
         """The turn that answers this request. Raises ScriptError when there is none."""
@@ -112,6 +135,7 @@ class Script:
         return _fitting(chosen, ask, scenario.name) if isinstance(chosen, list) else chosen
 
     def merged(self, other: Script) -> Script:
+        """A script with the scenarios of both; those of ``other`` win."""
         return Script({**self.scenarios, **other.scenarios})
 
 
@@ -134,7 +158,7 @@ def _scenario(name: str, body: Any) -> Scenario:
     return Scenario(name, body["turns"], body.get("final"), bool(body.get("repeat")))
 
 
-_TURN_KEYS = {"when", "text", "calls", "usage", "attempts", "cut_off", "gap"}
+_TURN_KEYS = {"when", "text", "calls", "usage", "attempts", "cut_off", "gap", "thinking", "outcome"}
 
 
 def _check_turn(name: str, turn: Any) -> None:
@@ -179,8 +203,12 @@ def reply(turn: Mapping[str, Any], ask: Ask) -> Reply:
         output=given.get("output", _tokens(text, *(c.arguments for c in calls))),
         cached=given.get("cached", 0),
         cache_write=given.get("cache_write", 0),
+        reasoning=given.get("reasoning", 0),
     )
-    return Reply(text, calls, usage, bool(turn.get("cut_off")), float(turn.get("gap") or 0.0))
+    return Reply(
+        text, calls, usage, bool(turn.get("cut_off")), float(turn.get("gap") or 0.0), str(turn.get("thinking") or ""),
+        str(turn.get("outcome") or ""),
+    )  # fmt: skip
 
 
 def _call(given: Mapping[str, Any], ask: Ask) -> ToolUse:

@@ -1,4 +1,4 @@
-"""Run an expert tool from the command line; the answer alone goes to standard output."""
+"""``manage.py mcprun``: run an expert tool from the command line; the answer alone goes to standard output."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ _CODES = {
 
 
 class Command(BaseCommand):
+    """Starts a run, works on it here or waits for a worker, and prints its answer."""
+
     help = "Run an expert tool: mcprun research_repository question='What changed?'. Needs a running worker (make run)."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -77,7 +79,8 @@ class Command(BaseCommand):
             self.stdout.write(json.dumps(_facts(run)))
         elif run.state == RunState.DONE:
             self.stdout.write(run.answer)
-        self._say(f"{run.exit}: {run.input_tokens} tokens in, {run.output_tokens} out, ${run.cost or 0:.6f}")
+        cost = "cost unknown" if run.cost is None else f"${run.cost:.6f}"
+        self._say(f"{run.exit}: {run.input_tokens} tokens in, {run.output_tokens} out, {cost}")
         if run.state != RunState.DONE:
             self._say(run.error)
             sys.exit(_CODES.get(Exit(run.exit), 1))
@@ -122,6 +125,9 @@ def _facts(run: Run) -> dict[str, Any]:
         "error": run.error,
         "inputTokens": run.input_tokens,
         "outputTokens": run.output_tokens,
+        "cachedTokens": run.cached_tokens,
+        "reasoningTokens": run.reasoning_tokens,
+        "cacheSavedUsd": None if run.cache_saved is None else float(run.cache_saved),
         "costUsd": None if run.cost is None else float(run.cost),
         "savings": run.savings,
     }

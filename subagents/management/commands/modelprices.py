@@ -1,4 +1,4 @@
-"""Fill in prices and context windows of models from the list that litellm brings along."""
+"""``manage.py modelprices``: fill in prices and context windows of models from litellm's own list."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from subagents.services.prices import take_over
 
 
 class Command(BaseCommand):
+    """Prints what it has filled in for each model."""
+
     help = "Prices and windows for your models, from litellm's own list (no network). Keeps what you have entered."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""Serve scripted models: a stand-in for a model provider, for demos and tests without key or internet."""
+"""``manage.py scriptedllm``: serve scripted models in place of a provider, for demos and tests without key or internet."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from subagents.llm.scripted.script import Script, ScriptError, load
 
 
 class Command(BaseCommand):
+    """Serves the demo's script, or one from a file, until it is stopped."""
+
     help = (
         "Answer like OpenAI (/v1/chat/completions), Anthropic (/v1/messages), Google "
         "(/v1beta/models/NAME:generateContent) and Ollama (/api/chat), from a script. GET /journal shows what was asked."

@@ -17,11 +17,11 @@ from mcpregistry.domain.formats.placeholders import is_reference
 from mcpregistry.domain.formats.slipsnisse import tool_keys
 from mcpregistry.models import Agent, Endpoint, Server, Tool
 from mcpregistry.models.server import Lifecycle
-from mcpregistry.services.exchange_sections import Change, Taking
+from mcpregistry.services.exchange.sections import NOT_ITS_OWN, Change, Taking
 from subagents.models import ExpertTool, LanguageModel, Provider
 from subagents.models.provider import Kind
 from subagents.services import experts, providers
-from subagents.services.exchange_rows import (
+from subagents.services.exchange.rows import (
     MODEL_FIELDS,
     PROVIDER_FIELDS,
     TOOL_FIELDS,
@@ -35,20 +35,21 @@ from subagents.services.exchange_rows import (
     tool_entry,
     whitelisted,
 )
-from subagents.services.exchange_serving import missing_tool, references, serve, switch
+from subagents.services.exchange.serving import missing_tool, references, serve, switch
 
 _NOT_MADE = "Kept, not made: expert tools grant what is on their whitelists, and ask these providers."
 _WHO = "Let somebody who may grant (role admin) import the file."
 
 
 class ExpertFiles:
-    """See ``mcpregistry.services.exchange_sections.Section``."""
+    """The section of files that holds expert tools; see ``mcpregistry.services.exchange.sections.Section``."""
 
     serve = staticmethod(serve)
     switch = staticmethod(switch)
     references = staticmethod(references)
 
     def take(self, document: Document, taking: Taking) -> Document:
+        """Import the document's tools and providers; returns it with notes added."""
         if not document.expert_tools and not document.model_providers:
             return document
         if not taking.may_grant:
@@ -60,6 +61,7 @@ class ExpertFiles:
         return _Import(document, taking).all()
 
     def give(self, document: Document, *, include_secrets: bool) -> Document:
+        """The document with all expert tools and providers added."""
         return replace(document, expert_tools=_tools(document), model_providers=_providers(document, include_secrets))
 
 
@@ -117,6 +119,7 @@ class _Import:
             self.taking.note("parked", at, f"A {kind} of this name differs; it is left as it is.", "")
             return False
         remedy = "Give it another name, or import the file with --on-conflict skip or replace."
+        remedy = NOT_ITS_OWN if how == "own" else remedy
         self.taking.changed(change)
         self._refuse(at, f"A {kind} of this name exists and differs.", remedy)
         return False
@@ -348,20 +351,20 @@ def _providers(document: Document, include_secrets: bool) -> dict[str, JsonObjec
         kept = document.model_providers.get(row.slug)
         stated = kept.get("made", {}) if kept else {}
         order = stated.get("order", ())
-        headers = row.headers if include_secrets else plain_headers(row.headers)
-        entry = provider_entry(row, order, headers=headers)
-        models = {
-            model.name: facts
-            for model in row.models.all()
-            if (facts := model_entry(model, stated.get("models", {}).get(model.name, ())))
-            or model.name in stated.get("models", {})
-        }
+        entry = provider_entry(row, order, headers=row.headers if include_secrets else plain_headers(row.headers))
+        models = _models(row, stated.get("models", {}))
         if models or "models" in order:
             entry["models"] = models
         if kept or not _goes_without_saying(row, entry):
             found[row.slug] = {key: entry[key] for key in (*order, *entry) if key in entry}
     raw = {name: item for name, item in document.model_providers.items() if "made" not in item}
     return {**{name: item for name, item in raw.items() if name not in found}, **found}
+
+
+def _models(row: Provider, stated: Mapping[str, Any]) -> dict[str, JsonObject]:
+    """The provider's models about which there is something to say, or which the file has named."""
+    entries = {model.name: model_entry(model, stated.get(model.name, ())) for model in row.models.all()}
+    return {name: facts for name, facts in entries.items() if facts or name in stated}
 
 
 def _goes_without_saying(row: Provider, entry: JsonObject) -> bool:

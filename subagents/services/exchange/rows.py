@@ -46,7 +46,7 @@ def key_reference(kind: str) -> str:
 
 
 def fill(row: Any, entry: Mapping[str, Any], fields: Mapping[str, str] | Iterable[str]) -> None:
-    """Give an unsaved change of ``row`` what the entry says."""
+    """Set the fields of ``row`` to what the entry says, unsaved; ``fields`` maps our names to the entry's."""
     names = fields if isinstance(fields, Mapping) else {name: name for name in fields}
     for key, field in names.items():
         if key in entry:
@@ -71,13 +71,17 @@ def _number(value: Decimal | float) -> int | float:
 
 
 def model_entry(row: LanguageModel, stated: Collection[str] = ()) -> JsonObject:
+    """The model as a file says it; of defaults only those that are ``stated``."""
     return _said(row, MODEL_FIELDS, stated)
 
 
 def provider_entry(
     row: Provider, stated: Collection[str] = (), *, key: str | None = None, headers: Mapping[str, str] | None = None
 ) -> JsonObject:
-    """Without its models. A key that is no reference is in no file. ``headers``: those that may be written."""
+    """The provider as a file says it, without its models.
+
+    A key that is no reference is in no file. ``headers``: those that may be written.
+    """
     found = {"kind": row.kind} | _said(row, PROVIDER_FIELDS, stated)
     key = row.key if key is None else key
     if key and is_reference(key):
@@ -86,11 +90,12 @@ def provider_entry(
 
 
 def plain_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Those that are references; every other value counts as a secret."""
+    """The headers that hold no secret: those that are references."""
     return {name: text for name, text in headers.items() if is_reference(text)}
 
 
 def shown_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """The headers with values that are no references masked."""
     return {name: text if is_reference(text) else "(hidden)" for name, text in headers.items()}
 
 
@@ -139,4 +144,5 @@ def whitelisted(internal_tools: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def key_of(tool: Tool) -> str:
+    """``server::tool``."""
     return f"{tool.server.slug}::{tool.name}"

@@ -1,4 +1,4 @@
-"""What a file means for what is offered: to whom ``runmcp --config`` offers its tools, and what a watched one loses."""
+"""What a file means for what is offered: which tools ``runmcp --config`` offers, and which a watched file takes away."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import json
 
 from django.db import transaction
 
+from mcpregistry.domain.definitions.scanner_patterns import Severity
 from mcpregistry.domain.formats.placeholders import is_reference
-from mcpregistry.domain.phrases import Severity
-from mcpregistry.domain.policy import Outcome
+from mcpregistry.domain.policy.decision import Outcome
 from mcpregistry.models import Agent, Endpoint, PolicyRule, Server, Tool
-from mcpregistry.services import audit, definitions, policy
+from mcpregistry.services.definitions import decisions
+from mcpregistry.services.policy import rules
+from mcpregistry.services.records import audit
 from subagents.models import ExpertTool, Provider
 from subagents.services import experts
-from subagents.services.exchange_rows import key_of
+from subagents.services.exchange.rows import key_of
 from subagents.services.readiness import obstacles
 
 _KIND = "tool/"
@@ -26,7 +28,10 @@ def _named(labels: frozenset[str]) -> set[str]:
 
 @transaction.atomic
 def switch(labels: frozenset[str], *, on: bool, actor: str) -> dict[str, str]:
-    """Switch tools on or off because a watched file names them (no longer). Returns what has changed, in words."""
+    """Switch tools on or off because a watched file names them, or no longer does.
+
+    Returns what has changed, in words.
+    """
     told = {}
     for expert in ExpertTool.objects.filter(name__in=_named(labels), enabled=not on).select_related("agent"):
         expert.enabled = on
@@ -64,7 +69,7 @@ def serve(names: frozenset[str], *, agent: Agent, endpoint: Endpoint, actor: str
 
 
 def references(names: frozenset[str]) -> list[str]:
-    """Keys and headers of the providers that these tools ask."""
+    """The placeholders in keys and headers of the providers that these tools ask."""
     asked = Provider.objects.filter(models__experts__name__in=_named(names)).distinct()
     return [text for provider in asked for text in (provider.key, *provider.headers.values()) if is_reference(text)]
 
@@ -80,7 +85,7 @@ def _approve(expert: ExpertTool, actor: str) -> list[str]:
                 f"The description of {tool} is suspicious. Read and decide on it in the inbox of definitions."
             )
         else:
-            definitions.approve(definition=tool.latest, actor=actor)
+            decisions.approve(definition=tool.latest, actor=actor)
     return problems
 
 
@@ -125,13 +130,13 @@ def _let_run(expert: ExpertTool, actor: str) -> None:
     name = f"{_RULE}{expert.name}"
     rule = PolicyRule.objects.filter(name=name, agent=expert.agent).first()
     if rule is not None and not condition:
-        policy.delete_rule(rule=rule, actor=actor)
+        rules.delete_rule(rule=rule, actor=actor)
     if not condition or (rule is not None and rule.condition == condition):
         return
     rule = rule or PolicyRule(
-        name=name, agent=expert.agent, outcome=Outcome.ALLOW, priority=policy.AUTO,
+        name=name, agent=expert.agent, outcome=Outcome.ALLOW, priority=rules.AUTO,
         note="Made by runmcp --config: whoever named the file vouched for its whitelist.",
     )  # fmt: skip
     rule.condition = condition
-    policy.save_rule(rule=rule, actor=actor)
+    rules.save_rule(rule=rule, actor=actor)
     audit.record(kind="expert.vouched", actor=actor, subject=f"expert:{expert.name}", whitelist=pairs)

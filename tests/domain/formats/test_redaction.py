@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mcpregistry.domain.formats import FORMATS, write
 from mcpregistry.domain.formats.document import Document, Oauth, Parked, ServerEntry
-from mcpregistry.domain.secret_names import is_secret_name
+from mcpregistry.domain.text.secret_names import is_secret_name
 
 SECRET = "sk-5ecre7"
 
@@ -95,7 +95,7 @@ def test_every_format_writes_secrets_when_asked(name: str) -> None:
     assert SECRET in json.dumps(write(everything(), name, include_secrets=True).data)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.dictionaries(
         st.from_regex(r"[A-Za-z_]\w{0,8}", fullmatch=True), st.text(max_size=5).map(lambda text: SECRET + text)

@@ -41,14 +41,14 @@ def test_a_sample_survives_every_other_format_but_for_what_was_reported(name: st
 
 
 @pytest.mark.parametrize("target", DISTINCT)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(document=documents)
 def test_any_server_survives_every_format_but_for_what_was_reported(target: str, document: Document) -> None:
     assert_survives(document, target)
 
 
 @pytest.mark.parametrize("target", DISTINCT)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(document=documents)
 def test_writing_what_was_written_and_read_changes_nothing(target: str, document: Document) -> None:
     form = FORMATS[target]
@@ -84,7 +84,7 @@ def _notes(notes: tuple[Note, ...], key: str, index: int = -1) -> list[Note]:
 
 
 @pytest.mark.parametrize("target", DISTINCT)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(made=st.data())
 def test_any_file_is_refused_with_a_place_or_comes_back_unchanged(target: str, made: st.DataObject) -> None:
     form = FORMATS[target]

@@ -31,7 +31,7 @@ def refusal(raw: bytes, file: str) -> FileInvalid:
     return caught.value
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(objects)
 def test_what_is_dumped_is_loaded_again(data: dict[str, object]) -> None:
     assert text.load(text.dump(data).encode(), "x.json") == data

@@ -1,6 +1,6 @@
 """FAKE_TOOLS tools, in pages of FAKE_PAGE (0: one page). FAKE_BAD adds definitions that cannot be used.
 
-FAKE_LIST=hang never answers a list, FAKE_LIST=loop never ends it.
+FAKE_BACKWARDS lists the last one first. FAKE_LIST=hang never answers a list, FAKE_LIST=loop never ends it.
 """
 
 import os
@@ -11,6 +11,8 @@ from rpc import Server, text, tool
 count, page = int(os.environ.get("FAKE_TOOLS", "10")), int(os.environ.get("FAKE_PAGE", "0"))
 mode = os.environ.get("FAKE_LIST", "")
 tools = [tool(f"tool_{number}", f"number {number}") for number in range(count)]
+if os.environ.get("FAKE_BACKWARDS"):
+    tools.reverse()
 if os.environ.get("FAKE_BAD"):
     deep = {"type": "object"}
     for _ in range(200):

@@ -13,7 +13,7 @@ from django.contrib.auth.models import Group, User
 
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import ApprovalRequest, Invocation, PolicyRule
-from mcpregistry.services import approvals
+from mcpregistry.services.approvals import votes
 from tests.fakes.stage import MODERN, Stage, Web, folder, fresh, listed, outside, web
 
 LEGACY = "2025-11-25"
@@ -89,13 +89,11 @@ class Case:
 
     async def approve(self, **more: Any) -> None:
         request = await self.request()
-        await outside(approvals.vote, request_id=request.pk, user=self.approver, approve=True, via="web", **more)
+        await outside(votes.vote, request_id=request.pk, user=self.approver, approve=True, via="web", **more)
 
     async def reject(self, reason: str) -> None:
         request = await self.request()
-        await outside(
-            approvals.vote, request_id=request.pk, user=self.approver, approve=False, reason=reason, via="web"
-        )
+        await outside(votes.vote, request_id=request.pk, user=self.approver, approve=False, reason=reason, via="web")
 
     def sent(self) -> list[dict[str, Any]]:
         lines = self.journal.read_text().splitlines() if self.journal.exists() else []

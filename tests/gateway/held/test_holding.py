@@ -8,7 +8,7 @@ import json
 import pytest
 
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.services import approvals
+from mcpregistry.services.approvals import votes
 from tests.fakes.hosts import Lost, http_host, stdio_host
 from tests.fakes.stage import MODERN, folder
 from tests.gateway.held.conftest import ERAS, LEGACY, SHORT_HOLD, is_pending, words
@@ -166,7 +166,7 @@ async def test_a_host_that_cancels_before_the_decision_ends_the_request(site, st
         request = await case.until(State.CANCELLED)
         calling.cancel()
     assert "left" in request.call.reason
-    with pytest.raises(approvals.AlreadyDecided):
+    with pytest.raises(votes.AlreadyDecided):
         await case.approve()
     assert case.sent() == []
 

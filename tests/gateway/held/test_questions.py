@@ -12,7 +12,7 @@ from tests.fakes.hosts import BOTH, FORM, TASKS, URL, Host, http_host, nobody, s
 from tests.fakes.stage import MODERN, folder, outside
 from tests.gateway.held.conftest import ERAS, LEGACY, Case, is_pending, words
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -48,7 +48,7 @@ async def test_a_rule_that_keeps_the_requester_out_never_asks_him(brisk, token, 
 @pytest.mark.parametrize("action", ["cancel", "decline"])
 @pytest.mark.parametrize("era", ERAS)
 async def test_an_answer_that_comes_at_once_means_that_nobody_was_there(site, token, case, era, action):
-    """Claude Code -p cancels, Codex exec and Copilot -p decline: the next rung follows, and people can still decide."""
+    """Claude Code -p cancels, Codex exec and Copilot -p decline: the next step follows, and people can still decide."""
 
     async def headless(params: dict[str, Any]) -> dict[str, Any]:
         return {"action": action}

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from mcpregistry.models import PolicyRule
-from mcpregistry.services import holding
+from mcpregistry.services.approvals import held_calls
 from tests.fakes.hosts import Host, http_host
 from tests.fakes.stage import listed, outside
 from tests.gateway.held.conftest import ERAS, is_pending, words
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -29,13 +29,15 @@ async def test_the_status_tool_tells_an_agent_how_its_own_call_stands(brisk, sta
 
         for held_id in (request.pk, request.call_id):
             assert (await status(host, held_id))["structuredContent"]["status"] == "pending"
+        by_its_other_name = await host.call("mcp_approval_status", {"approval": request.pk})
+        assert by_its_other_name["structuredContent"]["status"] == "pending"
         foreign, unknown = await status(stranger, request.pk), await status(stranger, "0" * 32)
         assert foreign["isError"] is unknown["isError"] is True
         assert {**foreign, "_meta": 0} == {**unknown, "_meta": 0}
         await case.approve()
         assert "has not run yet" in (await status(host, request.pk))["structuredContent"]["message"]
         assert case.sent() == []  # asking how it stands runs nothing
-        await outside(holding.cancel, request_id=request.pk, reason="changed my mind", actor="agent:local")
+        await outside(held_calls.cancel, request_id=request.pk, reason="changed my mind", actor="agent:local")
         ended = await status(host, request.pk)
         assert ended["structuredContent"]["state"] == "cancelled"
         assert "changed my mind" in words(ended)

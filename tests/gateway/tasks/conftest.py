@@ -13,7 +13,7 @@ from django.contrib.auth.models import Group, User
 
 from mcpregistry.calls.background import Background
 from mcpregistry.models import PolicyRule
-from mcpregistry.services.roles import install_roles
+from mcpregistry.services.access.roles import install_roles
 from tests.fakes import sdk
 from tests.fakes.hosts import FORM, TASKS, Host, http_host, stdio_host
 from tests.fakes.servers import conformance_server, tasks_server

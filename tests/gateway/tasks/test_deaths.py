@@ -15,8 +15,9 @@ from django.db import OperationalError, connection, transaction
 from django.utils import timezone
 
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.models import AuditEntry, Invocation, Task
-from mcpregistry.services import following, reaping
+from mcpregistry.models import AuditEntry, HostTask, Invocation
+from mcpregistry.services.tasks import remote_tasks
+from mcpregistry.services.upkeep import reaping
 from tests.calls.conftest import broken
 from tests.fakes.hosts import http_host
 from tests.fakes.stage import eventually, fresh, outside, web
@@ -52,14 +53,14 @@ def undisturbed(task_id: str) -> bool:
                 probe.execute("BEGIN IMMEDIATE")
         else:
             with transaction.atomic():
-                Task.objects.select_for_update(nowait=True).select_related("call").get(pk=task_id)
+                HostTask.objects.select_for_update(nowait=True).select_related("call").get(pk=task_id)
     except (sqlite3.OperationalError, OperationalError):
         return False
     return True
 
 
 async def record(task_id: str) -> Invocation:
-    return await outside(Invocation.objects.get, task__pk=task_id)
+    return await outside(Invocation.objects.get, host_task__pk=task_id)
 
 
 def started(maker, label: str) -> list:
@@ -78,7 +79,7 @@ async def test_killed_while_it_followed_another_process_goes_on(stage, site, tok
         doomed.processes[0].wait(10)
         async with http_host(site, token, abilities=ABLE) as host:
             assert (await look(host, task_id))["status"] == "working"
-            await outside(reaping.reap_calls, timezone.now() + following.LEASE * 2)  # leaves it to who follows
+            await outside(reaping.reap_calls, timezone.now() + remote_tasks.LEASE * 2)  # leaves it to who follows
             (tmp_path / "done").touch()
             seen = await until(host, task_id, patience=90)
     assert seen["status"] == "completed"
@@ -143,7 +144,7 @@ async def test_a_task_of_a_server_on_stdio_dies_with_our_process_and_is_unknown(
         task_id = await begin(host, "local__slow_compute", seconds=60)
         await host.kill()
         await host._pipe.ended()
-    await outside(reaping.reap_calls, timezone.now() + following.LEASE * 2)
+    await outside(reaping.reap_calls, timezone.now() + remote_tasks.LEASE * 2)
     async with opened() as host:
         seen = await until(host, task_id)
     assert seen["result"]["structuredContent"]["state"] == "unknown"
@@ -160,7 +161,7 @@ async def test_a_task_of_a_server_on_stdio_ends_as_unknown_when_its_host_leaves(
 async def test_a_task_that_nobody_follows_for_long_is_given_up(opened):
     async with opened() as host:
         task_id = await begin(host, "remote__slow_compute", seconds=60)
-        await outside(reaping.reap_calls, timezone.now() + following.PATIENCE + following.LEASE * 2)
+        await outside(reaping.reap_calls, timezone.now() + remote_tasks.PATIENCE + remote_tasks.LEASE * 2)
         seen = await until(host, task_id)
     assert seen["result"]["structuredContent"]["state"] == "unknown"
 

@@ -15,7 +15,7 @@ from django.utils import timezone
 from mcpregistry.calls.background import Background
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import Agent, Endpoint, Invocation, Server
-from mcpregistry.services import access
+from mcpregistry.services.access import grants
 from subagents.domain.lifecycle import RunState
 from subagents.llm.scripted.app import ScriptedModels
 from subagents.llm.scripted.running import running
@@ -60,7 +60,7 @@ def _expert(provider: Provider, name: str, server: Server) -> None:
     model = LanguageModel.objects.create(provider=provider, name=name, free=True, tokenizer="gemini")
     tool = ExpertTool(name=name, description="Knows.", arguments=WORDS, max_seconds=600)
     expert = experts.save_expert(expert=tool, targets=[model], actor=ACTOR)
-    access.grant(agent=expert.agent, server=server, actor=ACTOR)
+    grants.grant(agent=expert.agent, server=server, actor=ACTOR)
     users, endpoints = Agent.objects.filter(slug="local"), Endpoint.objects.filter(slug="default")
     experts.offer(expert=expert, agents=users, endpoints=endpoints, actor=ACTOR)
 
@@ -98,7 +98,7 @@ async def known(host: Any) -> None:
 
 
 async def run_of(task_id: str) -> Run:
-    record = await outside(Invocation.objects.get, task__pk=task_id)
+    record = await outside(Invocation.objects.get, host_task__pk=task_id)
     return await outside(Run.objects.get, call_id=record.pk)
 
 

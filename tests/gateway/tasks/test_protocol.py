@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from mcpregistry.models import Task
+from mcpregistry.models import HostTask
 from tests.fakes.hosts import FORM, TASKS, http_host
 from tests.fakes.stage import outside
 from tests.gateway.tasks.play import ask, begin, look
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
 METHODS = ["tasks/get", "tasks/update", "tasks/cancel"]
 EXTENSION = "io.modelcontextprotocol/tasks"
 
@@ -109,4 +109,4 @@ async def test_an_answer_to_nothing_is_acknowledged_and_ignored(opened):
         task_id = await begin(host, "remote__slow_compute", seconds=0.1)
         answer = await ask(host, "tasks/update", task_id, inputResponses={"unknown": {"action": "accept"}})
         assert answer["result"]["resultType"] == "complete"
-    assert (await outside(Task.objects.get, pk=task_id)).input_responses == ""
+    assert (await outside(HostTask.objects.get, pk=task_id)).input_responses == ""

@@ -9,12 +9,13 @@ import pytest
 
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import Agent, ApprovalRequest, AuditEntry, Invocation, PolicyRule, Server
-from mcpregistry.services import access, approvals
+from mcpregistry.services.access import tokens
+from mcpregistry.services.approvals import votes
 from tests.fakes.hosts import FORM, Host
 from tests.fakes.stage import ACTOR, Web, fresh, outside
 from tests.gateway.tasks.play import begin, call, text_of, until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
 ALL = FORM | {"sampling": {}, "roots": {}}
 PREFIX = "asks__test_input_required_result_"
 
@@ -22,7 +23,7 @@ PREFIX = "asks__test_input_required_result_"
 def settled(site: Web) -> None:
     """Until the gateway has heard of the last change of the configuration."""
     agent = Agent.objects.get(slug="local")
-    site.wait_known(access.issue_token(name=fresh("t"), agent=agent, actor=ACTOR)[1])
+    site.wait_known(tokens.issue_token(name=fresh("t"), agent=agent, actor=ACTOR)[1])
 
 
 async def again(host: Host, tool: str, **more: object) -> dict:
@@ -84,8 +85,8 @@ async def test_nothing_is_added_to_what_people_approved(opened, site, bob, worke
         async with opened() as host, asyncio.timeout(60):
             while "taskId" not in (held := (await again(host, f"{PREFIX}elicitation", inputResponses=said))["result"]):
                 await asyncio.sleep(0.05)  # until the rule has reached the process
-            request = await outside(ApprovalRequest.objects.get, call__task__pk=held["taskId"])
-            await outside(approvals.vote, request_id=request.pk, user=bob, approve=True, via="web")
+            request = await outside(ApprovalRequest.objects.get, call__host_task__pk=held["taskId"])
+            await outside(votes.vote, request_id=request.pk, user=bob, approve=True, via="web")
             worker.run(request.call_id)
             seen = await until(host, held["taskId"])
     finally:

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.models import AuditEntry, Invocation, Task
+from mcpregistry.models import AuditEntry, HostTask, Invocation
 from tests.fakes.hosts import FORM, TASKS
 from tests.fakes.stage import fresh, outside
 from tests.gateway.tasks.play import ask, begin, call, look, text_of, until
@@ -18,7 +18,7 @@ SERVERS = ["remote", "local"]
 
 
 async def row(task_id: str) -> Invocation:
-    return await outside(lambda: Invocation.objects.select_related("task").get(task__pk=task_id))
+    return await outside(lambda: Invocation.objects.select_related("host_task").get(host_task__pk=task_id))
 
 
 @pytest.mark.parametrize("server", SERVERS)
@@ -168,4 +168,4 @@ async def test_taking_a_task_on_and_its_end_are_in_the_audit_log(opened):
         lambda: list(AuditEntry.objects.filter(subject=f"call:{record.pk}").values_list("kind", flat=True))
     )
     assert sorted(kinds) == ["call.dispatched", "call.succeeded", "task.adopted"]
-    assert (await outside(Task.objects.get, pk=task_id)).downstream_id
+    assert (await outside(HostTask.objects.get, pk=task_id)).downstream_id

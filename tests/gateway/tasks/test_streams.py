@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.services import servers as services
+from mcpregistry.services.servers import lifecycle
 from tests.fakes.hosts import FORM, TASKS, Host, http_host
 from tests.fakes.stage import ACTOR, eventually, listed, outside
 from tests.gateway.tasks.play import ask, begin
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 
 
@@ -94,14 +94,14 @@ async def test_changes_of_the_list_come_by_the_same_stream_which_stays_open(open
             await outside(_grant, late)
             await eventually(lambda: [m for m in host.heard if m["method"] == "notifications/tools/list_changed"])
             assert not stream.done()
-        await outside(services.delete_server, server=late, actor=ACTOR)
+        await outside(lifecycle.delete_server, server=late, actor=ACTOR)
 
 
 def _grant(server: Any) -> None:
     from mcpregistry.models import Agent
-    from mcpregistry.services import access
+    from mcpregistry.services.access import grants
 
-    access.grant(agent=Agent.objects.get(slug="local"), server=server, actor=ACTOR)
+    grants.grant(agent=Agent.objects.get(slug="local"), server=server, actor=ACTOR)
 
 
 async def test_without_the_extension_no_task_is_told(opened, door):

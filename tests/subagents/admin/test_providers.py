@@ -53,7 +53,7 @@ def model_form(provider: Provider, **changed: Any) -> dict[str, Any]:
         ({"kind": "compatible", "base_url": "http://me:canary@host/v1"}, "user or password"),
         ({"options": "[1]"}, "must be an object"),
         ({"options": '{"stream": true}'}, "set by the site itself"),
-        ({"kind": "ollama", "options": '{"numctx": 1}'}, "Ollama has no options named numctx"),
+        ({"kind": "ollama", "options": '{"numctx": 1}'}, "no options named numctx"),
     ],
 )
 def test_a_wrong_provider_is_refused_with_the_remedy(db: None, changed: dict[str, Any], words: str) -> None:
@@ -89,6 +89,8 @@ def test_a_key_is_kept_replaced_and_removed_and_only_its_presence_is_told(db: No
         ({"context_window": "4000"}, "no question has room"),
         ({"tokenizer": "bpe"}, "There is no tokenizer"),
         ({"overrides": '{"model": "x"}'}, "set by the site itself"),
+        ({"overrides": '{"topK": 3}'}, "no options named top_k"),
+        ({"overrides": '{"maxOutputTokens": 3}'}, "is no option"),
         ({"overrides": "[]x"}, "valid JSON"),
         ({"input_price": "-1"}, "greater than or equal to 0"),
     ],

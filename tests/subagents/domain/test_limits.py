@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from subagents.domain import context, fallback
-from subagents.domain.budget import Spent, affordable, price, reached, reserve
+from subagents.domain.budget import Spent, affordable, output_room, price, reached, reserve
 from subagents.domain.fallback import Ask, Failed, GiveUp, Wait, choose
 from subagents.domain.lifecycle import CALL_MOVES, RUN_MOVES, CallState, Exit, RunState
+from subagents.domain.model_errors import ErrorKind, classify
 from subagents.domain.savings import Counted, money_saved, savings
 from subagents.domain.spec import DEFAULT_WINDOW, ExpertSpec, Prices, TargetSpec
-from subagents.domain.trouble import Trouble, classify
 
 PRICES = Prices(Decimal(1), Decimal(5), Decimal("0.1"), Decimal("1.25"))
 SPEC = ExpertSpec("x", "d", {}, "", (), max_steps=5, max_tokens=1000, max_calls=10, max_cost=Decimal(1), max_seconds=60)
@@ -96,58 +96,100 @@ def test_what_is_admitted_always_fits(sizes: list[int], known: int, ratio: float
     assert total == room.used <= max(room.target.room, known)
 
 
-def failed(model: int, trouble: Trouble, *, ago: float = 100.0, after: float | None = None) -> Failed:
-    return Failed(model, trouble, after, ago)
+def failed(model: int, kind: ErrorKind, *, ago: float = 100.0, after: float | None = None) -> Failed:
+    return Failed(model, kind, after, ago)
 
 
 @pytest.mark.parametrize(
     ("before", "choice"),
     [
         ([], Ask(target(1))),
-        ([failed(1, Trouble.AUTH)], Ask(target(2))),
-        ([failed(1, Trouble.OVERLOADED)], Ask(target(2))),
-        ([failed(1, Trouble.OVERLOADED), failed(2, Trouble.OVERLOADED)], Ask(target(1))),
-        ([failed(1, Trouble.AUTH), failed(2, Trouble.QUOTA)], GiveUp(Exit.QUOTA, Trouble.QUOTA)),
-        ([failed(1, Trouble.BAD_REQUEST)], GiveUp(Exit.MODEL, Trouble.BAD_REQUEST)),
-        ([failed(1, Trouble.CONTEXT), failed(2, Trouble.CONTEXT)], GiveUp(Exit.TOKEN_LIMIT, Trouble.CONTEXT)),
+        ([failed(1, ErrorKind.AUTH)], Ask(target(2))),
+        ([failed(1, ErrorKind.OVERLOADED)], Ask(target(2))),
+        ([failed(1, ErrorKind.OVERLOADED), failed(2, ErrorKind.OVERLOADED)], Ask(target(1))),
+        ([failed(1, ErrorKind.AUTH), failed(2, ErrorKind.QUOTA)], GiveUp(Exit.QUOTA, ErrorKind.QUOTA)),
+        ([failed(1, ErrorKind.BAD_REQUEST)], Ask(target(2))),
+        ([failed(1, ErrorKind.POLICY)], Ask(target(2))),
+        ([failed(1, ErrorKind.EMPTY)], Ask(target(2))),
         (
-            [failed(1, Trouble.RATE_LIMITED, after=30, ago=10), failed(2, Trouble.RATE_LIMITED, after=20, ago=10)],
+            [failed(1, ErrorKind.BAD_REQUEST), failed(2, ErrorKind.BAD_REQUEST)],
+            GiveUp(Exit.MODEL, ErrorKind.BAD_REQUEST),
+        ),
+        ([failed(1, ErrorKind.CONTEXT), failed(2, ErrorKind.CONTEXT)], GiveUp(Exit.TOKEN_LIMIT, ErrorKind.CONTEXT)),
+        (
+            [failed(1, ErrorKind.RATE_LIMITED, after=30, ago=10), failed(2, ErrorKind.RATE_LIMITED, after=20, ago=10)],
             Wait(10),
         ),
-        ([failed(1, Trouble.RATE_LIMITED, after=999, ago=10), failed(2, Trouble.AUTH)], Wait(50)),
+        ([failed(1, ErrorKind.RATE_LIMITED, after=999, ago=10), failed(2, ErrorKind.AUTH)], Wait(989)),
     ],
 )
 def test_fallback(before: list[Failed], choice: object) -> None:
-    assert choose([target(1), target(2)], before) == choice
+    found = choose([target(1), target(2)], before)
+    assert (replace(found, why="") if isinstance(found, GiveUp) else found) == choice
 
 
-@given(st.lists(st.tuples(st.integers(1, 2), st.sampled_from(Trouble)), max_size=12))
-def test_no_target_is_asked_more_often_than_the_rounds(attempts: list[tuple[int, Trouble]]) -> None:
+@pytest.mark.parametrize(
+    ("before", "left", "choice"),
+    [
+        ([failed(1, ErrorKind.RATE_LIMITED, after=300, ago=0)], 55.0, Ask(target(2))),
+        ([failed(1, ErrorKind.RATE_LIMITED, after=300, ago=0), failed(2, ErrorKind.NETWORK, ago=0)], 55.0, Wait(1)),
+        ([failed(1, ErrorKind.RATE_LIMITED, after=50, ago=0), failed(2, ErrorKind.AUTH)], 55.0, Wait(50)),
+    ],
+)
+def test_who_asks_to_be_left_alone_for_longer_than_the_run_has_is_not_waited_for(
+    before: list[Failed], left: float, choice: object
+) -> None:
+    assert choose([target(1), target(2)], before, left=left) == choice
+
+
+def test_giving_up_says_who_was_asked_and_what_each_came_to() -> None:
+    limited = Failed(1, ErrorKind.RATE_LIMITED, 300.0, 0.0, "slow down")
+    broken = Failed(2, ErrorKind.BAD_REQUEST, None, 0.0, "no tools here")
+    choice = choose([target(1), target(2)], [limited, broken], left=55)
+    assert isinstance(choice, GiveUp)
+    assert choice.why == (
+        f"{target(1).label}: rate_limited (slow down); it may be asked again in 300 s, and the run has 55 s left. "
+        f"{target(2).label}: bad_request (no tools here)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("spent", "last", "room"),
+    [(0, False, 272), (0, True, 600), (500, False, 0), (500, True, 400), (700, True, 0)],
+)
+def test_tokens_are_reserved_ahead_like_money(spent: int, last: bool, room: int) -> None:
+    known = Spent(tokens=spent)
+    assert output_room(SPEC, known, input=100, most=600, last=last) == room
+    assert output_room(replace(SPEC, max_tokens=None), known, input=100, most=600, last=last) == 600
+
+
+@given(st.lists(st.tuples(st.integers(1, 2), st.sampled_from(ErrorKind)), max_size=12))
+def test_no_target_is_asked_more_often_than_the_rounds(attempts: list[tuple[int, ErrorKind]]) -> None:
     before: list[Failed] = []
-    for _, trouble in attempts:
+    for _, kind in attempts:
         choice = choose([target(1), target(2)], before)
         if not isinstance(choice, Ask):
             break
-        before.append(failed(choice.target.model_id, trouble))
+        before.append(failed(choice.target.model_id, kind))
     for model in (1, 2):
         assert sum(f.model_id == model for f in before) <= fallback.ROUNDS
 
 
 @pytest.mark.parametrize(
-    ("name", "status", "text", "trouble"),
+    ("name", "status", "text", "kind"),
     [
-        ("APIError", 403, "forbidden", Trouble.AUTH),
-        ("BadRequestError", 403, "forbidden", Trouble.AUTH),
-        ("InternalServerError", 500, "Connection error.", Trouble.NETWORK),
-        ("APIError", 529, "overloaded", Trouble.OVERLOADED),
-        ("RateLimitError", 429, "You exceeded your current quota", Trouble.QUOTA),
-        ("ContextWindowExceededError", 400, "too long", Trouble.CONTEXT),
-        ("SomethingNew", None, "?", Trouble.OVERLOADED),
-        ("SomethingNew", 418, "?", Trouble.BAD_REQUEST),
+        ("APIError", 403, "forbidden", ErrorKind.AUTH),
+        ("BadRequestError", 403, "forbidden", ErrorKind.AUTH),
+        ("InternalServerError", 500, "Connection error.", ErrorKind.NETWORK),
+        ("APIError", 529, "overloaded", ErrorKind.OVERLOADED),
+        ("RateLimitError", 429, "You exceeded your current quota", ErrorKind.QUOTA),
+        ("ContextWindowExceededError", 400, "too long", ErrorKind.CONTEXT),
+        ("SomethingNew", None, "?", ErrorKind.OVERLOADED),
+        ("SomethingNew", 418, "?", ErrorKind.BAD_REQUEST),
     ],
 )
-def test_troubles(name: str, status: int | None, text: str, trouble: Trouble) -> None:
-    assert classify(name, status, text) == trouble
+def test_kinds_of_errors(name: str, status: int | None, text: str, kind: ErrorKind) -> None:
+    assert classify(name, status, text) == kind
 
 
 def test_savings_are_negative_when_they_are() -> None:

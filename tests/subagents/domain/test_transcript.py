@@ -33,7 +33,7 @@ def test_history_is_calls_and_results_and_the_question_once() -> None:
 
 
 def test_broken_arguments_stay_in_the_record_and_a_history_is_readable() -> None:
-    assert messages(SPEC, {}, TURNS, {})[4]["tool_calls"][0]["function"]["arguments"] == "{}"
+    assert messages(SPEC, {}, TURNS, {})[4]["tool_calls"][0]["function"]["arguments"] == ('{"__broken__": "{oops"}')
 
 
 def test_instructions_stand_once_by_server_and_no_schema_in_the_prompt() -> None:

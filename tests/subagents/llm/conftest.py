@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from subagents.llm.client import Target
 from subagents.llm.scripted.app import ScriptedModels
 from subagents.llm.scripted.running import running
 from subagents.llm.scripted.script import load
+from subagents.llm.values import Target
 
 KEY = "sk-canary-7f31"
 KINDS = ["openai", "anthropic", "google", "openrouter", "ollama", "compatible", "scripted"]

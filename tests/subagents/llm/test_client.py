@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from subagents.domain.trouble import After, ModelError, Trouble
-from subagents.llm.client import Reply, Target, complete, loaded
+from subagents.domain.model_errors import After, ErrorKind, ModelError
+from subagents.llm.client import complete, loaded
 from subagents.llm.scripted.app import ScriptedModels
+from subagents.llm.values import Reply, Target
 from tests.subagents.kit import Heard, overhear
 from tests.subagents.llm.conftest import KEY, KINDS, target
 
@@ -101,23 +102,23 @@ async def test_an_answer_that_ran_out_of_room_says_so(kind: str, base: str) -> N
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("model", "trouble", "after"),
+    ("model", "error_kind", "after"),
     [
-        ("limited", Trouble.RATE_LIMITED, After.RETRY),
-        ("failing", Trouble.OVERLOADED, After.RETRY),
-        ("overloaded", Trouble.OVERLOADED, After.RETRY),
-        ("forbidden", Trouble.AUTH, After.SKIP),
-        ("missing", Trouble.NOT_FOUND, After.SKIP),
-        ("poor", Trouble.QUOTA, After.SKIP),
-        ("dropping", Trouble.NETWORK, After.RETRY),
+        ("limited", ErrorKind.RATE_LIMITED, After.RETRY),
+        ("failing", ErrorKind.OVERLOADED, After.RETRY),
+        ("overloaded", ErrorKind.OVERLOADED, After.RETRY),
+        ("forbidden", ErrorKind.AUTH, After.SKIP),
+        ("missing", ErrorKind.NOT_FOUND, After.SKIP),
+        ("poor", ErrorKind.QUOTA, After.SKIP),
+        ("dropping", ErrorKind.NETWORK, After.RETRY),
     ],
 )
 async def test_each_trouble_is_known_whoever_reports_it(
-    kind: str, model: str, trouble: Trouble, after: After, base: str, models: ScriptedModels
+    kind: str, model: str, error_kind: ErrorKind, after: After, base: str, models: ScriptedModels
 ) -> None:
     with pytest.raises(ModelError) as caught:
         await complete(target(kind, base, model), MESSAGES)
-    assert (caught.value.trouble, caught.value.after) == (trouble, after)
+    assert (caught.value.kind, caught.value.after) == (error_kind, after)
     assert caught.value.retry_after == (7 if model == "limited" else None)
     assert KEY not in caught.value.message
     assert len(models.journal) == 1, "nothing but our own policy may try again"
@@ -128,7 +129,7 @@ async def test_a_stalled_provider_is_given_up_in_time(kind: str, base: str) -> N
     began = time.monotonic()
     with pytest.raises(ModelError) as caught:
         await complete(target(kind, base, "stalling", timeout=1.0), MESSAGES)
-    assert caught.value.trouble == Trouble.TIMEOUT
+    assert caught.value.kind == ErrorKind.TIMEOUT
     assert time.monotonic() - began < 10
 
 
@@ -146,7 +147,7 @@ async def test_cancelling_ends_the_request(kind: str, base: str, models: Scripte
 async def test_a_provider_that_is_not_there() -> None:
     with pytest.raises(ModelError) as caught:
         await complete(target("openai", "http://127.0.0.1:1", "plain"), MESSAGES)
-    assert caught.value.trouble == Trouble.NETWORK
+    assert caught.value.kind == ErrorKind.NETWORK
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -68,7 +68,7 @@ async def worker(bench: Bench) -> AsyncIterator[Callable[..., Any]]:
 
 
 @pytest.fixture
-async def working(worker: Any, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[[], Any]]:
+async def working(worker: Any, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., Any]]:
     """``await working()`` starts a worker that is woken as runs are started, and by a clock."""
     clocks: list[asyncio.Task[None]] = []
 
@@ -77,11 +77,11 @@ async def working(worker: Any, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
         while True:
             await asyncio.sleep(1)
             with suppress(OperationalError):  # still busy: the next tick looks again
-                for run_id in await db_call(runs.due, timezone.now()):
+                for run_id in [*await db_call(runs.due, timezone.now()), *await db_call(runs.decided)]:
                     here.runs.wake(run_id)
 
-    async def make() -> Any:
-        here, loop = await worker(), asyncio.get_running_loop()
+    async def make(**options: Any) -> Any:
+        here, loop = await worker(**options), asyncio.get_running_loop()
         monkeypatch.setattr("subagents.services.runs.wake", lambda run: loop.call_soon_threadsafe(here.runs.wake, run))
         clocks.append(asyncio.ensure_future(clock(here)))
         return here

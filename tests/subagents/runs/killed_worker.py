@@ -2,8 +2,9 @@
 
 Arguments: seed, kills, and the longest life in milliseconds or ``failpoints``. The parent has imported
 everything and holds no thread and no connection, so that a worker is a fork and its life can be a few
-milliseconds. After the last kill one worker is left alone until nothing is open. Prints as JSON how many
-kills hit a worker, by failpoint.
+milliseconds. Three of four workers are told whom they replace, as the supervisor does; the others have to wait for
+leases. After the last kill one worker is left alone until nothing is open. Prints as JSON how many kills hit a worker,
+by failpoint, and how many runs were taken from the dead.
 """
 
 from __future__ import annotations
@@ -27,21 +28,34 @@ from django.db import connections
 from django.utils import timezone
 
 from mcpregistry import failpoints
-from mcpregistry.calls import pipeline
+from mcpregistry.calls import rows
 from mcpregistry.calls.engine import Engine
 from mcpregistry.db import db_call
-from mcpregistry.services import reaping
-from subagents.llm.client import Reply, Target, ToolUse, Usage, loaded
+from mcpregistry.services.upkeep import reaping
+from subagents.domain.finish import Finish
+from subagents.llm import client, tokens
 from subagents.llm.scripted import openai
 from subagents.llm.scripted.script import Script, load, reply
+from subagents.llm.values import Reply, Target, ToolUse, Usage
 from subagents.models import Run
 from subagents.runs import engine as run_engine
 from subagents.runs import lease
 from subagents.services import runs
 
-# The dead are found at once instead of after half a minute; nothing else is changed.
-lease.LEASE, lease.RENEW_EVERY = timedelta(seconds=2), 0.3
-pipeline._LEASE_GRACE = timedelta(0)
+# The dead are found soon instead of after ten seconds, their calls instead of after a minute.
+lease.LEASE, lease.RENEW_EVERY, lease.AT_RISK = timedelta(seconds=1.5), 0.3, timedelta(seconds=0.5)
+assert rows._LEASE_GRACE  # a name that has moved would change nothing
+rows._LEASE_GRACE = timedelta(seconds=3)  # a slow machine must not take a living worker's call for lost
+
+
+async def at_once() -> None:
+    """No model is asked, and no token counted, with litellm, which each worker would load for four seconds."""
+
+
+assert client.ready
+assert tokens._tiktoken
+client.ready = at_once
+tokens._tiktoken = lambda name: tokens.estimated
 
 SLOWLY = {"steps": 2, "pause": 0.02}
 SCRIPT: Script = load({
@@ -64,10 +78,11 @@ async def complete(target: Target, messages: list, tools: list, **more: object) 
     ask = openai.read({"messages": messages, "tools": tools}, target.model, False)
     said = reply(SCRIPT.turn(ask), ask)
     calls = tuple(ToolUse(f"c{ask.answered}_{i}", c.name, c.arguments) for i, c in enumerate(said.calls))
-    return Reply(said.text, calls, Usage(100, 20), "calls" if calls else "stop", target.model, None)
+    return Reply(said.text, calls, Usage(100, 20), Finish.CALLS if calls else Finish.STOP, target.model)
 
 
-AT_ONCE = 4  # runs of a worker that dies at a failpoint: those that it had are nobody's for a while
+AT_ONCE = 4  # runs of a worker that dies at a failpoint: some are left for the next one's
+UNTOLD = 4  # every so many workers are not told whom they replace
 
 POINTS = [
     "run_leased", "run_turn_begun", "run_turn_ended", "run_call_started", "run_call_answered", "run_call_ended",
@@ -83,13 +98,20 @@ def die_at(point: str, times: int) -> None:
         if next(left, None) is None:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    failpoints._chosen, failpoints._reached = point, reached
+    failpoints._armed, failpoints._reached = failpoints._parsed(point), reached
 
 
-async def work(until_quiet: bool, ready: int, most: int) -> None:
+def bury(dead: int) -> int:
+    """What a worker does first that knows whom it replaces. Returns how many runs that one had."""
+    reaping.bury("worker", dead, timezone.now())
+    return len(lease.free(f"worker-{dead}"))
+
+
+async def work(until_quiet: bool, ready: int, most: int, dead: int) -> None:
     engine = Engine("worker")
     await engine.start()
-    os.write(ready, b"!")
+    freed = await db_call(bury, dead) if dead else 0
+    os.write(ready, str(freed).encode())
     workers = run_engine.RunEngine(engine, f"worker-{os.getpid()}", complete=complete)
     while True:
         for run in [*await db_call(runs.due, timezone.now()), *await db_call(runs.decided)]:
@@ -103,36 +125,39 @@ async def work(until_quiet: bool, ready: int, most: int) -> None:
         await asyncio.sleep(0.02)
 
 
-def worker(*, until_quiet: bool = False, point: str = "", times: int = 0) -> int:
-    """Returns when it has begun to work: its process id."""
+def worker(*, until_quiet: bool = False, point: str = "", times: int = 0, dead: int = 0) -> tuple[int, int]:
+    """Returns when it has begun to work: its process id, and how many runs it has freed."""
     listening, ready = os.pipe()
     child = os.fork()
     if child:
         os.close(ready)
-        os.read(listening, 1)
+        freed = os.read(listening, 20)
         os.close(listening)
-        return child
+        return child, int(freed)
     try:
         if point:
             die_at(point, times)
-        asyncio.run(work(until_quiet, ready, AT_ONCE if point else 1_000))
+        asyncio.run(work(until_quiet, ready, AT_ONCE if point else 1_000, dead))
     finally:
         os._exit(0)
 
 
 def main(seed: int, kills: int, way: str) -> None:
-    loaded()
-    chance, hits = random.Random(seed), Counter[str]()
+    chance, hits, dead = random.Random(seed), Counter[str](), 0
     for number in range(kills):
+        if not number % UNTOLD:
+            dead = 0
         if way == "failpoints":
             point = POINTS[number % len(POINTS)]
-            hits[point] += _died_by_itself(worker(point=point, times=chance.randint(0, 1)))
+            dead, freed = worker(point=point, times=number // len(POINTS) % 2, dead=dead)
+            hits[point] += _died_by_itself(dead)
         else:
-            child = worker()
+            dead, freed = worker(dead=dead)
             time.sleep(chance.uniform(0, int(way) / 1000))
-            hits["random"] += _killed(child)
+            hits["random"] += _killed(dead)
+        hits["runs"] += freed
     connections.close_all()
-    os.waitpid(worker(until_quiet=True), 0)
+    os.waitpid(worker(until_quiet=True, dead=dead)[0], 0)
     print(json.dumps(hits))
 
 
@@ -152,7 +177,7 @@ def _died_by_itself(child: int) -> bool:
     return False
 
 
-PATIENCE = 4.0  # seconds: longer than a lease
+PATIENCE = 10.0  # seconds: longer than a lease, also where everything takes longer
 
 if __name__ == "__main__":
     main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from mcpregistry.db import db_call
-from mcpregistry.models import ApprovalRequest, Configuration, Grant, Invocation
+from mcpregistry.models import Agent, ApprovalRequest, Configuration, Endpoint, Grant, Invocation, PolicyRule
 from subagents.domain.lifecycle import Exit, RunState
 from subagents.models import Run, ToolCall, Turn
-from subagents.runs import calling
+from subagents.runs import tool_calls
 from tests.subagents.kit import Bench, calls, states
 
 pytestmark = pytest.mark.attack
@@ -41,6 +41,31 @@ async def test_no_spelling_reaches_a_tool_that_is_not_granted(bench: Bench, work
     assert {state for _, state in await db_call(states, run)} == {"refused"}
     assert bench.sent() == []
     assert not await db_call(Invocation.objects.exists)
+
+
+async def test_what_asks_for_held_calls_is_not_the_models_either(bench: Bench, worker: Any) -> None:
+    def prepare() -> Run:
+        PolicyRule.objects.create(name="Ask", condition='tool.name == "other"', outcome="ask")
+        asked = calls(("mcp_approval_status", {"id": "x"}), ("mcp_approval_statu", {"id": "x"}))
+        bench.expert(bench.model("m", asked, {"text": "tried"}), uses=[bench.server("echo", "echo")])
+        return bench.start()
+
+    run = await driven(worker, prepare)
+    made = await db_call(lambda: list(ToolCall.objects.filter(run=run)))
+    assert [call.state for call in made] == ["refused", "refused"]
+    assert not any("Did you mean mcp_approval_status" in call.result for call in made)
+    assert not await db_call(Invocation.objects.exists)
+
+
+async def test_an_endpoint_of_expert_tools_alone_lists_nothing_else(bench: Bench, worker: Any) -> None:
+    def prepare() -> None:
+        PolicyRule.objects.create(name="Ask", condition='tool.name == "other"', outcome="ask")
+        expert = bench.expert(bench.model("m", {"text": "-"}), uses=[bench.server("echo", "echo")])
+        expert.users.add(Agent.objects.get(slug="ann"))
+        expert.endpoints.add(Endpoint.objects.create(slug="file", scope=Endpoint.Scope.LISTED))
+
+    await db_call(prepare)
+    assert list((await worker()).engine.catalogue("file", "ann").entries) == ["expert"]
 
 
 async def test_a_thousand_calls_in_one_breath_are_cut_to_the_limit(bench: Bench, worker: Any) -> None:
@@ -114,7 +139,7 @@ async def test_a_grant_that_is_withdrawn_binds_the_run_that_is_under_way(
 
     run = await db_call(prepare)
     here = await worker()
-    original = calling.make
+    original = tool_calls.make
 
     async def then_withdrawn(*args: Any) -> bool:
         done = await original(*args)
@@ -122,7 +147,7 @@ async def test_a_grant_that_is_withdrawn_binds_the_run_that_is_under_way(
         await db_call(here.engine.live.refresh)
         return bool(done)
 
-    monkeypatch.setattr(calling, "make", then_withdrawn)
+    monkeypatch.setattr(tool_calls, "make", then_withdrawn)
     run = await here.drive(run)
     assert len(bench.sent()) == 1
     assert "no tool" in run.answer

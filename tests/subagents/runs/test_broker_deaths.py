@@ -8,22 +8,24 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import IO
 
 import pytest
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from controlplane import embedded
+from controlplane import embedded, site
 from controlplane.children import die_with_parent, stop
 from mcpregistry.models import Invocation
-from mcpregistry.services import reaping
-from mcpregistry.services.connections import forget_stale
+from mcpregistry.services.servers.connections import forget_stale
+from mcpregistry.services.upkeep import reaping
 from subagents.domain.lifecycle import CallState, RunState
 from subagents.llm.scripted.app import ScriptedModels
 from subagents.llm.scripted.running import running
 from subagents.llm.scripted.script import Script
 from subagents.models import Run, ToolCall
 from subagents.services import runs
+from tests import forkserver
 from tests.calls.conftest import broken
 from tests.conftest import VAR
 from tests.externals import ROOT
@@ -38,28 +40,25 @@ class Processes:
 
     def __init__(self, env: dict[str, str], folder: Path) -> None:
         self._env, self._folder = env, folder
-        self._all: dict[str, subprocess.Popen[bytes]] = {}
+        self._all: dict[str, subprocess.Popen[bytes] | forkserver.Process] = {}
 
     def start(self, name: str) -> None:
-        site = [*embedded.command(VAR)] if name == "broker" else self._celery(name)
         with (self._folder / f"{name}.log").open("ab") as log:
-            self._all[name] = subprocess.Popen(
-                site,
-                cwd=ROOT,
-                env=self._env,
-                stdout=log,
-                stderr=log,
-                preexec_fn=die_with_parent(),
-                start_new_session=True,
-            )
+            self._all[name] = self._worker(log) if name == "worker" else self._popen(name, log)
         if name == "broker":
             assert embedded.wait_until_it_answers(embedded.socket_path(VAR))
 
-    @staticmethod
-    def _celery(name: str) -> list[str]:
-        from controlplane import site
+    def _worker(self, log: IO[bytes]) -> forkserver.Process:
+        """It is started again and again, and would each time load models for seconds."""
+        env = self._env | {forkserver.PRELOAD: "tests.fault.preloaded"}
+        return forkserver.popen(site.worker().argv[1:], env=env, stdout=log, stderr=log, start_new_session=True)
 
-        return list((site.worker() if name == "worker" else site.beat()).argv)
+    def _popen(self, name: str, log: IO[bytes]) -> subprocess.Popen[bytes]:
+        command = embedded.command(VAR) if name == "broker" else site.beat().argv
+        return subprocess.Popen(
+            command, cwd=ROOT, env=self._env, stdout=log, stderr=log,
+            preexec_fn=die_with_parent(), start_new_session=True,
+        )  # fmt: skip
 
     def kill(self, name: str) -> None:
         self._all[name].send_signal(signal.SIGKILL)
@@ -79,7 +78,7 @@ class Processes:
 
     def stop(self) -> None:
         for process in self._all.values():
-            stop(process, 20)
+            stop(process, 20)  # type: ignore[arg-type]  # a leaf has the face of a Popen
 
 
 @pytest.fixture

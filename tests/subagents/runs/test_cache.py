@@ -12,7 +12,8 @@ from django.db.models import F
 from mcpregistry.calls.call import CallOutcome, Host
 from mcpregistry.db import db_call
 from mcpregistry.models import Agent, ApprovalRequest, Endpoint, Grant, Invocation, PolicyRule, Server, Tool
-from mcpregistry.services import access, approvals
+from mcpregistry.services.access import agents
+from mcpregistry.services.approvals import votes
 from subagents.models import Run
 from subagents.runs.answers import META_KEY
 from subagents.services import experts, runs
@@ -71,7 +72,7 @@ async def test_another_question_is_asked_anew(bench: Bench, working: Any) -> Non
 
 async def test_another_agent_is_answered_anew(bench: Bench, working: Any) -> None:
     def prepare() -> None:
-        access.save_agent(agent=Agent(slug="bob"), actor="test")
+        agents.save_agent(agent=Agent(slug="bob"), actor="test")
         cached(bench)
         expert = Agent.objects.get(slug="expert.expert").expert
         users = Agent.objects.filter(slug__in=["ann", "bob"])
@@ -134,7 +135,7 @@ async def test_nor_one_that_people_were_asked_about(bench: Bench, worker: Any) -
 
     def approve() -> str:
         request = ApprovalRequest.objects.get()
-        approvals.vote(request_id=request.pk, user=User.objects.get(username="ann"), approve=True, via="web")
+        votes.vote(request_id=request.pk, user=User.objects.get(username="ann"), approve=True, via="web")
         return request.call_id
 
     await db_call(prepare)

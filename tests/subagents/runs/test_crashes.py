@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from mcpregistry.db import db_call
 from mcpregistry.models import ApprovalRequest, Configuration, Invocation, PolicyRule
-from mcpregistry.services import approvals
+from mcpregistry.services.approvals import votes
 from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.domain.transcript import UNKNOWN_OUTCOME
 from subagents.models import Run, ToolCall
@@ -62,11 +62,12 @@ def died_after_start(run: Run, bench: Bench) -> ToolCall:
     """As a worker leaves it that died after it had written down that it starts the call."""
     held = lease.take(run.pk, worker="dead")
     assert held is not None
+    from subagents.domain.finish import Finish
     from subagents.domain.spec import Prices, TargetSpec
-    from subagents.llm.client import Reply, ToolUse, Usage
+    from subagents.llm.values import Reply, ToolUse, Usage
 
     target = TargetSpec(run.version.expert.targets.get().pk, "scripts/m", "scripts", 10_000, 100, 10, "", Prices())
-    reply = Reply("", (ToolUse("call_1", "echo__echo", '{"text": "write"}'),), Usage(10, 5), "calls", "m", None)
+    reply = Reply("", (ToolUse("call_1", "echo__echo", '{"text": "write"}'),), Usage(10, 5), Finish.CALLS, "m")
     records.end_turn(
         held, reply, target=target, number=1, final=None, note="", estimated=10, started_at=timezone.now()
     )  # fmt: skip
@@ -89,7 +90,7 @@ def record_of(call: ToolCall, state: str, **fields: Any) -> None:
         "agent_slug": "expert.expert", "server_slug": "echo", "tool_name": "echo", "exposed_name": "echo__echo",
         "outcome": "allow", "origin": "run", "received_at": now, "writer": "dead",
     }  # fmt: skip
-    from mcpregistry.services import audit
+    from mcpregistry.services.records import audit
 
     Invocation.objects.create(id=call.invocation, state=state, **facts | fields)
     audit.record(kind="call.dispatched", actor="test", subject=f"call:{call.invocation}")
@@ -143,10 +144,12 @@ async def test_while_another_process_may_still_be_calling_the_run_waits(bench: B
     asleep = await driven(worker, run)
     assert (asleep.finished_at, asleep.lease_until) == (None, None)
     assert asleep.wake_at is not None
-    from mcpregistry.services.reaping import reap_calls
+    assert asleep.wake_at > timezone.now() + timedelta(minutes=30), "it costs nothing meanwhile"
+    assert await db_call(runs.decided) == []
+    from mcpregistry.services.upkeep.reaping import reap_calls
 
     await db_call(reap_calls, timezone.now() + timedelta(minutes=5))
-    await db_call(Run.objects.update, wake_at=None)
+    assert await db_call(runs.decided) == [run.pk]
     assert (await driven(worker, run)).answer == UNKNOWN_OUTCOME
 
 
@@ -169,11 +172,35 @@ async def test_a_run_sleeps_while_people_decide(bench: Bench, worker: Any) -> No
     assert (asleep.state, asleep.lease_until, bench.sent()) == (RunState.WAITING, None, [])
     request = await db_call(ApprovalRequest.objects.get)
     user = await db_call(User.objects.get, username="ann")
-    await db_call(approvals.vote, request_id=request.pk, user=user, approve=True, reason="", via="web")
+    await db_call(votes.vote, request_id=request.pk, user=user, approve=True, reason="", via="web")
     assert await here.engine.approvals.settle_call(request.call_id) is not None
     done = await here.until(run, lambda r: r.finished_at is not None)
     assert (done.state, len(bench.sent())) == (RunState.DONE, 1)
     assert done.waited_seconds > 0
+
+
+async def test_a_run_that_waits_for_a_person_is_looked_at_when_that_person_has_decided_and_not_before(
+    bench: Bench, worker: Any
+) -> None:
+    def prepare() -> Run:
+        run = prepared(bench)
+        Configuration.objects.update(default_outcome="ask")
+        approver()
+        return run
+
+    run = await db_call(prepare)
+    here = await worker()
+    here.runs.start()
+    asleep = await here.drive(run)
+    assert asleep.wake_at is not None
+    assert asleep.wake_at > timezone.now() + timedelta(minutes=30)  # no clock wakes it meanwhile
+    request = await db_call(ApprovalRequest.objects.get)
+    user = await db_call(User.objects.get, username="ann")
+    await db_call(votes.vote, request_id=request.pk, user=user, approve=False, reason="no", via="web")
+    async with asyncio.timeout(30):
+        while (done := await db_call(Run.objects.get, pk=run.pk)).finished_at is None:
+            await asyncio.sleep(0.02)
+    assert (done.state, done.fence) == (RunState.DONE, asleep.fence + 1)  # taken once more, by the decision
 
 
 async def test_an_approver_may_change_what_a_run_calls_with(bench: Bench, worker: Any) -> None:
@@ -186,7 +213,7 @@ async def test_an_approver_may_change_what_a_run_calls_with(bench: Bench, worker
     def edit() -> ApprovalRequest:
         request, user = ApprovalRequest.objects.get(), User.objects.get(username="ann")
         edited = {"text": "softer"}
-        approvals.vote(request_id=request.pk, user=user, approve=True, arguments=edited, via="web")
+        votes.vote(request_id=request.pk, user=user, approve=True, arguments=edited, via="web")
         return request
 
     run = await db_call(prepare)
@@ -211,7 +238,7 @@ async def test_a_rejection_reaches_the_model_with_its_reason(bench: Bench, worke
     await here.drive(run)
     request = await db_call(ApprovalRequest.objects.get)
     user = await db_call(User.objects.get, username="ann")
-    await db_call(approvals.vote, request_id=request.pk, user=user, approve=False, reason="not on Friday", via="web")
+    await db_call(votes.vote, request_id=request.pk, user=user, approve=False, reason="not on Friday", via="web")
     done = await here.until(run, lambda r: r.finished_at is not None)
     assert "not on Friday" in done.answer
     assert bench.sent() == []

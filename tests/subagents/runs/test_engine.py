@@ -8,21 +8,29 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from prometheus_client import REGISTRY
-from structlog.testing import capture_logs
+from django.test import Client
+from prometheus_client.parser import text_string_to_metric_families
 
 from mcpregistry.db import db_call
 from mcpregistry.models import Invocation, Tool
-from mcpregistry.services import definitions
+from mcpregistry.services.definitions import decisions, observe
 from subagents.domain.context import REFUSAL
 from subagents.domain.lifecycle import Exit, RunState
 from subagents.domain.outputs import handle_of
 from subagents.llm.client import complete
 from subagents.models import Attempt, LanguageModel, Provider, Run, StoredOutput, ToolCall, Turn
+from subagents.runs import tool_calls
 from subagents.services import runs
 from subagents.services.accounting import entries
 from tests.calls.conftest import add_server, tool
+from tests.logs import logged
 from tests.subagents.kit import ANSWER, LOOK, WORDS, Bench, calls, states
+
+
+def served() -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """What ``GET /metrics`` of a web process says, which has done nothing of it itself."""
+    families = text_string_to_metric_families(Client().get("/metrics").content.decode())
+    return {(each.name, frozenset(each.labels.items())): each.value for family in families for each in family.samples}
 
 
 def rows(model: Any, run: Run) -> list[Any]:
@@ -194,17 +202,21 @@ async def test_what_the_window_cannot_hold_is_refused_and_the_model_concludes(be
         return bench.start()
 
     run = await db_call(prepare)
-    with capture_logs() as logged:
+    with logged(tool_calls) as said:
         run = await (await worker()).drive(run)
     assert (run.exit, run.answer) == (Exit.TOKEN_LIMIT, "concluded")
     asked = await db_call(rows, ToolCall, run)
     assert [c.result for c in asked] == [REFUSAL, REFUSAL]
-    told = next(entry for entry in logged if entry["event"] == "agent:context")
+    told = next(entry for entry in said if entry["event"] == "agent:context")
     for name in ("projected_tokens", "limit_tokens", "remaining_tokens"):
         assert asked[0].details[name] == told[name]
     labels = {"provider": "scripts", "model": "scripts/m", "trigger": "tool_preflight", "outcome": "final"}
-    assert (REGISTRY.get_sample_value("ai_agent_context_guard_events_total", labels) or 0) >= 1
-    assert REGISTRY.get_sample_value("ai_agent_context_guard_remaining_tokens", labels) is not None
+    told = await db_call(served)
+    assert told["ai_agent_context_guard_events_total", frozenset(labels.items())] == 1
+    assert ("ai_agent_context_guard_remaining_tokens", frozenset(labels.items())) in told
+    assert told["slipsnisse_turns_total", frozenset({("model", "scripts/m")})] == 2
+    ends = {("expert", "expert"), ("exit", Exit.TOKEN_LIMIT.value)}
+    assert told["slipsnisse_runs_total", frozenset(ends)] == 1
 
 
 async def test_money_is_reserved_before_it_is_spent(bench: Bench, worker: Any) -> None:
@@ -245,8 +257,8 @@ async def test_what_a_server_tells_every_model_stands_once_in_the_prompt(bench: 
     def prepare() -> Run:
         server = bench.server("echo", "echo", "pid")
         listed = [tool("echo"), tool("pid")]
-        definitions.observe(server=server, listed=listed, instructions="Use short words.")
-        definitions.approve_waiting(server=server, actor="test")
+        observe.observe(server=server, listed=listed, instructions="Use short words.")
+        decisions.approve_waiting(server=server, actor="test")
         bench.expert(bench.model("m", {"text": "hello"}), uses=[server])
         return bench.start()
 

@@ -12,8 +12,9 @@ from django.test import override_settings
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import Denied, SlipsnisseError
 from mcpregistry.models import Credential, Invocation, Server, Tool
-from mcpregistry.services import definitions, servers
-from mcpregistry.services.configuration import save_credential
+from mcpregistry.services.access.credentials import save_credential
+from mcpregistry.services.definitions import observe
+from mcpregistry.services.servers import lifecycle
 from subagents.domain.chains import longest_through
 from subagents.domain.lifecycle import RunState
 from subagents.models import Attempt, ExpertTool, LanguageModel, Provider, Run
@@ -29,12 +30,12 @@ def tool_row() -> Tool:
 
 
 def gone(bench: Bench) -> None:
-    definitions.observe(server=tool_row().server, listed=[])
+    observe.observe(server=tool_row().server, listed=[])
 
 
 def changed(bench: Bench) -> None:
     row = tool_row()
-    definitions.observe(server=row.server, listed=[{**row.latest.data, "description": "other"}])  # type: ignore[union-attr]
+    observe.observe(server=row.server, listed=[{**row.latest.data, "description": "other"}])  # type: ignore[union-attr]
 
 
 def off(bench: Bench) -> None:
@@ -42,7 +43,7 @@ def off(bench: Bench) -> None:
 
 
 def server_off(bench: Bench) -> None:
-    servers.disable_server(server=Server.objects.get(), actor="test")
+    lifecycle.disable_server(server=Server.objects.get(), actor="test")
 
 
 def awaited(bench: Bench) -> None:

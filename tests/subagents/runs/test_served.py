@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 from django.db import OperationalError
-from structlog.testing import capture_logs
 
 from mcpregistry.db import db_call
 from mcpregistry.models import Agent, Endpoint, Invocation, PolicyRule, Tool
-from mcpregistry.services import access
+from mcpregistry.services.access import agents, grants
 from subagents.domain.lifecycle import RunState
-from subagents.models import Run
-from subagents.runs import lease
+from subagents.models import Provider, Run
+from subagents.runs import engine, lease
 from tests.calls.conftest import add_server, tool
+from tests.logs import logged
 from tests.subagents.kit import Bench, call, calls, offered
 
 
@@ -32,9 +32,9 @@ async def test_a_host_calls_one_tool_and_gets_the_answer(bench: Bench, working: 
 async def test_it_is_listed_for_whom_it_is_meant(bench: Bench, working: Any) -> None:
     def prepare() -> None:
         offered(bench)
-        bob = access.save_agent(agent=Agent(slug="bob"), actor="test")
-        access.grant(agent=bob, tool=Tool.objects.get(name="pid"), actor="test")
-        access.save_endpoint(endpoint=Endpoint(slug="other"), actor="test")
+        bob = agents.save_agent(agent=Agent(slug="bob"), actor="test")
+        grants.grant(agent=bob, tool=Tool.objects.get(name="pid"), actor="test")
+        agents.save_endpoint(endpoint=Endpoint(slug="other"), actor="test")
 
     await db_call(prepare)
     here = await working()
@@ -73,7 +73,22 @@ async def test_what_goes_wrong_is_a_tool_execution_error(bench: Bench, working: 
     outcome = await call(await working())
     assert outcome.result is not None
     assert outcome.result["isError"]
-    assert outcome.result["content"][0]["text"].startswith("ToolExecutionError: No model answered (auth)")
+    assert outcome.result["content"][0]["text"].startswith(
+        "ToolExecutionError: No model answered. scripts/m: auth (no)."
+    )
+
+
+async def test_a_key_that_its_worker_does_not_get_is_named(bench: Bench, working: Any) -> None:
+    def prepare() -> None:
+        offered(bench)
+        provider = Provider.objects.get()
+        provider.key = "${OAI_KEY}"
+        provider.save()
+
+    await db_call(prepare)
+    outcome = await call(await working())
+    assert outcome.result is not None
+    assert "refers to a value that is not there: ${OAI_KEY}" in outcome.result["content"][0]["text"]
 
 
 async def test_a_caller_that_leaves_cancels_down_to_the_server(bench: Bench, working: Any) -> None:
@@ -131,7 +146,7 @@ async def test_a_run_that_a_busy_database_made_us_leave_is_found_by_the_clock(
         return take(*args, **options)
 
     monkeypatch.setattr(lease, "take", busy_once)
-    with capture_logs() as said:
+    with logged(engine) as said:
         outcome = await call(await working())
     assert outcome.result == {"content": [{"type": "text", "text": "It said hello."}]}
     assert [each["log_level"] for each in said if each["event"] == "run.given_back"] == ["warning"]

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from mcpregistry.db import db_call
-from subagents.llm.client import Reply, complete
+from subagents.llm.client import complete
+from subagents.llm.values import Reply
 from subagents.models import LanguageModel, Provider, Run
 from subagents.runs.targets import target_for
 from tests.subagents.kit import WORDS, Bench, Heard, overhear

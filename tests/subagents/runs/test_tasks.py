@@ -12,7 +12,8 @@ from mcpregistry.calls.call import CallOutcome, Host
 from mcpregistry.db import db_call
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import Agent, Endpoint, Invocation
-from mcpregistry.services import reaping, tasks
+from mcpregistry.services.tasks import host_tasks
+from mcpregistry.services.upkeep import reaping
 from subagents.domain.lifecycle import RunState
 from subagents.models import Run, ToolCall
 from subagents.services import runs
@@ -33,9 +34,9 @@ async def shown(outcome: CallOutcome) -> dict[str, Any]:
     """The task as its host sees it."""
 
     def look() -> dict[str, Any]:
-        task = tasks.find(outcome.task_id, agent="ann", endpoint="default")
+        task = host_tasks.find(outcome.task_id, agent="ann", endpoint="default")
         assert task is not None
-        return tasks.view(task)
+        return host_tasks.view(task)
 
     return await db_call(look)
 
@@ -79,7 +80,9 @@ async def test_what_goes_wrong_is_the_tasks_result(bench: Bench, worker: Any) ->
     await here.drive(await db_call(Run.objects.get))
     view = await shown(outcome)
     assert view["status"] == "completed"
-    assert view["result"]["content"][0]["text"].startswith("ToolExecutionError: No model answered (auth)")
+    assert view["result"]["content"][0]["text"].startswith(
+        "ToolExecutionError: No model answered. scripts/m: auth (no)."
+    )
 
 
 async def test_cancelling_the_task_cancels_the_run_down_to_the_server(bench: Bench, working: Any) -> None:
@@ -95,8 +98,8 @@ async def test_cancelling_the_task_cancels_the_run_down_to_the_server(bench: Ben
         while not bench.sent():
             await asyncio.sleep(0.02)
     assert (await shown(outcome))["statusMessage"] == "Calling slow__count."
-    assert await db_call(tasks.withdraw, task_id=outcome.task_id)
-    assert not await db_call(tasks.withdraw, task_id=outcome.task_id)
+    assert await db_call(host_tasks.withdraw, task_id=outcome.task_id)
+    assert not await db_call(host_tasks.withdraw, task_id=outcome.task_id)
     await until(outcome, "cancelled")
     run = await db_call(Run.objects.get)
     assert run.state == RunState.CANCELLED

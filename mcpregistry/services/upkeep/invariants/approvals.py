@@ -6,12 +6,13 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.models import ApprovalRequest, ApprovalVote, AuditEntry, Invocation
-from mcpregistry.services.approvals import arguments_hash, binding_for
+from mcpregistry.services.approvals.requests import arguments_hash, binding_for
 
 _GRACE = timedelta(seconds=30)  # the reaper comes by every ten seconds
 _APPROVED = [State.READY, State.DISPATCHED, State.SUCCEEDED, State.TOOL_ERROR, State.NOT_SENT, State.UNKNOWN]
@@ -24,6 +25,7 @@ def _asked_and_let_go() -> Iterator[ApprovalRequest]:
 
 
 def without_request(now: datetime) -> Iterator[str]:
+    """Calls that wait, or were decided, and have no request."""
     asked = Invocation.objects.filter(Q(outcome="ask", state__in=_APPROVED) | Q(state=State.PENDING))
     return _ids(asked.filter(~Exists(ApprovalRequest.objects.filter(call_id=OuterRef("pk")))))
 
@@ -40,12 +42,14 @@ def without_quorum(now: datetime) -> Iterator[str]:
 
 
 def rejected_and_let_go(now: datetime) -> Iterator[str]:
+    """Calls that somebody rejected and that ran all the same."""
     for request in _asked_and_let_go():
         if ApprovalVote.objects.filter(request=request, approve=False).exists():
             yield request.call_id
 
 
 def confirmed_by_nobody_allowed(now: datetime) -> Iterator[str]:
+    """Calls that the person at the host confirmed although their rule does not let the requester."""
     odd = ApprovalVote.objects.filter(via="host", request__requester_may_confirm=False)
     return (each.request.call_id for each in odd.select_related("request").order_by().iterator())
 
@@ -65,7 +69,7 @@ def _sent_binding(call: Invocation) -> str | None:
 
 
 def joinable_after_its_end(now: datetime) -> Iterator[str]:
-    """Whoever asks anew must not be given an end that was told already, or a stale one."""
+    """Requests that would give an end to the identical call although it was told already, or is stale."""
     kept = ApprovalRequest.objects.exclude(join_key=None).filter(call__state__in=[*TERMINAL]).select_related("call")
     for request in kept.order_by().iterator():
         ended = request.call.finished_at or now
@@ -74,6 +78,7 @@ def joinable_after_its_end(now: datetime) -> Iterator[str]:
 
 
 def past_its_time(now: datetime) -> Iterator[str]:
+    """Held calls that are open though their deadline is over by more than the reaper needs."""
     late = Q(call__state=State.PENDING, decide_by__lt=now - _GRACE) | Q(
         call__state=State.READY, execute_by__lt=now - _GRACE
     )
@@ -81,11 +86,12 @@ def past_its_time(now: datetime) -> Iterator[str]:
 
 
 def decided_without_time(now: datetime) -> Iterator[str]:
+    """Decided requests without the time of the decision."""
     decided = ApprovalRequest.objects.exclude(call__state=State.PENDING).filter(decided_at=None)
     return _ids(decided)
 
 
-def _ids(rows: QuerySet) -> Iterator[str]:
+def _ids(rows: QuerySet[Any]) -> Iterator[str]:
     return (str(key) for key in rows.order_by().values_list("pk", flat=True).iterator())
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
+from typing import Any
 
 from django.db.models import CharField, Count, Exists, F, OuterRef, Q, QuerySet, Value
 from django.db.models.functions import Concat
@@ -17,10 +18,11 @@ from django.db.models.functions import Concat
 from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.models import AuditEntry, Channel, Connection, Credential, Invocation, Server, ServerTest, Tool
 from mcpregistry.models.guards import missing_guards
-from mcpregistry.services import chains, invariants_approvals
-from mcpregistry.services.connections import STALE_AFTER
-from mcpregistry.services.reaping import ACTOR as REAPER
-from mcpregistry.services.testing import LOST_AFTER
+from mcpregistry.services.records import chains
+from mcpregistry.services.servers.connections import STALE_AFTER
+from mcpregistry.services.servers.trials import LOST_AFTER
+from mcpregistry.services.upkeep.invariants import approvals
+from mcpregistry.services.upkeep.reaping import ACTOR as REAPER
 
 EXAMPLES = 5
 _GRACE = timedelta(seconds=30)  # the reaper comes by every ten seconds
@@ -49,7 +51,7 @@ def _finding(rule: str, places: Iterator[str]) -> Finding:
     return Finding(rule, len(examples) + sum(1 for _ in places), examples)
 
 
-def _ids(rows: QuerySet) -> Iterator[str]:
+def _ids(rows: QuerySet[Any]) -> Iterator[str]:
     return (str(key) for key in rows.order_by().values_list("pk", flat=True).iterator())
 
 
@@ -162,7 +164,7 @@ _RULES: list[Rule] = [
     ("Secrets are stored sealed only.", _unsealed),
     ("No test waits for a dead worker.", _lost_test),
     ("No connection of a dead process is shown.", _stale_connection),
-    *invariants_approvals.RULES,
+    *approvals.RULES,
 ]
 _QUIET_RULES: list[Rule] = [
     ("Nothing is left open.", _open_call),

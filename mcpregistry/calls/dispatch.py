@@ -1,0 +1,39 @@
+"""The way of a call to its server: through the pool, and a task that the server makes of it is adopted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mcpregistry.calls.call import Call
+from mcpregistry.calls.remote_tasks.adoption import Adoption, check_kind, forwarding_of
+from mcpregistry.downstream.pool.pool import Pool
+
+
+class DownstreamDispatcher:
+    """Sends a call to the server that owns the tool."""
+
+    def __init__(self, pool: Pool, adoption: Adoption) -> None:
+        self._pool, self._adoption = pool, adoption
+
+    async def __call__(self, call: Call, *, on_sent: Callable[[], None]) -> dict[str, Any]:
+        """Send the call through the pool. Returns the server's result; of a task, our handle for it."""
+        offer, request, forwarding = call.entry.offer, call.request, forwarding_of(call)
+        result = await self._pool.call(
+            offer.server.id,
+            offer.tool.name,
+            call.arguments_json.encode(),
+            meta=dict(request.meta) or None,
+            timeout=offer.server.request_timeout,
+            on_progress=request.on_progress,
+            on_sent=on_sent,
+            revision=offer.server.revision,
+            definition=offer.tool.definition_hash,
+            max_result_bytes=offer.server.max_message_bytes,
+            idempotent=offer.tool.idempotent,
+            host=forwarding,
+        )
+        check_kind(result, forwarding)
+        if result.get("resultType") == "task":
+            return {"resultType": "task", "taskId": await self._adoption(call, result, forwarding)}
+        return result

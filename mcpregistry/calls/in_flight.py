@@ -1,0 +1,49 @@
+"""The calls that are under way in a process, so that it can stop and leave none without an end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+DRAIN_SECONDS = 10.0  # for calls to end, and again for those that were cut to write down their end
+
+
+class InFlight:
+    """Tasks that make calls. Used on the event loop alone."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[Any]] = set()
+        self._cut: set[asyncio.Task[Any]] = set()
+
+    def follow(self, task: asyncio.Task[Any]) -> None:
+        """Count the task until it has ended."""
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    @contextmanager
+    def following(self, task: asyncio.Task[Any]) -> Iterator[None]:
+        """Count the task until the block ends."""
+        self._running.add(task)
+        try:
+            yield
+        finally:
+            self._running.discard(task)
+
+    async def end_within(self, grace: float) -> None:
+        """Wait for all to end by themselves, up to ``grace`` seconds."""
+        if self._running:
+            await asyncio.wait(self._running, timeout=grace)
+
+    async def cut(self) -> None:
+        """Cancel what still runs, and wait for it to write down its end."""
+        self._cut = set(self._running)
+        for task in self._cut:
+            task.cancel()
+        if self._cut:
+            await asyncio.wait(self._cut, timeout=DRAIN_SECONDS)
+
+    def was_cut(self, task: asyncio.Task[Any]) -> bool:
+        """Whether we have cancelled it, and not whoever called."""
+        return task in self._cut

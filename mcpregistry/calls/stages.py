@@ -1,0 +1,87 @@
+"""The pipeline's first stages, which need nothing but their arguments: resolve, authorise, validate, decide, bind.
+
+Each raises a SlipsnisseError when it refuses; ``calls/pipeline.py`` says in which order they come.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from mcpregistry.calls.call import CallRequest
+from mcpregistry.calls.catalog import Entry
+from mcpregistry.domain.calls.binding import binding_of
+from mcpregistry.domain.errors import ArgumentsInvalid, Denied, NotFound
+from mcpregistry.domain.policy.access import may_call
+from mcpregistry.domain.policy.decision import Decision, Outcome, Policy, Question, decide
+from mcpregistry.domain.schema.validation import check_arguments
+from mcpregistry.domain.text.canonical import canonical, plain
+
+NO_ENTRY: Any = None  # of a call whose tool was not found: only its refusal is recorded
+UNDECIDED = Decision(Outcome.DENY, "")
+_OWN = Decision(Outcome.ALLOW, "one of ours: it only tells about calls, or every call that it makes is decided on")
+
+
+def resolve(request: CallRequest) -> Entry:
+    """The entry with exactly this name.
+
+    Raises ``NotFound``, the same for an absent tool and one that is not granted.
+    """
+    entry = request.catalogue.find(request.name)
+    if entry is None:
+        raise NotFound(f"Unknown tool: {plain(request.name, 200)}")
+    return entry
+
+
+def authorise(request: CallRequest, entry: Entry) -> None:
+    """Check the grants once more, with the arguments: the list may be older than a grant's end, and pins show only now."""
+    catalogue = request.catalogue
+    if entry.offer.own:
+        return
+    if not may_call(catalogue.agent, catalogue.endpoint, entry.offer.tool, request.arguments, time.time()):
+        raise Denied(
+            f"The agent '{catalogue.agent.slug}' is not granted '{entry.name}' with these arguments.",
+            remedy="Ask the operator for a grant, or keep to the arguments that are granted.",
+        )
+
+
+def validate(request: CallRequest, entry: Entry) -> str:
+    """The canonical JSON of the arguments, checked against the approved input schema."""
+    tool = entry.offer.tool
+    check_arguments(tool.definition_hash, tool.data.get("inputSchema") or {}, request.arguments)
+    try:
+        return canonical(request.arguments)
+    except ValueError as error:
+        raise ArgumentsInvalid(
+            "The arguments hold a number that JSON does not have (NaN or infinity), or are nested too deeply.",
+            remedy="Correct them and call again.",
+        ) from error
+
+
+def bind(request: CallRequest, entry: Entry, arguments_json: str, decision: Decision) -> str:
+    """The hash over everything that was decided on; any change of it gives another one."""
+    server, tool, catalogue = entry.offer.server, entry.offer.tool, request.catalogue
+    return binding_of(
+        agent=catalogue.agent.slug, endpoint=catalogue.endpoint.slug, server=server.slug, revision=server.revision,
+        tool=plain(tool.name, 500), definition=tool.definition_hash, arguments=arguments_json,
+        fingerprint=decision.terms.fingerprint if decision.terms else "",
+    )  # fmt: skip
+
+
+def decided(request: CallRequest, entry: Entry, policy: Policy) -> Decision:
+    """What the rules say; of our own tools, that they run."""
+    return _OWN if entry.offer.own else decide(policy, _question(request, entry))
+
+
+def _question(request: CallRequest, entry: Entry) -> Question:
+    catalogue, offer = request.catalogue, entry.offer
+    return Question(
+        catalogue.agent, catalogue.endpoint, offer.server, offer.tool, request.arguments,
+        expert=request.expert, now=time.time(), origin=request.origin, host=request.host.name or request.host_name,
+    )  # fmt: skip
+
+
+def refuse_denied(decision: Decision) -> None:
+    """A call that a rule denies goes no further."""
+    if decision.outcome is Outcome.DENY:
+        raise Denied(f"A rule denies this call: {decision.reason}.", remedy="Do not repeat it; ask the operator.")

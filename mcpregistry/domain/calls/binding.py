@@ -1,0 +1,29 @@
+"""The hash that ties an approval to one exact call, which the claim before dispatch compares once more; and a wider one."""
+
+from __future__ import annotations
+
+from mcpregistry.domain.text.canonical import digest
+
+
+def binding_of(
+    *,
+    agent: str,
+    endpoint: str,
+    server: str,
+    revision: int,
+    tool: str,
+    definition: str,
+    arguments: str,
+    fingerprint: str = "",
+) -> str:
+    """SHA-256 (hex) over everything that must be the same when the approved call runs.
+
+    ``arguments`` are canonical JSON, ``revision`` is the server's; ``fingerprint`` is that of the rule that asked,
+    empty without one.
+    """
+    return digest(agent, endpoint, server, str(revision), tool, definition, arguments, fingerprint)
+
+
+def call_key(*, agent: str, server: str, tool: str, arguments: str) -> str:
+    """SHA-256 (hex) over what makes two calls the same in the eyes of whoever refused one of them."""
+    return digest(agent, server, tool, arguments)

@@ -1,0 +1,43 @@
+"""What a caller is told of a call's end, in words: a model mostly reads nothing but text.
+
+Two ends look alike in their codes and must not in their words: of a call that was not sent nothing has happened,
+of one that was sent and not answered nobody knows. A model that does not read the difference repeats the call.
+"""
+
+from __future__ import annotations
+
+from mcpregistry.domain.lifecycle import State
+
+NOT_SENT = "The call was not sent, so nothing has happened."
+_UNKNOWN = "It is not known whether the call ran: it may have taken effect."
+LOOK_FIRST = f"{_UNKNOWN} Do not repeat it; look first, or ask."
+_ONLY_READS = f"{_UNKNOWN} The tool only reads, as an operator has confirmed, so the call may be repeated."
+_IDEMPOTENT = (
+    f"{_UNKNOWN} Repeating it with the same arguments does no more than once, as an operator has confirmed, "
+    "so that may be done."
+)
+_ASK_ANEW = "Tell the user. If the call is still wanted, make it again: people are asked anew."
+RECORD_LATE = "The end of this call could not be recorded yet. Until it is, its record says that the call is under way, or unknown."
+_HEADLINES = {State.UNKNOWN: "OUTCOME UNKNOWN", State.NOT_SENT: "NOT SENT"}
+
+
+def advice(state: State, *, read_only: bool | None = False, idempotent: bool = False) -> str:
+    """What follows from the end itself, whatever has caused it; "" where the cause says it all.
+
+    ``read_only`` and ``idempotent`` are what an operator has confirmed of the tool.
+    """
+    if state is State.NOT_SENT:
+        return NOT_SENT
+    if state is State.EXPIRED:
+        return _ASK_ANEW
+    if state is not State.UNKNOWN:
+        return ""
+    if read_only:
+        return _ONLY_READS
+    return _IDEMPOTENT if idempotent else LOOK_FIRST
+
+
+def headline(state: State, code: str) -> str:
+    """How a text about this end begins: the error's code, and before it what became of the call, where that is in doubt."""
+    named = _HEADLINES.get(state, "")
+    return f"{named} ({code})" if named and code else named or code

@@ -1,0 +1,118 @@
+"""What is configured, as immutable values: the parts that a ``Snapshot`` consists of, and that a policy may look at.
+
+Times are seconds since the epoch. Nothing in them is secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSpec:
+    """A server as the hot path needs it; times in seconds. ``available`` is false after repeated failed checks."""
+
+    id: int
+    slug: str
+    title: str
+    revision: int
+    transport: str
+    connect_mode: str
+    request_timeout: float
+    max_message_bytes: int
+    available: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool with its approved definition (``data``: the fields that a model can see).
+
+    ``read_only`` to ``open_world`` are what an operator has confirmed of its behaviour; None: nothing. Sources other
+    than downstream servers give their tools negative ids, so that no rule about a tool means them.
+    """
+
+    id: int
+    server_id: int
+    name: str
+    definition_hash: str
+    data: Mapping[str, Any]
+    idempotent: bool
+    read_only: bool | None = None
+    destructive: bool | None = None
+    open_world: bool | None = None
+    energy: float = 0.0  # of one call, as an operator estimates it
+    instructions: str = ""  # what its server tells every model, as it was approved with this tool
+
+
+@dataclass(frozen=True, slots=True)
+class GrantSpec:
+    """A grant of one server (all its tools) or of one tool; ``pins`` are the arguments that must have these values."""
+
+    server_id: int | None
+    tool_id: int | None
+    pins: Mapping[str, Any]
+    expires_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSpec:
+    """An enabled agent with its grants. ``calls_per_minute`` None: no limit; ``hold_seconds`` None: as its hosts bear."""
+
+    id: int
+    slug: str
+    capabilities: frozenset[str]
+    calls_per_minute: int | None
+    grants: tuple[GrantSpec, ...]
+    hold_seconds: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSpec:
+    """Whose token it is and when it ends; the snapshot keys it by the token's SHA-256."""
+
+    agent: str
+    expires_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointSpec:
+    """An enabled endpoint. ``lists_only``: a tool needs a grant of the endpoint as well as one of the agent."""
+
+    slug: str
+    title: str
+    instructions: str
+    naming_style: str
+    description_style: str
+    lists_only: bool
+    hide_unavailable: bool
+    grants: tuple[GrantSpec, ...]
+    hold_seconds: int | None = None
+
+
+# What runs of expert tools see: everything that their agent is granted. No host can ask for it by name.
+RUNS = EndpointSpec(
+    slug="(runs)", title="Runs of expert tools", instructions="", naming_style="double", description_style="none",
+    lists_only=False, hide_unavailable=False, grants=(),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceSpec:
+    """Which endpoint and agent ``runmcp --cwd`` uses below a directory."""
+
+    directory: str
+    endpoint: str
+    agent: str
+
+
+@dataclass(frozen=True, slots=True)
+class PermitSpec:
+    """An approval given ahead. How many uses are left is asked of the database when it is used."""
+
+    id: int
+    definition_hash: str
+    server_revision: int
+    pins: Mapping[str, Any]
+    expires_at: float

@@ -1,0 +1,64 @@
+"""Lets the official SDK's transports speak through the guarded client."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx2
+
+from mcpregistry.downstream.http_client.client import Attempt, Outbound, Reply, redirect_target, status_error
+
+
+class SdkTransport(httpx2.AsyncBaseTransport):
+    """Serves the SDK's httpx2 client from the guarded one.
+
+    A status that ends a conversation is raised as a typed error: the SDK itself would turn it into
+    a nameless one. JSON bodies are capped here, event streams by the SDK's own limit per event.
+    """
+
+    def __init__(self, outbound: Outbound, limit: int, on_reply: Callable[[Reply], None]) -> None:
+        self._outbound = outbound
+        self._limit = limit
+        self._on_reply = on_reply
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """httpx2's hook: one request, sent by the guarded client."""
+        own = {"host", "content-length", "accept-encoding", "connection", "user-agent", "transfer-encoding"}
+        headers = {name: value for name, value in request.headers.items() if name not in own}
+        context = self._outbound.send(
+            request.method, str(request.url), headers=headers, data=await request.aread(), attempt=Attempt()
+        )
+        reply = await context.__aenter__()
+        try:
+            self._on_reply(reply)
+            redirect_target(str(request.url), reply)
+            if error := status_error(reply.status):
+                raise error
+        except BaseException:
+            await context.__aexit__(None, None, None)
+            raise
+        kept = [(k, v) for k, v in reply.headers.items() if k.lower() not in ("content-encoding", "content-length")]
+        return httpx2.Response(reply.status, headers=kept, stream=_Body(reply, context, self._limit))
+
+
+class _Body(httpx2.AsyncByteStream):
+    def __init__(self, reply: Reply, context: Any, limit: int) -> None:
+        self._reply = reply
+        self._context = context
+        self._limit = None if reply.is_stream else limit
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for piece in self._reply.pieces(self._limit):
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._context.__aexit__(None, None, None)
+
+
+def sdk_client(outbound: Outbound, limit: int, on_reply: Callable[[Reply], None]) -> httpx2.AsyncClient:
+    """An httpx2 client for the SDK's transports whose every byte goes through this guarded client.
+
+    ``limit``: the most decoded bytes of a JSON body. ``on_reply`` sees the start of every response.
+    """
+    return httpx2.AsyncClient(transport=SdkTransport(outbound, limit, on_reply), trust_env=False, timeout=None)

@@ -1,0 +1,62 @@
+"""What a server says about itself, and reading it anew without two readings crossing each other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from mcpregistry.domain.errors import DownstreamError
+
+Era = Literal["legacy", "modern"]
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """What a server said about itself. ``tools`` are its raw definitions, repaired where they must be.
+
+    ``problems`` names definitions that were left out and why. Timings are milliseconds.
+    """
+
+    tools: tuple[dict[str, Any], ...]
+    problems: tuple[str, ...]
+    instructions: str
+    server_info: dict[str, Any]
+    capabilities: dict[str, Any]
+    era: Era
+    protocol_version: str
+    timings: dict[str, float] = field(default_factory=dict, compare=False)
+
+
+class SharedReading:
+    """Runs ``read`` one at a time, so that an older list never replaces a newer one.
+
+    Whoever asks while one runs shares the next one: what runs may have begun before the change that the asker heard of.
+    """
+
+    def __init__(self, read: Callable[[], Awaitable[None]]) -> None:
+        self._read = read
+        self._one = asyncio.Lock()
+        self._begun = 0
+        self._ended = 0  # the number of the last reading that ended, well or with ``_error``
+        self._error: DownstreamError | None = None
+
+    async def __call__(self) -> None:
+        """Returns after a reading that began after this call. Raises what that reading met (DownstreamError)."""
+        asked = self._begun
+        async with self._one:
+            if self._ended <= asked:
+                await self._read_once()
+        if self._error is not None:
+            raise self._error
+
+    async def _read_once(self) -> None:
+        self._begun += 1
+        number = self._begun
+        try:
+            await self._read()
+            self._error = None
+        except DownstreamError as error:
+            self._error = error
+        self._ended = number

@@ -1,0 +1,44 @@
+"""What a server says about a call, with the secrets removed that we gave it to start or to reach it.
+
+Looked through before anybody else sees it: the host, the record, a run. Servers that were given no secret cost nothing;
+a large answer is looked through in a thread, so that it holds up nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from mcpregistry.domain.errors import ToolRefused
+from mcpregistry.domain.text.redaction import Redactor, characters
+from mcpregistry.downstream.transports.wire import ProgressCallback
+
+LARGE = 64 * 1024  # characters
+
+
+async def without_secrets(result: dict[str, Any], redactor: Redactor) -> tuple[dict[str, Any], int]:
+    """The result, and how many secrets were replaced in it; the very same object when there are none."""
+    if not redactor:
+        return result, 0
+    if characters(result) <= LARGE:
+        return redactor.clean(result)
+    return await asyncio.to_thread(redactor.clean, result)
+
+
+def refusal_without_secrets(error: ToolRefused, redactor: Redactor) -> tuple[ToolRefused, int]:
+    """A server's refusal without its secrets, and how many were replaced."""
+    said, count = redactor.clean([error.message, error.data])
+    if not count:
+        return error, 0
+    return ToolRefused(said[0], rpc_code=error.rpc_code, data=said[1]), count
+
+
+def progress_without_secrets(on_progress: ProgressCallback | None, redactor: Redactor) -> ProgressCallback | None:
+    """A progress callback that passes messages on without secrets; None stays None."""
+    if on_progress is None or not redactor:
+        return on_progress
+
+    def told(progress: float, total: float | None, message: str | None) -> None:
+        on_progress(progress, total, redactor.text(message) if message else message)
+
+    return told

@@ -1,0 +1,70 @@
+"""What is no JSON-RPC message of MCP, said as JSON-RPC says it; for both doors, in front of the SDK.
+
+The SDK takes a request whose id is null for a notification and keeps silent, so that its host waits for ever; it
+answers a batch with the words of its validator, and on a pipe neither with anything.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from mcp.shared.inbound import unsupported_protocol_version_rejection
+from mcp.types import INVALID_REQUEST, PARSE_ERROR
+from mcp_types import PROTOCOL_VERSION_META_KEY
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+
+MOST_SAID = 200  # characters of an error's own words
+
+
+def objection(data: bytes) -> dict[str, Any] | None:
+    """The error to answer these bytes with, or None for what the SDK is to look at."""
+    try:
+        message = msgspec.json.decode(data)
+    except RecursionError:
+        return error_to(None, PARSE_ERROR, "The message nests too deeply.")
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
+        return error_to(None, PARSE_ERROR, f"This is no JSON: {str(error)[:MOST_SAID]}")
+    if isinstance(message, list):
+        return error_to(None, INVALID_REQUEST, "MCP has no batches (since 2025-06-18): send each message by itself.")
+    if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
+        return error_to(None, INVALID_REQUEST, 'This is no JSON-RPC message: it needs "jsonrpc": "2.0".')
+    return _objection_to(message)
+
+
+def _objection_to(message: dict[str, Any]) -> dict[str, Any] | None:
+    known = message["id"] if "id" in message and type(message["id"]) in (int, str) else None
+    if "method" not in message:
+        answers = known is not None and ("result" in message or "error" in message)
+        return None if answers else error_to(known, INVALID_REQUEST, "This is neither a request nor an answer.")
+    if not isinstance(message["method"], str):
+        return error_to(known, INVALID_REQUEST, "The method must be a string.")
+    if "id" in message and known is None:
+        return error_to(None, INVALID_REQUEST, "The id of a request must be a string or a whole number.")
+    if not isinstance(message.get("params", {}), dict):
+        return error_to(known, INVALID_REQUEST, "The parameters must be an object.")
+    return None
+
+
+def error_to(request_id: int | str | None, code: int, message: str) -> dict[str, Any]:
+    """A JSON-RPC error response."""
+    return {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message}}
+
+
+def unserved(header: bytes | None, data: bytes) -> dict[str, Any] | None:
+    """The error for a request whose version nobody serves and which only the header names; None for all others.
+
+    The SDK would ask it for the envelope of a version that its host does not speak. One that has the envelope is the
+    SDK's: it compares the two first.
+    """
+    version = (header or b"").decode("latin-1")
+    if not version or version in HANDSHAKE_PROTOCOL_VERSIONS:
+        return None
+    rejection = unsupported_protocol_version_rejection(version)
+    message = msgspec.json.decode(data) if rejection else {}
+    meta = message.get("params", {}).get("_meta")
+    if rejection is None or "id" not in message or (isinstance(meta, dict) and PROTOCOL_VERSION_META_KEY in meta):
+        return None
+    refusal = error_to(message["id"], rejection.code, rejection.message)
+    refusal["error"]["data"] = rejection.data
+    return refusal

@@ -1,0 +1,111 @@
+"""Which changes of which tables the change feed tells running processes of, besides the configuration's.
+
+Triggers tell (``models/guards.py`` installs them), so no way of editing can forget to: on PostgreSQL they notify the
+topic's channel with the key, in the transaction of the change; on SQLite, which has no such thing, they raise the
+topic's counter in the table ``Change``. ``calls/watch/changes.py`` listens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.db import models
+from django.db.models import Model
+
+from mcpregistry.models.host_task import HostTask
+from mcpregistry.models.invocation import Invocation
+
+CONFIGURATION, CALLS, TASKS = "configuration", "calls", "tasks"
+
+
+class Change(models.Model):
+    """SQLite: how often something of this topic has changed. PostgreSQL leaves it alone: a row that everybody
+    raises would make all writers wait for each other."""
+
+    topic = models.CharField(primary_key=True, max_length=40)
+    number = models.BigIntegerField(default=0, db_default=0)
+
+    def __str__(self) -> str:
+        return f"{self.topic} {self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """``key``: the column by which those who wait know the row; ``columns``: an update counts where one of them
+    differs; ``inserted``: new rows count as well; ``only``: a condition in SQL on the row as it is now."""
+
+    topic: str
+    key: str
+    columns: tuple[str, ...] = ()
+    inserted: bool = False
+    only: str = ""
+
+
+TOLD: dict[type[Model], Told] = {
+    # Calls that were held. Nobody waits by the feed for others, of which there are thousands a second.
+    Invocation: Told(CALLS, "id", ("state",), only="NEW.outcome = 'ask'"),
+    HostTask: Told(TASKS, "id", ("version", "cancel_requested", "input_responses")),
+}
+
+
+def tell(model: type[Model], told: Told) -> None:
+    """Let the feed tell of another app's table, too. Call it when the app is ready."""
+    TOLD[model] = told
+
+
+def topics() -> list[str]:
+    """Every topic that changes are told of, sorted."""
+    return sorted({CONFIGURATION, *(told.topic for told in TOLD.values())})
+
+
+def channel(topic: str) -> str:
+    """The topic's channel on PostgreSQL."""
+    return f"slipsnisse_{topic}"
+
+
+def triggers() -> list[tuple[str, str]]:
+    """(trigger, table) of every one that tells."""
+    return [(name, model._meta.db_table) for model, told in TOLD.items() for name, _ in _events(model, told)]
+
+
+def _events(model: type[Model], told: Told) -> list[tuple[str, str]]:
+    """(name of the trigger, the event)"""
+    events = ["insert"] * told.inserted + ["update"] * bool(told.columns)
+    return [(f"tell_{model._meta.db_table}_{event}", event) for event in events]
+
+
+def _when(told: Told, event: str, differs: str) -> str:
+    changed = " OR ".join(f'OLD."{column}" {differs} NEW."{column}"' for column in told.columns)
+    parts = [f"({part})" for part in (changed if event == "update" else "", told.only) if part]
+    return f"WHEN ({' AND '.join(parts)})" if parts else ""
+
+
+def sqlite_statements() -> list[str]:
+    """One counter row for each topic that tables tell of, and the triggers that raise it."""
+    counters, statements = Change._meta.db_table, []
+    for topic in topics():
+        statements.append(f"INSERT OR IGNORE INTO {counters} (topic, number) VALUES ('{topic}', 0)")  # noqa: S608
+    for model, told in TOLD.items():
+        raised = f"BEGIN UPDATE {counters} SET number = number + 1 WHERE topic = '{told.topic}'; END"  # noqa: S608
+        for name, event in _events(model, told):
+            when = _when(told, event, "IS NOT")
+            statements.append(f"CREATE TRIGGER {name} AFTER {event.upper()} ON {model._meta.db_table} {when} {raised}")
+    return statements
+
+
+def postgres_statements() -> list[str]:
+    """For each table a function that notifies of its rows' keys, and the triggers that call it."""
+    statements = []
+    for model, told in TOLD.items():
+        table = model._meta.db_table
+        statements.append(
+            f"""CREATE OR REPLACE FUNCTION slipsnisse_tell_{table}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            PERFORM pg_notify('{channel(told.topic)}', NEW."{told.key}"::text); RETURN NULL; END $$"""
+        )
+        for name, event in _events(model, told):
+            when = _when(told, event, "IS DISTINCT FROM")
+            statements.append(
+                f"CREATE TRIGGER {name} AFTER {event.upper()} ON {table} FOR EACH ROW {when} "
+                f"EXECUTE FUNCTION slipsnisse_tell_{table}()"
+            )
+    return statements

@@ -1,0 +1,19 @@
+"""What worker processes count, kept where the process that is asked for it can read it."""
+
+from __future__ import annotations
+
+from django.db import models
+
+
+class Figure(models.Model):
+    """One counter or gauge with its labels, over all processes; see ``services.records.figures``."""
+
+    name = models.CharField(max_length=100)
+    labels = models.TextField(help_text="A JSON object, its keys sorted.")
+    value = models.FloatField(default=0, db_default=0)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["name", "labels"], name="one_figure_per_labels")]
+
+    def __str__(self) -> str:
+        return f"{self.name}{self.labels}"

@@ -1,0 +1,49 @@
+"""Reads of the servers' state, for the pages and for REST. Nothing here changes a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.db.models import Count, Q
+
+from mcpregistry.models import Server
+from mcpregistry.models.server import Lifecycle
+
+
+@dataclass(frozen=True, slots=True)
+class ServerCounts:
+    """How many servers are in which state."""
+
+    up: int
+    down: int
+    drafts: int
+    disabled: int
+
+    @property
+    def total(self) -> int:
+        return self.up + self.down + self.drafts + self.disabled
+
+
+def server_state(server: Server) -> str:
+    """One word: draft, disabled, unavailable, failing, ready, or untested when nothing is known yet."""
+    if server.lifecycle != Lifecycle.ACTIVE:
+        return server.lifecycle
+    if server.unavailable_since:
+        return "unavailable"
+    if server.consecutive_failures:
+        return "failing"
+    return "ready" if server.last_ok_at else "untested"
+
+
+def server_counts() -> ServerCounts:
+    """How many servers are in which state, in one query."""
+    active = Q(lifecycle=Lifecycle.ACTIVE)
+    down = active & Q(unavailable_since__isnull=False)
+    return ServerCounts(
+        **Server.objects.order_by().aggregate(
+            up=Count("id", active & ~down),
+            down=Count("id", down),
+            drafts=Count("id", Q(lifecycle=Lifecycle.DRAFT)),
+            disabled=Count("id", Q(lifecycle=Lifecycle.DISABLED)),
+        )
+    )

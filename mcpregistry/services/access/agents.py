@@ -1,0 +1,63 @@
+"""Agents, and the endpoints and workspaces by which hosts come in as one."""
+
+from __future__ import annotations
+
+from django.db import transaction
+
+from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.models import Agent, Endpoint, Workspace
+from mcpregistry.services.configuration.capabilities import check_capabilities
+from mcpregistry.services.configuration.saving import save_checked
+from mcpregistry.services.records import audit
+
+
+@transaction.atomic
+def save_agent(*, agent: Agent, actor: str) -> Agent:
+    """Create or change an agent. Raises ``ConfigInvalid``."""
+    if not isinstance(agent.capabilities, list) or not all(isinstance(c, str) for c in agent.capabilities):
+        raise ConfigInvalid("Capabilities must be a list of names.", remedy='Write e.g. ["mcp_integration"].')
+    check_capabilities(agent.capabilities)
+    kind = "agent.changed" if agent.pk else "agent.created"
+    save_checked(agent)
+    audit.record(kind=kind, actor=actor, subject=f"agent:{agent.slug}", capabilities=agent.capabilities)
+    return agent
+
+
+@transaction.atomic
+def save_endpoint(*, endpoint: Endpoint, actor: str) -> Endpoint:
+    """Create or change an endpoint. Raises ``ConfigInvalid``."""
+    kind = "endpoint.changed" if endpoint.pk else "endpoint.created"
+    save_checked(endpoint)
+    audit.record(kind=kind, actor=actor, subject=f"endpoint:{endpoint.slug}", naming=endpoint.naming_style)
+    return endpoint
+
+
+@transaction.atomic
+def save_workspace(*, workspace: Workspace, actor: str) -> Workspace:
+    """Create or change a workspace. Raises ``ConfigInvalid``."""
+    kind = "workspace.changed" if workspace.pk else "workspace.created"
+    save_checked(workspace)
+    facts = {"endpoint": workspace.endpoint.slug, "agent": workspace.agent.slug}
+    audit.record(kind=kind, actor=actor, subject=f"workspace:{workspace.directory}", **facts)
+    return workspace
+
+
+@transaction.atomic
+def delete_workspace(*, workspace: Workspace, actor: str) -> None:
+    """Delete a workspace."""
+    audit.record(kind="workspace.deleted", actor=actor, subject=f"workspace:{workspace.directory}")
+    workspace.delete()
+
+
+@transaction.atomic
+def delete_agent(*, agent: Agent, actor: str) -> None:
+    """Delete an agent with its tokens, grants and workspaces; the records of its calls stay."""
+    audit.record(kind="agent.deleted", actor=actor, subject=f"agent:{agent.slug}")
+    agent.delete()
+
+
+@transaction.atomic
+def delete_endpoint(*, endpoint: Endpoint, actor: str) -> None:
+    """Delete an endpoint with its grants and workspaces; hosts that are connected to it lose it."""
+    audit.record(kind="endpoint.deleted", actor=actor, subject=f"endpoint:{endpoint.slug}")
+    endpoint.delete()

@@ -1,0 +1,40 @@
+"""Grants: what an agent may use, and what an endpoint lists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.db import transaction
+
+from mcpregistry.models import Agent, Grant, Server, Tool
+from mcpregistry.services.configuration.saving import save_checked
+from mcpregistry.services.records import audit
+
+
+@transaction.atomic
+def save_grant(*, grant: Grant, actor: str, user: User | None = None) -> Grant:
+    """Create or change a grant. Raises ConfigInvalid unless it has one holder and one object."""
+    kind = "grant.changed" if grant.pk else "grant.created"
+    grant.created_by = grant.created_by or user
+    save_checked(grant)
+    audit.record(kind=kind, actor=actor, subject=f"grant:{grant}", **_grant_facts(grant))
+    return grant
+
+
+@transaction.atomic
+def withdraw_grant(*, grant: Grant, actor: str) -> None:
+    """Withdraw a grant; it ends in every process within a second."""
+    audit.record(kind="grant.withdrawn", actor=actor, subject=f"grant:{grant}", **_grant_facts(grant))
+    grant.delete()
+
+
+def grant(*, agent: Agent, actor: str, server: Server | None = None, tool: Tool | None = None) -> Grant:
+    """Let an agent use a server or one tool; the same grant is not made twice."""
+    existing = Grant.objects.filter(agent=agent, server=server, tool=tool, argument_pins={}, expires_at=None).first()
+    return existing or save_grant(grant=Grant(agent=agent, server=server, tool=tool), actor=actor)
+
+
+def _grant_facts(grant: Grant) -> dict[str, Any]:
+    until = grant.expires_at.isoformat() if grant.expires_at else None
+    return {"pins": grant.argument_pins, "until": until}

@@ -1,0 +1,51 @@
+"""What a held call's request says, read off its row: whom it asks, which arguments would run, what they are bound to.
+
+For everybody who looks at requests; nothing here moves one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mcpregistry.domain.calls.binding import binding_of
+from mcpregistry.domain.calls.edits import told
+from mcpregistry.domain.text.canonical import digest
+from mcpregistry.models import ApprovalRequest
+
+
+def asked_of(request: ApprovalRequest) -> str:
+    """ "an approver", "2 approvers", "one of the group finance", "2 people of the group finance"."""
+    group, number = request.group, request.quorum
+    if group is None:
+        return "an approver" if number == 1 else f"{number} approvers"
+    return f"one of the group {group.name}" if number == 1 else f"{number} people of the group {group.name}"
+
+
+def current_arguments(request: ApprovalRequest) -> str:
+    """The canonical arguments that would run: the edited ones, else those asked for."""
+    return request.edited or request.call.arguments
+
+
+def arguments_hash(request: ApprovalRequest) -> str:
+    """SHA-256 of the arguments that would run now; what a page shows and a vote names as ``seen``."""
+    return digest(current_arguments(request))
+
+
+def result_told(request: ApprovalRequest, result: Mapping[str, Any]) -> dict[str, Any]:
+    """The server's result as the agent gets it: told what an approver changed, if one did."""
+    if not request.edited:
+        return dict(result)
+    first = request.votes.filter(arguments_hash=arguments_hash(request)).first()  # who edits also votes
+    by = first.name if first else "An approver"
+    return told(result, request=request.pk, by=by, asked=request.call.arguments, ran=request.edited)
+
+
+def binding_for(request: ApprovalRequest) -> str:
+    """What the call is bound to, made anew from what is recorded of it."""
+    call = request.call
+    return binding_of(
+        agent=call.agent_slug, endpoint=call.endpoint_slug, server=call.server_slug, revision=call.server_revision,
+        tool=call.tool_name, definition=call.definition_hash, arguments=current_arguments(request),
+        fingerprint=request.rule_fingerprint,
+    )  # fmt: skip

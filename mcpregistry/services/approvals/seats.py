@@ -1,0 +1,91 @@
+"""Seats: one row for each caller who waits for a held call, so that a dead process's callers are not waited for.
+
+A caller takes its seat with the request, or by joining it, and gives it back when it goes. Meanwhile its process renews
+the seat's lease (``calls/approvals/seats.py``), by the database's clock. Whoever leaves may end the call as the last
+one: that rule is in ``held_calls.leave``, for callers that go and, through the clock, for those whose process died.
+
+The column ``ApprovalRequest.holders`` is what processes of the release before count in, by which they too decide who is
+the last: it is kept equal to our seats and their callers together, and goes with the next release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime, timedelta
+
+from django.db.models import F
+
+from mcpregistry.db import database_now
+from mcpregistry.models import ApprovalRequest, ApprovalSeat
+
+LEASE = timedelta(seconds=30)  # of one renewal
+DOUBT = timedelta(seconds=30)  # for which a seat is kept once its lease is over, for a process that was only slow
+_BATCH = 200
+
+
+def take(request: ApprovalRequest, *, caller: str, process: str) -> bool:
+    """The caller (the id of the call that it made) waits now. False: it had its seat already, in whatever process."""
+    values = {"request": request, "process": process, "lease_until": database_now() + LEASE, "doubted": False}
+    if ApprovalSeat.objects.filter(pk=caller).update(**values):
+        return False
+    ApprovalSeat.objects.create(pk=caller, **values)
+    return True
+
+
+def join(request: ApprovalRequest, *, caller: str, process: str) -> None:
+    """One more caller waits for a request that is there. Within a transaction that has locked it."""
+    if take(request, caller=caller, process=process):
+        _counted(request, +1)
+
+
+def give_back(request: ApprovalRequest, *, caller: str, over: datetime | None = None) -> bool:
+    """The caller waits no more; again does nothing. ``over``: only if its lease is, then.
+
+    Within a transaction that has locked the request.
+    """
+    seat = ApprovalSeat.objects.filter(pk=caller, request=request)
+    given, _ = (seat.filter(lease_until__lt=over, doubted=True) if over else seat).delete()
+    if given:
+        _counted(request, -1)
+    return bool(given)
+
+
+def forget(caller: str) -> None:
+    """The caller was told the end of its call: who else waits matters to nobody any more."""
+    ApprovalSeat.objects.filter(pk=caller).delete()
+
+
+def _counted(request: ApprovalRequest, more: int) -> None:
+    ApprovalRequest.objects.filter(pk=request.pk).update(holders=F("holders") + more)
+
+
+def anybody(request: ApprovalRequest) -> bool:
+    """Whether a caller waits for it, in a living process or in one of the release before."""
+    leases = list(ApprovalSeat.objects.filter(request=request).values_list("lease_until", flat=True))
+    counted = ApprovalRequest.objects.values_list("holders", flat=True).get(pk=request.pk)
+    now = database_now()
+    return counted > len(leases) or any(lease > now for lease in leases)
+
+
+def request_of(caller: str) -> str | None:
+    """The id of the request for which this caller has a seat."""
+    return ApprovalSeat.objects.filter(pk=caller).values_list("request_id", flat=True).first()
+
+
+def renew(callers: Collection[str]) -> None:
+    """These callers still wait: their process says so, every few seconds."""
+    ApprovalSeat.objects.filter(pk__in=callers).update(lease_until=database_now() + LEASE, doubted=False)
+
+
+def dead(now: datetime) -> list[tuple[str, str]]:
+    """(caller, id of its request) of seats that no process has renewed for long, though it had a second chance.
+
+    The second chance is for processes that lived and could not say so: after an outage of the database, or a laptop's
+    sleep, everybody's lease is over at once, and who comes first must not take the others for dead.
+    """
+    over = ApprovalSeat.objects.filter(lease_until__lt=now).order_by("lease_until")
+    for caller in list(over.filter(doubted=False).values_list("pk", flat=True)[:_BATCH]):
+        # One by one: a statement over many rows and a renewal of many could wait for each other.
+        unheard = ApprovalSeat.objects.filter(pk=caller, lease_until__lt=now, doubted=False)
+        unheard.update(doubted=True, lease_until=now + DOUBT)
+    return list(over.filter(doubted=True).values_list("pk", "request_id")[:_BATCH])

@@ -1,0 +1,49 @@
+"""One way to save a row that people configure: checked as a form would, refusals as one sentence with a remedy."""
+
+from __future__ import annotations
+
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
+from django.db.models import Model
+
+from mcpregistry.domain.errors import AlreadyExists, ConfigInvalid
+from mcpregistry.domain.text.display import printable
+
+
+def save_checked(row: Model) -> None:
+    """``full_clean`` and ``save``. Raises as ``check_fields``, also when another request is first in between."""
+    check_fields(row)
+    store(row)
+
+
+def check_fields(row: Model) -> None:
+    """Raises ConfigInvalid naming every field that is wrong; AlreadyExists when all that is wrong is a name that
+    another row has."""
+    try:
+        row.full_clean()
+    except ValidationError as error:
+        taken = [name for name, found in error.error_dict.items() if all(each.code == "unique" for each in found)]
+        if taken == list(error.error_dict) and taken[0] in {field.name for field in row._meta.fields}:
+            raise _already_there(row, taken[0]) from error
+        problems = "; ".join(f"{field}: {' '.join(texts)}" for field, texts in error.message_dict.items())
+        raise ConfigInvalid(f"This cannot be saved: {problems}", remedy="Correct these fields.") from error
+
+
+def store(row: Model) -> None:
+    """``save`` a row whose fields were checked; whoever took its name meanwhile is told as if it had been before."""
+    try:
+        with transaction.atomic():
+            row.save()
+    except IntegrityError:
+        check_fields(row)
+        raise
+
+
+def _already_there(row: Model, field: str) -> AlreadyExists:
+    value = getattr(row, field)
+    other = type(row)._default_manager.filter(**{field: value}).first()
+    return AlreadyExists(
+        f"There is a {row._meta.verbose_name} with the {row._meta.get_field(field).verbose_name} '{printable(str(value), 200)}' already.",  # type: ignore[union-attr]
+        remedy="Change that one, or choose another.",
+        key=str(getattr(other, "slug", None) or getattr(other, "pk", "")),
+    )

@@ -1,0 +1,52 @@
+"""The database as a configuration file of any format. Without ``include_secrets`` no secret value leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from mcpregistry.domain import formats
+from mcpregistry.domain.formats.document import Document, Parked, Written
+from mcpregistry.models import ImportedFile, Server
+from mcpregistry.services.exchange.policy import flags_now, known
+from mcpregistry.services.exchange.rows import in_order
+from mcpregistry.services.exchange.sections import sections
+from mcpregistry.services.records import audit
+
+
+def export_config(
+    *,
+    format_name: str,
+    actor: str,
+    include_secrets: bool = False,
+    only_enabled: bool = False,
+    servers: Iterable[Server] | None = None,
+) -> Written:
+    """The site's servers (or the given ones), and what files brought besides, as data of a format."""
+    chosen = Server.objects.all() if servers is None else servers
+    rows = [row for row in chosen if row.enabled or not only_enabled]
+    family = formats.FORMATS[format_name].family
+    document = _document(in_order(rows, family))
+    for section in sections():
+        document = section.give(document, include_secrets=include_secrets)
+    written = formats.write(document, format_name, include_secrets=include_secrets)
+    if include_secrets:
+        audit.record(kind="configuration.exported", actor=actor, subject=f"format:{format_name}", servers=len(rows))
+    return written
+
+
+def _document(rows: Iterable[Server]) -> Document:
+    document = Document(tuple(known(row) for row in rows))
+    for file in ImportedFile.objects.all():
+        rest = file.rest
+        document = replace(
+            document,
+            expert_tools=(*document.expert_tools, *rest.get("expert_tools", [])),
+            inputs=(*document.inputs, *rest.get("inputs", [])),
+            providers={**document.providers, **rest.get("providers", {})},
+            model_providers={**document.model_providers, **rest.get("model_providers", {})},
+            defaults={**document.defaults, **rest.get("defaults", {})},
+            flags={**document.flags, **rest.get("flags", {})},
+            parked={**document.parked, file.family: Parked.from_json(rest.get("parked", {}))},
+        )
+    return replace(document, flags=flags_now(dict(document.flags)))

@@ -1,0 +1,96 @@
+"""The audit log's second kind of writer: configuration facts, in the caller's transaction.
+
+Configuration changes of all processes share one chain, ``configuration``; they are rare, so a lock is cheap. Calls are
+chained per process by the recorder (``calls.recording.recorder``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from django.db import connection, transaction
+from django.utils import timezone
+
+from mcpregistry.domain.text.canonical import plain, stored
+from mcpregistry.models.audit import GENESIS, AuditEntry, entry_hash
+from mcpregistry.services.records.sql import insert_into, moment
+
+CHAIN = "configuration"
+_LOCK = 0x51155  # one number for pg_advisory_xact_lock, held until the transaction ends
+
+
+class Fact(NamedTuple):
+    """What an entry says. ``facts`` are JSON values and hold no secret."""
+
+    kind: str
+    actor: str
+    subject: str
+    facts: Mapping[str, object]
+
+
+class Entry(NamedTuple):
+    """A row of the log: the columns of AuditEntry, in the order in which ``INSERT`` names them."""
+
+    writer: str
+    seq: int
+    at: datetime
+    kind: str
+    actor: str
+    subject: str
+    body: str
+    prev: str
+    hash: str
+
+
+INSERT = insert_into(AuditEntry._meta.db_table, Entry._fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Where one writer's chain stands: the number and the hash of its last entry."""
+
+    writer: str
+    seq: int = 0
+    head: str = GENESIS
+
+    def extended(self, facts: Iterable[Fact], at: datetime) -> tuple[Chain, list[Entry]]:
+        """The entries that say these facts, in order, and the chain after them; nothing is written."""
+        seq, head, entries = self.seq, self.head, []
+        for fact in facts:
+            seq += 1
+            entries.append(_entry(self.writer, seq, head, at, fact))
+            head = entries[-1].hash
+        return Chain(self.writer, seq, head), entries
+
+
+def _entry(writer: str, seq: int, prev: str, at: datetime, fact: Fact) -> Entry:
+    named = {"writer": writer, "seq": seq, "at": at.isoformat(), "kind": fact.kind}
+    body = stored(named | {"actor": fact.actor, "subject": fact.subject} | dict(fact.facts))
+    actor, subject = plain(fact.actor, 150), plain(fact.subject, 200)
+    return Entry(writer, seq, at, fact.kind, actor, subject, body, prev, entry_hash(prev, body))
+
+
+def values(entry: Entry) -> Sequence[Any]:
+    """For ``INSERT``, which the recorder uses, as the database takes them."""
+    return entry._replace(at=moment(entry.at))  # type: ignore[arg-type]  # SQLite's moments are text
+
+
+def record(*, kind: str, actor: str, subject: str, **facts: object) -> AuditEntry:
+    """Add one entry to the shared chain, in the caller's transaction. ``facts`` as in Fact."""
+    return append(Fact(kind, actor, subject, facts))
+
+
+@transaction.atomic
+def append(fact: Fact) -> AuditEntry:
+    """The same for a fact that was made before."""
+    # One after another: two entries with the same predecessor would fork the chain. SQLite has one writer anyway.
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
+    last = AuditEntry.objects.filter(writer=CHAIN).order_by("-seq").first()
+    chain = Chain(CHAIN, last.seq, last.hash) if last else Chain(CHAIN)
+    _, (entry,) = chain.extended([fact], timezone.now())
+    return AuditEntry.objects.create(**entry._asdict())

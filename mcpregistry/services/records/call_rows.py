@@ -1,0 +1,64 @@
+"""The rows of calls on their way to the database: which columns each of them brings.
+
+Typed, because a column that is left out would silently get the model's default. They are made by
+``calls/rows.py`` and written by the recorder; held calls are created by ``services/approvals/held_calls.py``.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TypedDict
+
+from mcpregistry.services.records.ending import Ended
+
+
+class Identity(TypedDict):
+    """Who calls what, and what was decided: of every call."""
+
+    id: str
+    agent_slug: str
+    endpoint_slug: str
+    server_slug: str
+    server_revision: int
+    tool_name: str
+    exposed_name: str
+    definition_hash: str
+    binding: str
+    arguments: str
+    outcome: str
+    origin: str
+    host_name: str
+    request_id: str
+    received_at: datetime
+
+
+class Intent(Identity):
+    """Of a call that is about to be sent."""
+
+    state: str
+    reason: str
+    dispatched_at: datetime
+    lease_until: datetime
+
+
+class Held(Identity):
+    """Of a call that people are asked about."""
+
+    writer: str
+    reason: str
+
+
+class Refused(Identity, Ended):
+    """Of a call that ends as it begins."""
+
+
+class Claim(TypedDict):
+    """What a held call must still be when it is taken to be sent, and until when it is ours then."""
+
+    id: str
+    agent_slug: str
+    binding: str
+    fence: int
+    dispatched_at: datetime
+    lease_until: datetime
+    revision: int

@@ -1,0 +1,122 @@
+"""The one writer of a call's end: which columns an end sets, by which compare-and-set, with which audit entry.
+
+Calls end in four places: a plain call in the recorder (``calls/recording/ledger.py``, which commits the values
+and statements made here in groups, for every call passes there), a held call that never ran
+(``approvals/held_calls.py``), one that work of ours answers (``tasks/long_calls.py``), and one that nobody
+will end any more (``reaping.py``). The latter three call ``write``. All say the same of the same event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypedDict
+
+from django.db import connection
+
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.text.canonical import plain, stored
+from mcpregistry.models.approval import ApprovalRequest
+from mcpregistry.models.invocation import Invocation
+from mcpregistry.services.records import audit
+from mcpregistry.services.records.sql import moment
+
+MAX_RESULT = 64 * 1024  # characters of a result that stay with the call's record
+
+
+class Ended(TypedDict):
+    """The columns that an end sets. ``result`` is the JSON value that answered the call, None without one."""
+
+    state: str
+    reason: str  # "": the record keeps why the call was let through
+    error_code: str
+    result: object
+    finished_at: datetime
+    duration_ms: float
+
+
+class End(Ended):
+    """An end and the row that it is for: only while that is in the state ``before`` and under this ``fence``.
+
+    ``keep``: its approval keeps the whole result, for callers who come back for it.
+    """
+
+    id: str
+    before: str
+    fence: int
+    keep: bool
+
+
+def ended(
+    state: State, *, received_at: datetime, now: datetime, reason: str = "", code: str = "", result: object = None
+) -> Ended:
+    """The columns of an end at ``now``."""
+    return {
+        "state": state.value, "reason": plain(reason), "error_code": code, "result": result,
+        "finished_at": now, "duration_ms": duration_ms(received_at, now),
+    }  # fmt: skip
+
+
+def duration_ms(received_at: datetime, finished_at: datetime) -> float:
+    """How long a call took, from receiving to its end. A clock that was set back makes no negative time."""
+    return max(0.0, (finished_at - received_at).total_seconds() * 1000)
+
+
+def recorded(result: object) -> tuple[str, int]:
+    """A result as its record holds it: its JSON text, cut, and the length of the whole. Takes a while for a long one."""
+    text = stored(result) if result is not None else ""
+    return (text if len(text) <= MAX_RESULT else text[:MAX_RESULT] + "…"), len(text)
+
+
+# The statements; the approval's result goes first, for whoever sees the end looks for it
+
+# The statements; the approval's result goes first, for whoever sees the end looks for it. Both are compare-and-sets
+# under the fence of whoever claimed the call: a process that was thought dead changes no end that another has written.
+KEEP = (
+    f"UPDATE {ApprovalRequest._meta.db_table} SET result = %s WHERE call_id = %s AND EXISTS (SELECT 1 FROM "  # noqa: S608
+    f"{Invocation._meta.db_table} c WHERE c.id = %s AND c.fence = %s AND c.state = %s)"
+)
+FINISH = (
+    f"UPDATE {Invocation._meta.db_table} SET lease_until = NULL, state = %s, "  # noqa: S608
+    "reason = COALESCE(NULLIF(%s, ''), reason), error_code = %s, result = %s, result_bytes = %s, finished_at = %s, "
+    "duration_ms = %s WHERE id = %s AND fence = %s AND state = %s"
+)
+
+
+def keep_values(end: End) -> Sequence[Any]:
+    """The parameters of ``KEEP`` for one row."""
+    text = stored(end["result"]) if end["result"] is not None else ""
+    return [text, end["id"], end["id"], end["fence"], end["before"]]
+
+
+def finish_values(end: End) -> Sequence[Any]:
+    """The parameters of ``FINISH`` for one row."""
+    text, length = recorded(end["result"])
+    return [
+        end["state"], end["reason"], end["error_code"], text, length, moment(end["finished_at"]), end["duration_ms"],
+        end["id"], end["fence"], end["before"],
+    ]  # fmt: skip
+
+
+def fact(call_id: str, end: Ended, *, actor: str, about: Mapping[str, object]) -> audit.Fact:
+    """The audit entry of an end. ``about``: what the log says of the call itself."""
+    said = {**about, "state": end["state"], "error": end["error_code"]}
+    return audit.Fact(f"call.{end['state']}", actor, f"call:{call_id}", said)
+
+
+def write(call: Invocation, end: Ended, *, actor: str, keep: bool = False) -> bool:
+    """End ``call``, with its audit entry, in the caller's transaction: unless it has moved since it was read.
+
+    False when it has; nothing is written then.
+    """
+    row: End = {**end, "id": call.pk, "before": call.state, "fence": call.fence, "keep": keep}
+    with connection.cursor() as cursor:
+        if keep:
+            cursor.execute(KEEP, keep_values(row))
+        cursor.execute(FINISH, finish_values(row))
+        if cursor.rowcount != 1:
+            return False
+    tool = f"{call.server_slug}::{call.tool_name}" if call.server_slug else call.tool_name
+    about = {"tool": tool, "binding": call.binding, "decision": call.outcome}
+    audit.append(fact(call.pk, end, actor=actor, about=about))
+    return True

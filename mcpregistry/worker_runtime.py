@@ -1,0 +1,87 @@
+"""What one worker process keeps between its tasks: loop threads for calls, tests of servers and notifications.
+
+Celery's tasks are synchronous and short; whatever needs an event loop lives here. ``runtime`` is the process's one;
+``tasks.py`` and other apps' tasks ask it, and Celery's signals for the end of a worker close it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+import structlog
+from celery.signals import worker_process_shutdown, worker_shutdown
+
+from mcpregistry.calls.background import Background
+from mcpregistry.services.notifications.delivery import Deliverer
+from mcpregistry.services.servers.prober import Prober
+
+log = structlog.get_logger(__name__)
+
+
+class Closable(Protocol):
+    """Something that owns a thread, or works on another's."""
+
+    def close(self) -> None:
+        """End what still runs; returns when it has ended."""
+
+
+Owned = TypeVar("Owned", bound=Closable)
+
+
+class Part(Generic[Owned]):
+    """One thing of the process: made by whoever first asks for it, from any thread."""
+
+    def __init__(self, make: Callable[[], Owned]) -> None:
+        self._make = make
+        self._lock = threading.Lock()  # its own: making one may take a minute, and nobody else waits for that
+        self._made: Owned | None = None
+
+    def get(self) -> Owned:
+        """The one of this process."""
+        with self._lock:
+            if self._made is None:
+                self._made = self._make()
+            return self._made
+
+    def close(self) -> None:
+        """End it, if it was made; asked for again, it would be made anew."""
+        with self._lock:
+            made, self._made = self._made, None
+        if made is not None:
+            made.close()
+
+
+class WorkerRuntime:
+    """The parts of a worker process. They are closed in order: who makes work for others before them."""
+
+    def __init__(self) -> None:
+        self.calls = Part(Background)
+        self.prober = Part(Prober)
+        self.deliverer = Part(Deliverer)
+        self._before_calls: list[Closable] = []
+
+    def before_calls(self, make: Callable[[], Owned]) -> Part[Owned]:
+        """A part of another app that makes calls; it is closed before they are."""
+        part = Part(make)
+        self._before_calls.append(part)
+        return part
+
+    def close(self) -> None:
+        """Close every part. One that fails is logged and keeps no other from being closed."""
+        parts: tuple[Closable, ...] = (*self._before_calls, self.calls, self.prober, self.deliverer)
+        for part in parts:
+            try:
+                part.close()
+            except Exception:
+                log.exception("worker.part_not_closed")
+
+
+runtime = WorkerRuntime()
+
+
+@worker_shutdown.connect
+@worker_process_shutdown.connect
+def _close(**_: object) -> None:
+    runtime.close()

@@ -1,0 +1,74 @@
+"""Expert tools over REST: list them, look at one, and what they have saved."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from ninja import Path, Query
+
+from mcpregistry.api.paging import Cursor, Limit, page
+from mcpregistry.api.permissions import TABLE, Rule
+from mcpregistry.api.routes import Routes
+from mcpregistry.api.schemas.basics import Page, Text
+from mcpregistry.api.v1 import api
+from mcpregistry.domain.errors import NotFound
+from subagents.api.schemas import (
+    ExpertOut,
+    SavingsOut,
+    expert_out,
+)
+from subagents.models import ExpertTool
+from subagents.queries import expert_figures, run_totals
+
+TABLE.update(
+    {
+        "GET /experts": Rule("subagents.view_experttool"),
+        "GET /experts/{name}": Rule("subagents.view_experttool"),
+        "GET /savings": Rule("subagents.view_run"),
+    }
+)
+router = Routes(tags=["expert tools"])
+
+Name = Annotated[Text, Path(min_length=1, max_length=60)]
+
+
+def _experts() -> QuerySet[ExpertTool]:
+    related = "users", "endpoints", "ordered_targets__model__provider"
+    return ExpertTool.objects.with_newest().select_related("agent").prefetch_related(*related)
+
+
+@router.get("/experts", response=Page[ExpertOut])
+def list_experts(
+    request: HttpRequest,
+    *,
+    q: Annotated[Text | None, Query(max_length=200, description="Part of the name or description.")] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[ExpertOut]:
+    """Expert tools by name."""
+    rows = _experts()
+    if q:
+        rows = rows.filter(name__icontains=q) | rows.filter(description__icontains=q)
+    return page(rows, order=("name",), limit=limit, cursor=cursor, show=expert_out)
+
+
+@router.get("/experts/{name}", response=ExpertOut)
+def get_expert(request: HttpRequest, name: Name) -> ExpertOut:
+    """One expert tool with the figures of the last 30 days."""
+    expert = _experts().filter(name=name).first()
+    if expert is None:
+        raise NotFound(f"There is no expert tool '{name}'.")
+    return expert_out(expert, expert_figures(expert))
+
+
+@router.get("/savings", response=SavingsOut)
+def get_savings(
+    request: HttpRequest, *, days: Annotated[int, Query(ge=1, le=365, description="Looking back from now.")] = 30
+) -> SavingsOut:
+    """What all expert tools together used and saved, and each of them. Estimates, as on the overview."""
+    return SavingsOut(**run_totals(days=days))
+
+
+api.add_router("", router)

@@ -1,0 +1,193 @@
+"""Runs of expert tools over REST: start, list, watch, steer. The rules are those of the pages.
+
+An agent's token may start the expert tools that it may call, and look after its own runs; those of others are absent to
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Annotated
+
+from django.db.models import QuerySet
+from django.http import HttpRequest, StreamingHttpResponse
+from ninja import Path, Query, Status
+
+from mcpregistry.api import lookup
+from mcpregistry.api.auth import Principal, actor, principal
+from mcpregistry.api.once import once
+from mcpregistry.api.paging import Cursor, Limit, page
+from mcpregistry.api.permissions import TABLE, Rule
+from mcpregistry.api.routes import Routes
+from mcpregistry.api.schemas.basics import Page, Problem, Slug, Text
+from mcpregistry.api.v1 import api
+from mcpregistry.calls.engine import current_engine
+from mcpregistry.calls.watch.changes import Feed
+from mcpregistry.calls.watch.waiting import Watch
+from mcpregistry.db import db_call
+from mcpregistry.domain.errors import NotFound
+from subagents.api.schemas import (
+    Entries,
+    ReplayOrder,
+    RunDetail,
+    RunOrder,
+    RunOut,
+    SettleOrder,
+    run_detail,
+    run_out,
+)
+from subagents.domain.lifecycle import RunState
+from subagents.models import RUN_TOPIC, ExpertTool, LanguageModel, Run, ToolCall
+from subagents.services import accounting, runs
+
+TABLE.update(
+    {
+        "POST /experts/{name}/runs": Rule("subagents.run_expert", agent=True),
+        "GET /runs": Rule("subagents.view_run", agent=True),
+        "GET /runs/{run_id}": Rule("subagents.view_run", agent=True),
+        "GET /runs/{run_id}/events": Rule("subagents.view_run", agent=True),
+        "GET /runs/{run_id}/accounting": Rule("subagents.view_run", agent=True),
+        "POST /runs/{run_id}/cancel": Rule("subagents.run_expert", agent=True),
+        "POST /runs/{run_id}/resume": Rule("subagents.steer_run"),
+        "POST /runs/{run_id}/replay": Rule("subagents.run_expert"),
+        "POST /runs/{run_id}/calls/{call_id}/settle": Rule("subagents.steer_run"),
+    }
+)
+router = Routes(tags=["expert tools"])
+
+Name = Annotated[Text, Path(min_length=1, max_length=60)]
+RunId = Annotated[Text, Path(min_length=1, max_length=32)]
+_SILENT_SECONDS = 15.0  # proxies drop a stream that is silent for a minute
+
+
+@router.post("/experts/{name}/runs", response={202: RunOut})
+@once()
+def start_run(request: HttpRequest, name: Name, payload: RunOrder) -> Status[RunOut]:
+    """Start a run and answer at once; look at /runs/{id}, or watch /runs/{id}/events."""
+    who = principal(request)
+    if who.agent is not None and not ExpertTool.objects.filter(name=name, enabled=True, users=who.agent).exists():
+        raise NotFound(f"There is no expert tool '{name}'.")
+    caller = who.agent.slug if who.agent is not None else ""
+    run = runs.start(expert=name, arguments=payload.arguments, origin="rest", caller=caller)
+    return Status(202, run_out(_own(who, run.pk)))
+
+
+@router.get("/runs", response=Page[RunOut])
+def list_runs(
+    request: HttpRequest,
+    *,
+    expert: Annotated[Text | None, Query(max_length=60)] = None,
+    state: RunState | None = None,
+    agent: Slug | None = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[RunOut]:
+    """Runs, newest first; an agent sees its own."""
+    exact = {"expert_name": expert, "state": state, "caller": agent}
+    rows = _visible(principal(request)).filter(**{key: value for key, value in exact.items() if value is not None})
+    return page(rows, order=("-created_at", "-id"), limit=limit, cursor=cursor, show=run_out)
+
+
+@router.get("/runs/{run_id}", response=RunDetail)
+def get_run(request: HttpRequest, run_id: RunId) -> RunDetail:
+    """One run with its turns and calls."""
+    return run_detail(_own(principal(request), run_id))
+
+
+@router.get("/runs/{run_id}/accounting", response=Entries)
+def get_run_accounting(request: HttpRequest, run_id: RunId) -> Entries:
+    """What the run used: one entry for each answer of a model, failed request and tool call."""
+    return Entries(items=list(accounting.entries(_own(principal(request), run_id))))
+
+
+@router.get("/runs/{run_id}/events", response=None)
+async def watch_run(request: HttpRequest, run_id: RunId) -> StreamingHttpResponse:
+    """Watch a run by server-sent events: ``run`` with the whole run whenever something has changed.
+
+    The stream ends with the run.
+    """
+    await db_call(_own, principal(request), run_id)
+    response = StreamingHttpResponse(_events(current_engine().feed, run_id), content_type="text/event-stream")
+    response["Cache-Control"] = "no-store"
+    return response
+
+
+async def _events(feed: Feed, run_id: str) -> AsyncIterator[bytes]:
+    watch: Watch[_Shown] = Watch(feed, RUN_TOPIC, _shown)
+    told = _Shown("", ended=False)
+    while not told.ended:
+        now = await watch.until_not(run_id, told, _SILENT_SECONDS)
+        yield b": still running\n\n" if now == told else f"event: run\ndata: {now.text}\n\n".encode()
+        told = now
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What an event says of a run, as JSON."""
+
+    text: str
+    ended: bool
+
+
+def _shown(run_ids: list[str]) -> dict[str, _Shown]:
+    rows = Run.objects.filter(pk__in=run_ids).select_related("version").with_open_calls()
+    return {run.pk: _Shown(run_out(run).model_dump_json(), run.finished_at is not None) for run in rows}
+
+
+@router.post("/runs/{run_id}/cancel", response=RunOut)
+def cancel_run(request: HttpRequest, run_id: RunId) -> RunOut:
+    """Cancel a run. It stops within a second, down to the call that is out at a server.
+
+    Cancelling an ended run changes nothing.
+    """
+    run = _own(principal(request), run_id)
+    runs.cancel(run_id=run.pk, actor=actor(request))
+    return run_out(_own(principal(request), run_id))
+
+
+@router.post("/runs/{run_id}/resume", response={200: RunOut, 409: Problem})
+def resume_run(request: HttpRequest, run_id: RunId) -> RunOut:
+    """Let a worker look at an open run now."""
+    run = _own(principal(request), run_id)
+    runs.resume(run_id=run.pk, actor=actor(request))
+    return run_out(_own(principal(request), run_id))
+
+
+@router.post("/runs/{run_id}/replay", response={202: RunOut})
+@once()
+def replay_run(request: HttpRequest, run_id: RunId, payload: ReplayOrder | None = None) -> Status[RunOut]:
+    """Ask the same question once more as a new run, to compare cost and answer."""
+    run, order = _own(principal(request), run_id), payload or ReplayOrder()
+    model = _model(order.model) if order.model else None
+    new = runs.replay(run_id=run.pk, actor=actor(request), version=order.version, model=model)
+    return Status(202, run_out(_own(principal(request), new.pk)))
+
+
+def _model(label: str) -> LanguageModel:
+    provider, _, name = label.partition("/")
+    model = LanguageModel.objects.filter(provider__slug=provider, name=name).first()
+    if model is None:
+        raise NotFound(f"There is no model '{label}'.", remedy="Write it as provider/name.")
+    return model
+
+
+@router.post("/runs/{run_id}/calls/{call_id}/settle", response={200: RunDetail, 409: Problem})
+def settle_call(request: HttpRequest, run_id: RunId, call_id: int, payload: SettleOrder) -> RunDetail:
+    """Say what became of a call whose outcome is unknown."""
+    run = _own(principal(request), run_id)
+    if not ToolCall.objects.filter(pk=call_id, run=run).exists():
+        raise NotFound("This run has no such call.")
+    runs.settle(call_id=call_id, as_what=payload.what, actor=actor(request), note=payload.note)
+    return run_detail(_own(principal(request), run_id))
+
+
+def _visible(who: Principal) -> QuerySet[Run]:
+    return Run.objects.visible_to(who.who).select_related("version").with_open_calls()
+
+
+def _own(who: Principal, run_id: str) -> Run:
+    return lookup.one(_visible(who), "run", pk=run_id)
+
+
+api.add_router("", router)

@@ -1,0 +1,77 @@
+"""What an adapter raised, as a ``ModelError`` in our words: without keys, with how long the provider wants us to wait."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+
+from subagents.domain.model_errors import ErrorKind, ModelError, classify
+from subagents.llm.values import Target
+
+_LONGEST_MESSAGE = 500
+_OWN_WORDS = {
+    ErrorKind.NETWORK: "The provider cannot be reached, or the line broke. Is its address right, and is it running?",
+    ErrorKind.TIMEOUT: "The provider did not answer in time.",
+}
+_LABEL = re.compile(r"^(?:litellm\.)?(?:\w+Error:|\w*Exception(?: \w+)? -|Timeout:) ?")
+_NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,9})?", re.ASCII)
+_RETRY_DELAY = re.compile(r'"retryDelay":\s*"(\d+(?:\.\d+)?)s"')  # Google's RetryInfo, in the body
+
+
+def translated(error: Exception, target: Target) -> ModelError:
+    """Classes are not uniform over providers, so name, status and text are looked at together."""
+    status = getattr(error, "status_code", None)
+    text = str(getattr(error, "message", "") or error)
+    kind = classify(type(error).__name__, status if isinstance(status, int) else None, text)
+    words = _OWN_WORDS.get(kind) or _clean(text, target)
+    headers = getattr(error, "litellm_response_headers", None) or {}  # its own attribute; ``response`` has none
+    return ModelError(kind, words, status=status, retry_after=retry_after(headers, text, now=time.time()))
+
+
+def retry_after(headers: Mapping[str, str], body: str = "", *, now: float) -> float | None:
+    """Seconds that the provider wants us to wait, or None where it does not say. ``now``: seconds since 1970.
+
+    ``retry-after-ms`` (OpenAI, Azure) before ``Retry-After`` (RFC 9110 10.2.3: seconds or a date, which is read by the
+    provider's own clock where it sends one), before Google's ``retryDelay`` in the body.
+    """
+    given = {name.lower(): text for name, text in headers.items()}
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        if _NUMBER.fullmatch(given.get(name, "").strip()):
+            return float(given[name]) * unit
+    until = _seconds(given.get("retry-after", ""))
+    if until is not None:
+        there = _seconds(given.get("date", ""))
+        return max(0.0, until - (now if there is None else there))
+    delay = _RETRY_DELAY.search(body)
+    return float(delay[1]) if delay else None
+
+
+def _seconds(date: str) -> float | None:
+    """Of an HTTP date, since 1970; None for what is none."""
+    try:
+        return parsedate_to_datetime(date).timestamp()
+    except (TypeError, ValueError):
+        return None
+
+
+def _clean(text: str, target: Target) -> str:
+    """Without the key, which some providers repeat in their refusal, and without litellm's own labels."""
+    for secret in (target.key, *target.headers.values()):
+        if len(secret) > 3:
+            text = text.replace(secret, "***")
+    while (shorter := _LABEL.sub("", text.strip())) != text:
+        text = shorter
+    return _told(text)[:_LONGEST_MESSAGE]
+
+
+def _told(text: str) -> str:
+    """The message inside a provider's error body, if it is one."""
+    try:
+        body, _ = json.JSONDecoder().raw_decode(text)
+        told = body["error"]
+        return str(told["message"] if isinstance(told, dict) else told)
+    except (ValueError, KeyError, TypeError):
+        return text

@@ -1,0 +1,47 @@
+"""``make test``: the suite on SQLite and on PostgreSQL at the same time, so that one leg works while the other waits.
+
+The leg on SQLite writes as it goes. The leg on PostgreSQL writes to a file, which is shown when both are done, and
+then the closing lines of both once more. What is said after ``python -m tests`` goes to pytest, in both legs.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import IO
+
+ROOT = Path(__file__).resolve().parent.parent
+PYTEST = (sys.executable, "-m", "pytest", "-n", "auto", "--maxprocesses=4", "--dist=loadfile", "--no-loadscope-reorder")
+NOTHING_TO_DO = 5  # pytest's word for: every test was left out
+
+
+def main(arguments: list[str]) -> int:
+    """0 when both legs pass."""
+    with tempfile.NamedTemporaryFile("w+", prefix="slipsnisse-postgres-", suffix=".log") as second:
+        # Each leg has a cache of its own: what failed last in one need not have failed in the other.
+        legs = {
+            "SQLite": _started(["-o", "cache_dir=.pytest_cache/sqlite", *arguments], None),
+            "PostgreSQL": _started(["--postgres", "-o", "cache_dir=.pytest_cache/postgres", *arguments], second),
+        }
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # both legs get it from the terminal, and close in order
+        signal.signal(signal.SIGTERM, lambda *_: [leg.terminate() for leg in legs.values()])  # nothing may run on
+        codes = {name: leg.wait() for name, leg in legs.items()}
+        second.seek(0)
+        output = second.read()
+    print(f"\n== Suite on PostgreSQL\n{output}", flush=True)
+    for name, code in codes.items():
+        print(f"== Suite on {name}: {'passed' if code in (0, NOTHING_TO_DO) else f'FAILED (exit code {code})'}")
+    return 0 if set(codes.values()) <= {0, NOTHING_TO_DO} and 0 in codes.values() else 1
+
+
+def _started(arguments: list[str], output: IO[str] | None) -> subprocess.Popen[bytes]:
+    print(f"== Suite on {'PostgreSQL, shown when it is done' if output else 'SQLite'}", flush=True)
+    return subprocess.Popen([*PYTEST, *arguments], cwd=ROOT, env=os.environ, stdout=output, stderr=output)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,65 @@
+"""What docs/how-to-add.md asks for: whoever adds one of a kind adds it everywhere."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import get_args
+
+from mcpregistry.admin.notifications import ChannelAdmin
+from mcpregistry.admin.rules import PolicyRuleAdmin
+from mcpregistry.api.schemas.policy import RuleChange, RuleOut
+from mcpregistry.api.schemas.servers import TransportName
+from mcpregistry.domain.formats import FORMATS
+from mcpregistry.domain.formats.keys import ALL_BY_NAME
+from mcpregistry.domain.notifications.events import Kind
+from mcpregistry.domain.policy.rules import RuleSpec
+from mcpregistry.domain.servers.target import TransportKind
+from mcpregistry.downstream.transports.registry import CHANNELS
+from mcpregistry.models import Channel, PolicyRule
+from mcpregistry.models.server import Transport
+from mcpregistry.services.notifications import outbox, senders
+from mcpregistry.services.policy.drafts import NAMED, PLAIN
+from mcpregistry.services.servers.lifecycle import SCHEMES
+from tests.externals import ROOT
+
+SAMPLES = ROOT / "tests" / "domain" / "formats" / "samples"
+GUIDE = ROOT / "docs" / "how-to-add.md"
+
+
+def test_a_transport_is_known_everywhere() -> None:
+    known = set(Transport.values)
+    assert {*get_args(TransportKind)} == {*CHANNELS} == {*ALL_BY_NAME} == {*get_args(TransportName)} == known
+    assert {*SCHEMES} == known - {Transport.STDIO}
+
+
+def test_every_format_has_a_real_sample() -> None:
+    assert {folder.name for folder in SAMPLES.iterdir() if any(folder.iterdir())} == {*FORMATS}
+
+
+def test_a_field_of_a_rule_is_known_everywhere() -> None:
+    edited = {field.name for field in PolicyRule._meta.concrete_fields} - {"id", "created_at"}
+    shown = {name for _, group in PolicyRuleAdmin.fieldsets or () for row in group["fields"]
+             for name in ([row] if isinstance(row, str) else row)}  # fmt: skip
+    assert {*PLAIN, *NAMED} == edited == shown == {*RuleChange.model_fields}
+    assert {*RuleOut.model_fields} == edited | {"id", "created_at"}
+    decides = {re.sub(r"_id$", "", field.name) for field in fields(RuleSpec)}
+    assert decides - {"id", "group"} == edited - {"note", "enabled", "approvers"}
+
+
+def test_a_kind_of_channel_is_known_everywhere() -> None:
+    assert {*senders._WAYS} == {*outbox._ACCESS} == {*Kind}
+    assert {kind for kind, _ in Channel.KINDS} == {kind.value for kind in Kind}
+    classes = {name for _, group in ChannelAdmin.fieldsets or () for name in group.get("classes", ())}
+    assert {f"sn-kind-{kind.value}" for kind in Kind} <= classes
+
+
+def test_the_guides_name_files_that_there_are() -> None:
+    """In DESIGN.md, CONTRIBUTING.md and the guide: each path in backticks that ends in .py exists under some root."""
+    roots = [ROOT, ROOT / "mcpregistry", ROOT / "subagents", ROOT / "tests"]
+    for page in (GUIDE, ROOT / "DESIGN.md", ROOT / "CONTRIBUTING.md"):
+        named = {found for found in re.findall(r"`([\w./-]+/[\w-]+\.py)", page.read_text()) if "NAME" not in found}
+        gone = sorted(name for name in named if not any((root / name).exists() for root in roots))
+        assert gone == [], page.name
+        assert named or page == Path(GUIDE)

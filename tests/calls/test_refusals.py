@@ -1,0 +1,157 @@
+"""A refused call is not asked about again at once: the identical call gets the refusal, from every process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+
+from mcpregistry.calls import pipeline
+from mcpregistry.calls.call import CallOutcome, CallRequest, Host
+from mcpregistry.db import db_call
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.models import Agent, ApprovalRequest, Endpoint, Invocation, PolicyRule, Server
+from mcpregistry.services.access import agents, grants
+from mcpregistry.services.policy.permits import PermitWish
+from tests.calls.conftest import ACTOR, Site
+from tests.calls.test_approvals import Make, asking, bob, calling, held, vote
+from tests.calls.test_approvals_changed import permitted
+
+__all__ = ["asking", "bob"]  # fixtures
+
+SAID = "REFUSED by Bob: not on a Friday. The call was not made. Do not retry it unchanged."
+
+
+async def refused(here: Site, bob: User, arguments: dict[str, Any] | None = None) -> ApprovalRequest:
+    """A call that bob has refused, and whose caller was told so."""
+    call = calling(here, arguments)
+    (request,) = await held()
+    await vote(bob, False, reason="not on a Friday")
+    assert (await call).state is State.REJECTED
+    return request
+
+
+async def asks(here: Site, arguments: dict[str, Any] | None = None) -> None:
+    """People are asked about the call; it is withdrawn again."""
+    call = calling(here, arguments)
+    await held()
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+    async with asyncio.timeout(15):
+        while await db_call(ApprovalRequest.objects.waiting().exists):
+            await asyncio.sleep(0.01)
+
+
+async def test_the_identical_call_gets_the_refusal_and_nobody_is_asked(site: Make, asking: Server, bob: User) -> None:
+    here, there = await site(), await site()
+    await refused(here, bob)
+    first = await db_call(ApprovalRequest.objects.get)
+    assert first.decided_at is not None
+    until = (first.decided_at + timedelta(seconds=300)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    for again in (await here.call("echo__echo", {"n": 1}), await there.call("echo__echo", {"n": 1})):
+        assert (again.state, again.error_code, again.message, again.ticket) == (State.REJECTED, "REJECTED", SAID, None)
+        assert "Nobody was asked again" in again.remedy
+        assert f"after {until}" in again.remedy
+        row = await db_call(Invocation.objects.get, pk=again.invocation_id)
+        assert (row.state, row.outcome) == ("rejected", "ask")
+        assert row.reason.startswith(SAID)
+        assert f"/approvals/{first.pk}/" in row.reason
+    assert await db_call(ApprovalRequest.objects.count) == 1
+    await asks(here, {"n": 2})
+    assert here.sent() == []
+
+
+async def test_another_endpoint_is_no_way_around_it_and_another_agent_is_another(
+    site: Make, asking: Server, bob: User
+) -> None:
+    def prepare() -> None:
+        agents.save_endpoint(endpoint=Endpoint(slug="other"), actor=ACTOR)
+        agent = agents.save_agent(agent=Agent(slug="eve"), actor=ACTOR)
+        grants.grant(agent=agent, server=Server.objects.get(slug="echo"), actor=ACTOR)
+
+    await db_call(prepare)
+    here: Site = await site()
+    await refused(here, bob)
+
+    async def call(endpoint: str, agent: str) -> CallOutcome:
+        host = Host(name="x", transport="rest", hold=0.0)
+        catalogue = here.engine.catalogue(endpoint, agent)
+        return await here.engine.call(CallRequest(catalogue, "echo__echo", {"n": 1}, "http", host=host))
+
+    assert (await call("other", "ann")).message == SAID
+    asked = await call("other", "eve")
+    assert asked.state is State.PENDING
+    assert asked.ticket is not None
+    await here.engine.approvals.cancel(asked.ticket, "enough")
+
+
+async def test_a_host_that_takes_tasks_is_refused_as_well(site: Make, asking: Server, bob: User) -> None:
+    here: Site = await site()
+    await refused(here, bob)
+    again = await here.call("echo__echo", {"n": 1}, host=Host(name="x", transport="http", tasks=True))
+    assert (again.state, again.message, again.ticket) == (State.REJECTED, SAID, None)
+
+
+def _long_ago() -> None:
+    ApprovalRequest.objects.update(decided_at=datetime.now(UTC) - timedelta(seconds=301))
+
+
+LIFTED: dict[str, Callable[[], Any]] = {
+    "the time is over": _long_ago,
+    "the rule does not hold it": lambda: PolicyRule.objects.update(refusal_seconds=0),
+}
+
+
+@pytest.mark.parametrize("how", LIFTED)
+async def test_it_is_asked_about_again(site: Make, asking: Server, bob: User, how: str) -> None:
+    await db_call(PolicyRule.objects.create, name="all", outcome="ask")
+    here: Site = await site()
+    await refused(here, bob)
+    await db_call(LIFTED[how])
+    await db_call(here.engine.live.refresh)
+    await asks(here)
+
+
+async def test_a_rule_and_a_permit_lift_it(site: Make, asking: Server, bob: User) -> None:
+    here: Site = await site()
+    await refused(here, bob, {"n": 1, "note": "a"})
+    other = calling(here, {"n": 1, "note": "b"})
+    await held()
+    await vote(bob, permit=PermitWish(until=datetime.now(UTC) + timedelta(hours=1), uses=1, pins={"n": 1}))
+    assert (await other).state is State.SUCCEEDED
+    assert (await permitted(here, {"n": 1, "note": "a"})).state is State.SUCCEEDED  # the permit is used up now
+    assert (await here.call("echo__echo", {"n": 1, "note": "a"})).state is State.REJECTED
+    await db_call(PolicyRule.objects.create, name="let it", outcome="allow")
+    await db_call(here.engine.live.refresh)
+    assert (await here.call("echo__echo", {"n": 1, "note": "a"})).state is State.SUCCEEDED
+
+
+async def test_who_keeps_asking_fills_no_disk_and_is_answered_more_slowly(
+    site: Make, asking: Server, bob: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[int] = []
+    monkeypatch.setattr(pipeline, "pause_after", lambda repeats: pauses.append(repeats) or 0.0)
+    here: Site = await site()
+    await refused(here, bob)
+    outcomes = [await here.call("echo__echo", {"n": 1}) for _ in range(20)]
+    assert {(outcome.state, outcome.message) for outcome in outcomes} == {(State.REJECTED, SAID)}
+    assert len({outcome.invocation_id for outcome in outcomes}) == 1, "whoever was refused finds a record of it"
+    assert pauses == list(range(20))
+    assert await db_call(Invocation.objects.count) == 2
+    here.engine.pipeline.close()
+    async with asyncio.timeout(10):
+        while await db_call(Invocation.objects.count) < 3:
+            await asyncio.sleep(0.02)
+    last = await db_call(Invocation.objects.order_by("-received_at").first)
+    assert (last.state, last.error_code) == ("rejected", "REJECTED")
+    assert f"19 more such calls were refused within a minute of {outcomes[0].invocation_id}" in last.reason
+
+
+def test_the_pause_grows_and_is_bounded() -> None:
+    pauses = [pipeline.pause_after(repeats) for repeats in range(8)]
+    assert pauses == [0, 0.25, 0.5, 1, 2, 2, 2, 2]
+    assert pipeline.pause_after(10**9) == 2

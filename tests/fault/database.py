@@ -1,0 +1,49 @@
+"""A database that fails once, at the place that a cell names, and what the cells of all rooms need for that.
+
+Nothing here starts a process: a raise needs none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from django.db import connections
+
+from mcpregistry import failpoints
+
+T = TypeVar("T")
+
+
+@contextmanager
+def failing(point: str) -> Iterator[None]:
+    """The database fails at ``NAME`` the first time it is passed, at ``NAME@2`` the second. It must be passed."""
+    name, _, number = point.partition("@")
+    with failpoints.armed(f"{name}:dberror@{number or 1}") as armed:
+        yield
+        assert armed.left <= 0, f"{point} was not reached"
+
+
+def alone(look: Callable[[], T]) -> T:
+    """Not in a database thread of ours: whoever looks is another process, whose database does not fail."""
+    try:
+        return look()
+    finally:
+        connections.close_all()
+
+
+async def elsewhere(look: Callable[[], T]) -> T:
+    """``look`` as another process would, while this one's database fails."""
+    return await asyncio.to_thread(alone, look)
+
+
+async def until(condition: Callable[[], T], patience: float = 30) -> T:
+    """Ask the database until it says so."""
+    deadline = time.monotonic() + patience
+    while not (found := await elsewhere(condition)):
+        assert time.monotonic() < deadline, "it never came true"
+        await asyncio.sleep(0.02)
+    return found

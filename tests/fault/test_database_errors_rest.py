@@ -1,0 +1,63 @@
+"""The database fails once around a call over REST: the answer says what became of the call, with and without a key."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcpregistry.db import db_call
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.models import Invocation
+from tests.api.conftest import _no_guesses_yet
+from tests.api.test_calls import Site, died, site
+from tests.fault.agreement import contradictions
+from tests.fault.database import failing, until
+
+__all__ = ["_no_guesses_yet", "site"]  # fixtures
+
+pytestmark = pytest.mark.fault
+KEYED = {"Idempotency-Key": "k-1"}
+POINTS = {
+    "called": ["idempotency.keep", "committing@2"],
+    "refused": ["idempotency.release"],
+    "not made": ["auth._Gate._closed", "idempotency.claim", "committing@1"],
+    "repeated": ["recorded.outcome_of_record"],
+}
+
+
+@pytest.mark.parametrize("point", POINTS["called"])
+async def test_a_call_that_was_made_is_told_whatever_fails_after_it(site: Site, point: str) -> None:
+    with failing(point):
+        status, answer = await site.call("echo__echo", **KEYED)
+    assert (status, answer["success"]) == (200, True)
+    call_id = answer["mcp"]["invocation_id"]
+    if answer["mcp"]["record"]:  # it says that its record is late
+        await until(lambda: Invocation.objects.get(pk=call_id).finished_at)
+    assert await db_call(contradictions, State.SUCCEEDED, call_id, 1) == []
+    status, again = await site.call("echo__echo", **KEYED)
+    assert (status, again["mcp"]["invocation_id"]) == (200, call_id)
+    assert await db_call(Invocation.objects.count) == 1
+
+
+@pytest.mark.parametrize("point", POINTS["refused"])
+async def test_a_refusal_stays_one(site: Site, point: str) -> None:
+    with failing(point):
+        status, problem = await site.call("nope__nope", **KEYED)
+    assert (status, problem["code"]) == (404, "NOT_FOUND")
+
+
+@pytest.mark.parametrize("point", POINTS["not made"])
+async def test_told_that_it_was_not_made_it_was_not(site: Site, point: str) -> None:
+    with failing(point):
+        status, problem = await site.call("echo__echo", **KEYED)
+    assert (status, problem["code"] in ("UNAVAILABLE", "NOT_RECORDED")) == (503, True)
+    assert await db_call(Invocation.objects.count) == 0
+    assert (await site.call("echo__echo", **KEYED))[0] == 200
+
+
+async def test_a_repetition_that_cannot_be_answered_from_the_record_makes_nothing_again(site: Site) -> None:
+    first = await site.call("echo__echo", **KEYED)
+    await died()
+    with failing("recorded.outcome_of_record"):
+        assert (await site.call("echo__echo", **KEYED))[0] == 503
+    assert (await site.call("echo__echo", **KEYED))[1]["result"] == first[1]["result"]
+    assert await db_call(Invocation.objects.count) == 1

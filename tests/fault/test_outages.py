@@ -1,0 +1,128 @@
+"""Rows of docs/faults.md: the database is locked or read-only, and then it is not any more.
+
+What is different while PostgreSQL is gone stands in ``tests/calls/test_changes.py`` and ``tests/controlplane/test_asgi.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.db import connection, connections
+
+from controlplane.health import HealthProbes
+from mcpregistry import db
+from mcpregistry.calls.call import CallOutcome, Host
+from mcpregistry.calls.recording import ledger
+from mcpregistry.db import db_call
+from mcpregistry.domain.errors import Busy
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.models import Configuration, Invocation, Server
+from tests.calls.conftest import Site, journal, site
+from tests.calls.test_pipeline import echo
+from tests.fault.agreement import agrees
+from tests.fault.test_database_errors import tidy
+
+__all__ = ["echo", "journal", "site"]  # fixtures
+
+pytestmark = pytest.mark.fault
+Make = Callable[..., Any]
+
+
+@contextlib.contextmanager
+def away() -> Iterator[None]:
+    """Another process holds the lock for longer than anybody waits here."""
+    with contextlib.closing(sqlite3.connect(connection.settings_dict["NAME"], isolation_level=None)) as holder:
+        holder.execute("BEGIN IMMEDIATE")
+        yield
+        holder.execute("ROLLBACK")
+
+
+async def told(here: Site, n: int) -> tuple[str, float]:
+    """How a call ends (its state and code), and how long its caller waited."""
+    began = time.monotonic()
+    try:
+        outcome: CallOutcome = await here.call("echo__echo", {"n": n}, host=Host(hold=0))
+        said = f"{outcome.state} {outcome.error_code}".strip()
+    except Busy as error:  # it has been away for so long that nobody knows whether the configuration still holds
+        said = f"not_sent {error.code}"
+    return said, time.monotonic() - began
+
+
+async def probed(feed: Any) -> tuple[int, dict[str, str], float]:
+    """What ``/readyz`` says, and after how many seconds."""
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    probes, began = HealthProbes(), time.monotonic()
+    probes.gateway, probes.feed = "ok", feed
+    await probes({"path": "/readyz"}, lambda: None, send)  # type: ignore[arg-type,typeddict-item]
+    return sent[0]["status"], json.loads(sent[1]["body"]), time.monotonic() - began
+
+
+@pytest.mark.one_database
+@pytest.mark.parametrize("asked", [False, True], ids=["plain", "held"])
+async def test_while_the_database_is_locked_calls_are_refused_and_run_again_when_it_is_not(
+    site: Make, echo: Server, monkeypatch: pytest.MonkeyPatch, asked: bool
+) -> None:
+    here: Site = await site()
+    assert (await told(here, 1))[0] == "succeeded"
+    if asked:
+        await db_call(Configuration.objects.update, default_outcome="ask")
+        await db_call(here.engine.live.refresh)
+    impatient(monkeypatch)
+    with away():
+        said, waited = await told(here, 2)
+        assert (said in ("not_sent NOT_RECORDED", "not_sent BUSY"), waited < 6) == (True, True), (said, waited)
+    began = time.monotonic()
+    while (again := (await told(here, 3))[0]) not in ("succeeded", "pending"):
+        assert time.monotonic() - began < 6, again  # three seconds on a machine with nothing else to do
+    assert [sent["arguments"]["n"] for sent in here.sent()] == ([1] if asked else [1, 3])
+    assert await db_call(lambda: Invocation.objects.filter(arguments='{"n":2}').exclude(state="cancelled").count()) == 0
+    assert (await probed(here.engine.feed))[0] == 200
+    await db_call(tidy)
+
+
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite would wait for a lock for twenty seconds."""
+    monkeypatch.setattr(ledger, "_LOCK_WAIT", 0.3)
+    fresh = db._fresh
+
+    def hasty(function: Any, args: Any, kwargs: Any) -> Any:
+        with connections["default"].cursor() as cursor:
+            cursor.execute("PRAGMA busy_timeout = 200")
+            try:
+                return fresh(function, args, kwargs)
+            finally:
+                cursor.execute("PRAGMA busy_timeout = 20000")
+
+    monkeypatch.setattr(db, "_fresh", hasty)
+
+
+@pytest.mark.one_database
+async def test_a_read_only_database_takes_no_call_and_says_so(
+    site: Make, echo: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recorder's own connection may read only, as with a file that was set so."""
+    here: Site = await site()
+    await told(here, 1)
+    real, on = ledger.BACKENDS["sqlite"], True
+
+    def commit(work: ledger.Work, *claims: Any) -> None:
+        connection.ensure_connection()
+        connection.connection.execute(f"PRAGMA query_only = {int(on)}")
+        real(work, *claims)
+
+    monkeypatch.setitem(ledger.BACKENDS, "sqlite", commit)
+    outcome = await here.call("echo__echo", {"n": 2})
+    assert (outcome.state, outcome.error_code) == (State.NOT_SENT, "NOT_RECORDED")
+    await db_call(agrees, outcome, len(here.sent()) - 1)
+    on = False
+    assert (await told(here, 3))[0] == "succeeded"

@@ -1,0 +1,111 @@
+"""No place at which the database can fail, or a process die, is forgotten: each has a cell, or a reason to have none."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from mcpregistry import failpoints
+from tests.externals import ROOT
+from tests.fault import test_database_errors as calls
+from tests.fault import test_database_errors_rest as rest
+from tests.fault import test_database_errors_runs as runs
+from tests.fault import test_database_errors_tasks as tasks
+
+pytestmark = pytest.mark.fault
+
+CELLS = {point.partition("@")[0] for table in (calls.POINTS, rest.POINTS, runs.POINTS, tasks.POINTS) for points in table.values()
+         for point in points}  # fmt: skip
+# What is read or written beside calls and runs: a fault there changes nothing that a caller is told.
+BESIDE = {
+    "delivery.channels_with_due": "notifications: the outbox is emptied at the next tick (tests/services)",
+    "delivery.claim": "as above",
+    "delivery.settle": "as above: at worst a receiver is told twice",
+    "delivery.postpone": "as above",
+    "providers.note_test": "an operator's test of a model",
+    "audit.record": "a rule's condition that gave no answer is noted; the log has it",
+    "runs.decided": "a hint: the clock wakes the run as well",
+    "host_tasks.sighted": "a hint",
+    "approvals._own": "REST looks who may withdraw: it is told 503, and nothing was done",
+    "runs._own": "REST looks whose run it is; the reader asks again",
+    "slack.signing_secret": "Slack is told 500 and the person presses again; the vote is one transaction (tests/web)",
+    "slack.take_once": "as above",
+    "slack.find_channel": "as above",
+    "slack.tool_of": "as above",
+    "slack.decide": "as above",
+    "configuration.LiveConfiguration.refresh": "part of a run's step, which is begun again as for views.view",
+    "seats.request_of": "a seat is given up after another fault; what is not given up ends with the seat's lease",
+    "seats.renew": "tried again at the next renewal, well before the lease is over",
+    "records.is_written": "asked only where a turn's commit was not heard of (tests/subagents/runs)",
+    "permits.give_back": "at worst one use of a permit is lost, never won (tests/calls/test_own_faults.py)",
+}
+# Where a process can die, but the database is not asked.
+DEATHS = {
+    "after_claim": "between the claim and the sending stands nothing that could fail",
+    "before_end": "nor between the answer and its commit (committing)",
+    "run_leased": "nor between the lease and the first step (engine._identity)",
+    "run_turn_begun": "between a commit and the model",
+    "run_turn_ended": "after a commit",
+    "run_call_started": "after a commit",
+    "run_call_answered": "before a commit (records.end_call)",
+    "run_call_ended": "after a commit",
+}
+# Functions that are handed in, so that reading the source does not name them: what stands behind these words.
+HANDED_IN = {
+    "self._read": ("held_calls.states", "remote_tasks.wishes", "engine._wishes", "answers.seen", "streams._versions"),
+    "self._engine.live.refresh": ("configuration.LiveConfiguration.refresh",),
+}
+
+
+def asked(path: Path) -> Iterator[str]:
+    """The points of one module: what it hands to ``db_call``, itself or by way of ``partial``."""
+    name = path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".")
+    tree = ast.parse(path.read_text())
+    for outer in ast.walk(tree):
+        for node in ast.iter_child_nodes(outer) if isinstance(outer, ast.ClassDef) else []:
+            for each in ast.walk(node):
+                each.owner = outer.name  # type: ignore[attr-defined]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and (function := _handed(node)) is not None:
+            yield from _points(name, function)
+
+
+def _handed(node: ast.Call) -> ast.expr | None:
+    called = ast.unparse(node.func)
+    if called == "db_call" and node.args:
+        return node.args[0]
+    if called == "partial" and len(node.args) > 1 and ast.unparse(node.args[0]) == "db_call":
+        return node.args[1]
+    return None
+
+
+def _points(module: str, function: ast.expr) -> Iterator[str]:
+    known = vars(import_module(module))
+    own = known.get(getattr(function, "owner", ""), SimpleNamespace())
+    text = ast.unparse(function)
+    if text in HANDED_IN:
+        yield from HANDED_IN[text]
+    elif not isinstance(function, ast.Lambda) and text != "function":
+        yield failpoints.point_of(eval(text, {**known, "self": own}))
+
+
+def sources() -> list[Path]:
+    return [*(ROOT / "mcpregistry").rglob("*.py"), *(ROOT / "subagents").rglob("*.py")]
+
+
+def test_every_place_that_asks_the_database_has_a_cell():
+    found = {point for path in sources() if "db_call(" in path.read_text() for point in asked(path)}
+    assert found - CELLS - BESIDE.keys() == set(), "new: give it a cell, or say why it needs none"
+    assert BESIDE.keys() - found == set(), "gone"
+
+
+def test_every_named_place_has_a_cell():
+    used = {name for path in sources() for name in re.findall(r'failpoint\("(\w+)"\)', path.read_text())}
+    assert used == set(failpoints.NAMES)
+    assert used - CELLS == DEATHS.keys()

@@ -1,0 +1,79 @@
+"""The migrated database, kept for as long as the code stays as it is: each test process copies it instead of migrating.
+
+Migrating costs 4 to 7 s of CPU, and a run of the suite has four processes. The first that finds nothing kept makes it,
+while the others wait; they meet at a lock on a file beside it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+from django.core.management import call_command
+from django.db import connection
+
+from tests.externals import ROOT
+
+_KEPT = ROOT / ".cache" / "databases"
+_STATES = 4  # of the code, whose databases are kept
+
+
+class Kept:
+    """One database: a file of SQLite, or the data folder of PostgreSQL."""
+
+    def __init__(self, vendor: str) -> None:
+        self._path = _KEPT / f"{vendor}-{_state()}"
+
+    @contextmanager
+    def found(self) -> Iterator[Path | None]:
+        """What is kept. If that is nothing, others wait until the block ends, in which it should be made and kept."""
+        _KEPT.mkdir(parents=True, exist_ok=True)
+        with (_KEPT / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if self._path.exists():
+                fcntl.flock(lock, fcntl.LOCK_UN)
+                with suppress(OSError):
+                    os.utime(self._path)
+                yield self._path
+            else:
+                yield None
+
+    def keep(self, data: Path) -> None:
+        """Call it right after migrating, while nobody writes to the database."""
+        half = self._path.with_suffix(".half")
+        shutil.rmtree(half, ignore_errors=True)
+        half.unlink(missing_ok=True)
+        if data.is_dir():
+            with connection.cursor() as cursor:
+                cursor.execute("CHECKPOINT")  # what is copied now, a server takes for its own after a power failure
+            shutil.copytree(data, half, ignore=shutil.ignore_patterns("postmaster.*"))
+        else:
+            with closing(sqlite3.connect(data)) as source, closing(sqlite3.connect(half)) as target:
+                source.backup(target)
+        half.rename(self._path)
+        _forget_old()
+
+
+def migrate() -> None:
+    call_command("migrate", verbosity=0, interactive=False)
+
+
+def _state() -> str:
+    """Of all code that migrating may run, and of the libraries."""
+    seen = hashlib.sha256((ROOT / "requirements-dev.lock").read_bytes())
+    for package in ("controlplane", "mcpregistry", "subagents"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            seen.update(path.read_bytes())
+    return seen.hexdigest()[:16]
+
+
+def _forget_old() -> None:
+    newest_first = sorted(_KEPT.glob("*-*"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in newest_first[2 * _STATES :]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()

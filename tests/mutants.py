@@ -1,0 +1,190 @@
+"""Forty small faults in the lines on which everything rests, each of which the tests must notice.
+
+    .venv/bin/python -m tests.mutants              all of them (each costs a run of the related tests)
+    .venv/bin/python -m tests.mutants claim votes  those whose name contains one of the words
+    .venv/bin/python -m tests.mutants --check      only whether every line is still there
+
+A mutant is an exact piece of source and what takes its place; a piece that is not there exactly once is an error, so
+that a rewritten line takes its mutant along. Everything happens in a copy of the tree. The table at the end says
+which tests killed a mutant; the exit code is 1 if one survived.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import copytree, ignore_patterns, rmtree
+
+ROOT = Path(__file__).resolve().parent.parent
+PATIENCE = 600  # seconds; a mutant that hangs its tests is noticed as well
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    name: str
+    path: str
+    before: str
+    after: str
+    tests: tuple[str, ...]
+
+    def problem(self, root: Path) -> str:
+        """Why it cannot be applied; "" if it can."""
+        times = (root / self.path).read_text().count(self.before) if (root / self.path).exists() else 0
+        return "" if times == 1 else f"{self.name}: its source is in {self.path} {times} times, not once"
+
+
+def _of(path: str, tests: str, *mutants: tuple[str, str, str]) -> list[Mutant]:
+    return [Mutant(name, path, before, after, tuple(tests.split())) for name, before, after in mutants]
+
+
+MUTANTS = [
+    *_of(
+        "mcpregistry/calls/pipeline.py",
+        "tests/calls/test_pipeline.py tests/calls/test_claims.py",
+        ("pipeline: crash in judging lets through", "            refusal = Denied(_CRASHED, remedy=\"Ask the operator.\")\n        call = Call(", "            refusal = None\n        call = Call("),
+        ("pipeline: asking is skipped", "if call.decision.outcome is Outcome.ASK:", "if False:"),
+        ("pipeline: rate is free", "limited = self._afford(call)", "limited = None"),
+        ("pipeline: cancelled means not sent", "state = State.UNKNOWN if sent else State.NOT_SENT\n            self._ends", "state = State.NOT_SENT\n            self._ends"),
+        ("pipeline: failed means not sent", "outcome_of(call, State.UNKNOWN if error.sent else State.NOT_SENT, error=error)", "outcome_of(call, State.NOT_SENT, error=error)"),
+        ("pipeline: a tool's error is success", "State.TOOL_ERROR if result.get(\"isError\") else State.SUCCEEDED", "State.SUCCEEDED"),
+    ),
+    *_of(
+        "mcpregistry/calls/stages.py",
+        "tests/calls/test_pipeline.py tests/calls/test_live_policy.py",
+        ("stages: access is not asked", "if not may_call(catalogue.agent", "if False and not may_call(catalogue.agent"),
+        ("stages: a denial is ignored", "if decision.outcome is Outcome.DENY:", "if False:"),
+    ),
+    *_of(
+        "mcpregistry/calls/recording/ledger.py",
+        "tests/calls/test_recorder.py tests/calls/test_claims.py tests/calls/test_approvals_changed.py",
+        ("claim: any state", "AND state = '{State.READY.value}' AND binding = %s ", "AND state <> '{State.VOID.value}' AND binding = %s "),
+        ("claim: any binding", "AND binding = %s \"", "AND binding <> %s \""),
+        ("claim: any fence", "f\"AND fence = %s AND EXISTS", "f\"AND fence >= %s AND EXISTS"),
+        ("claim: too late", "r.execute_by > %s) \"", "r.execute_by <> %s) \""),
+        ("claim: any configuration", "WHERE id = 1) = %s\"", "WHERE id = 1) >= %s\""),
+        ("ledger: everybody wins", "values).rowcount == 1 for values", "values).rowcount < 2 for values"),
+    ),
+    *_of(
+        "mcpregistry/calls/recording/recorder.py",
+        "tests/calls/test_recorder.py",
+        ("recorder: no bound", "if item.begin and self._waiting.qsize() >= MAX_WAITING:", "if False:"),
+        ("recorder: open when closing", "if self._closing or self._loop is None:", "if self._loop is None:"),
+        ("recorder: one bad row spoils all", "if len(batch) == 1 or _database_fails(error):", "if True:"),
+        ("recorder: a failure is success", "if error is None:\n                    item.done", "if True:\n                    item.done"),
+    ),
+    *_of(
+        "mcpregistry/services/records/ending.py",
+        "tests/calls/test_recorder.py tests/services/test_reaping.py tests/calls/test_told.py",
+        ("ending: any fence", "WHERE id = %s AND fence = %s AND state = %s\"", "WHERE id = %s AND fence >= %s AND state = %s\""),
+    ),
+    *_of(
+        "mcpregistry/services/upkeep/reaping.py",
+        "tests/services/test_reaping.py",
+        ("reaping: a live lease", "state__in=_ENDS, lease_until__lt=now)", "state__in=_ENDS)"),
+    ),
+    *_of(
+        "mcpregistry/services/approvals/votes.py",
+        "tests/services/test_approvals.py tests/calls/test_approvals_changed.py",
+        ("votes: whoever is switched off", "if not user.is_active:", "if False:"),
+        ("votes: the owner", "if _owner_id(request) == user.pk:\n        if", "if False:\n        if"),
+        ("votes: without the right", "if not user.has_perm(DECIDE):", "if False:"),
+        ("votes: outside the group", "if request.group is not None and not", "if False and not"),
+        ("votes: decided before", "if request.call.state != State.PENDING:\n        raise", "if False:\n        raise"),
+        ("votes: unseen arguments", "if seen and seen != arguments_hash(request):", "if False:"),
+        ("votes: one is enough", "if len(valid_votes(request)) >= request.quorum:", "if len(valid_votes(request)) >= 1:"),
+        ("votes: on other bytes", "votes = request.votes.filter(approve=True, arguments_hash=arguments_hash(request)).select_related(\"user\")\n    return", "votes = request.votes.filter(approve=True).select_related(\"user\")\n    return"),
+        ("votes: an edit into a denial", "if decide(snapshot.policy, question).outcome is Outcome.DENY:", "if False:"),
+        ("votes: an edit beyond the grant", "if not may_call(agent, endpoint, tool, arguments, now.timestamp()):", "if False:"),
+    ),
+    *_of(
+        "mcpregistry/services/approvals/held_calls.py",
+        "tests/calls/test_approvals.py tests/services/test_approvals.py",
+        ("held: others are left out", "seats.anybody(request) or request.run_if_caller_left", "request.run_if_caller_left"),
+        ("held: never too late to run", "request.call.state == State.READY and request.execute_by is not None and request.execute_by <= now", "False"),
+    ),
+    *_of(
+        "mcpregistry/calls/approvals/revalidation.py",
+        "tests/calls/test_approvals_changed.py",
+        ("revalidation: server", "if server.revision != row.server_revision:", "if False:"),
+        ("revalidation: definition", "if tool.definition_hash != row.definition_hash:", "if False:"),
+        ("revalidation: record", "if binding_for(request) != row.binding:", "if False:"),
+        ("revalidation: rule that asked", "if asked.terms is None or asked.terms.fingerprint != request.rule_fingerprint:", "if False:"),
+        ("revalidation: rule that denies", "if decided(arguments, now).outcome is Outcome.DENY:", "if False:"),
+        ("revalidation: grant", "if not may_call(catalogue.agent", "if False and not may_call(catalogue.agent"),
+    ),
+    *_of(
+        "mcpregistry/domain/policy/access.py",
+        "tests/domain/test_access.py",
+        ("access: expired grants", "if grant.expires_at is None or grant.expires_at > now)", ")"),
+        ("access: true is 1", "return left == right and isinstance(left, bool) == isinstance(right, bool)", "return bool(left == right)"),
+        ("access: any tool of the server", "return grant.tool_id == tool.id if grant.tool_id is not None else", "return"),
+    ),
+    *_of(
+        "mcpregistry/downstream/http_client/guard.py",
+        "tests/downstream/test_http_client.py",
+        ("guard: private addresses", "if parsed is None or not is_allowed(parsed, self._networks):", "if parsed is None:"),
+        ("guard: the last gate", "self.check(str(address[0]))", "str(address[0])"),
+    ),
+    *_of(
+        "mcpregistry/downstream/http_client/client.py",
+        "tests/downstream/test_http_client.py",
+        ("guard: redirects", "if origin(location) != origin(url) or reply.status", "if reply.status"),
+    ),
+    *_of(
+        "subagents/runs/lease.py",
+        "tests/subagents/runs/test_records.py tests/subagents/runs/test_crashes.py",
+        ("lease: held ones", "Q(lease_until=None) | Q(lease_until__lt=Given(\"now\", like=\"lease_until\")),", "Q(),"),
+        ("lease: fence stands still", "fence=F(\"fence\") + 1, idle_since=None", "fence=F(\"fence\"), idle_since=None"),
+    ),
+]  # fmt: skip
+
+
+def main(words: Sequence[str]) -> int:
+    if problems := [problem for mutant in MUTANTS if (problem := mutant.problem(ROOT))]:
+        print(*problems, sep="\n")
+        return 1
+    if "--check" in words:
+        return 0
+    chosen = [mutant for mutant in MUTANTS if not words or any(word in mutant.name for word in words)]
+    with tempfile.TemporaryDirectory(prefix="slipsnisse-mutants-", dir="/tmp") as folder:
+        copy = Path(folder) / "tree"
+        copytree(ROOT, copy, symlinks=True, ignore=ignore_patterns(".git", "__pycache__", "var", ".*_cache"))
+        survivors = sum(not _killed(mutant, copy) for mutant in chosen)
+    print(f"{len(chosen)} mutants, {survivors} survived")
+    return min(survivors, 1)
+
+
+def _killed(mutant: Mutant, copy: Path) -> bool:
+    """Apply it, run its tests until the first fails, take it back, and print a line of the table."""
+    path, began = copy / mutant.path, time.monotonic()
+    source = path.read_text()
+    path.write_text(source.replace(mutant.before, mutant.after))
+    try:
+        verdict = _verdict(mutant, copy)
+    finally:
+        path.write_text(source)
+        rmtree(path.parent / "__pycache__", ignore_errors=True)  # of the same size and second, it would be believed
+    print(f"{mutant.name:45} {time.monotonic() - began:5.0f} s  {verdict}", flush=True)
+    return verdict != "SURVIVED"
+
+
+def _verdict(mutant: Mutant, copy: Path) -> str:
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *mutant.tests]
+    rmtree((copy / mutant.path).parent / "__pycache__", ignore_errors=True)
+    try:
+        done = subprocess.run(command, cwd=copy, capture_output=True, text=True, timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        return "killed: its tests hang"
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"{mutant.name}: the tests could not be run\n{done.stdout}\n{done.stderr}")
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED tests/", "ERROR tests/"))]
+    return f"killed by {failed[0].split(' ')[1]}" if failed else "SURVIVED"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

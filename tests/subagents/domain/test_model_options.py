@@ -1,0 +1,102 @@
+"""Options in every spelling, and which of them are refused when they are saved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from subagents.domain.model_options import LEAST_BUDGET, claude_thinking, combined, problem, spelled
+
+THINKS = {"thinking": {"type": "enabled", "budget_tokens": 2048}}
+
+
+def test_each_option_has_one_spelling_and_a_servers_own_keep_theirs() -> None:
+    written = {"topP": 0.8, "topK": 3, "stopSequences": ["END"], "reasoningEffort": "low", "enableThinking": True}
+    assert spelled(written) == {
+        "top_p": 0.8, "top_k": 3, "stop": ["END"], "reasoning_effort": "low", "enableThinking": True,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "options"),
+    [
+        ("openai", "gpt-4o", {"topP": 0.8, "seed": 7, "parallel_tool_calls": False, "temperature": 0.1}),
+        ("openai", "gpt-5-mini", {"reasoning_effort": "high", "temperature": 1}),
+        ("openai", "gpt-5.1", {"reasoning_effort": "none", "top_p": 0.5}),
+        ("openai", "gpt-5-chat-latest", {"temperature": 0.1}),
+        ("anthropic", "claude-sonnet-4-5", {**THINKS, "temperature": 1}),
+        ("anthropic", "claude-opus-4-7", {"thinking": {"type": "adaptive"}}),
+        ("anthropic", "claude-sonnet-4-5", {"thinking": {"type": "disabled"}, "temperature": 0.2, "top_k": 5}),
+        ("google", "gemini-2.5-flash", {"topK": 4, "safetySettings": [], "thinkingConfig": {"thinkingBudget": 5}}),
+        ("ollama", "qwen3", {"num_ctx": 8192, "think": True}),
+        ("compatible", "m", {"chat_template_kwargs": {"enable_thinking": True}, "min_p": 0.1}),
+    ],
+)
+def test_what_a_provider_takes_is_no_problem(kind: str, model: str, options: dict[str, Any]) -> None:
+    assert problem(kind, model, spelled(options), max_output=4096) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "options", "says"),
+    [
+        ("openai", "gpt-4o", {"thinking": {"type": "enabled"}}, "no options named thinking"),
+        ("openai", "gpt-4o", {"topK": 4}, "no options named top_k"),
+        ("openai", "gpt-5-mini", {"topP": 0.4}, "reasoning models take no top_p"),
+        ("openai", "o3-mini", {"temperature": 0.4}, "reasoning models take no temperature"),
+        ("compatible", "m", {"maxOutputTokens": 100}, "is no option"),
+        ("google", "gemini-2.5-flash", {"max_tokens": 100}, "is no option"),
+        ("openrouter", "m", {"messages": []}, "set by the site itself: messages"),
+        ("anthropic", "claude-sonnet-4-5", {"seed": 7}, "no options named seed"),
+        ("anthropic", "claude-sonnet-4-5", {"thinking": True}, "an object with a type"),
+        ("anthropic", "claude-sonnet-4-5", {"thinking": {"type": "enabled"}}, "at least 1,024"),
+        ("anthropic", "claude-sonnet-4-5", {"thinking": {"type": "enabled", "budget_tokens": 4000}}, "no room"),
+        ("anthropic", "claude-sonnet-4-5", {"thinking": {"type": "adaptive"}}, "does not decide by itself"),
+        ("anthropic", "claude-opus-4-7", THINKS, "decides by itself"),
+        ("anthropic", "claude-opus-4-7", {"temperature": 0.2}, "takes no temperature"),
+        ("anthropic", "claude-sonnet-4-5", {**THINKS, "temperature": 0.2}, "no temperature but 1"),
+        ("anthropic", "claude-sonnet-4-5", {**THINKS, "topK": 4}, "no top_k"),
+        ("anthropic", "claude-sonnet-4-5", {"reasoning_effort": "huge"}, "no reasoning effort 'huge'"),
+        ("ollama", "qwen3", {"topPP": 1}, "no options named topPP"),
+    ],
+)
+def test_what_would_be_dropped_or_refused_later_is_refused_at_once(
+    kind: str, model: str, options: dict[str, Any], says: str
+) -> None:
+    found = problem(kind, model, spelled(options), max_output=4096)
+    assert found is not None
+    assert says in found.sentence
+    assert found.remedy
+
+
+def test_a_model_that_thinks_cannot_be_made_to_call_and_needs_room_for_an_answer() -> None:
+    found = problem("anthropic", "claude-sonnet-4-5", THINKS, max_output=4096, tool_choice="required")
+    assert found is not None
+    assert "made to call" in found.sentence
+    found = problem("anthropic", "claude-sonnet-4-5", {"reasoning_effort": "low"}, max_output=1200)
+    assert found is not None
+    assert "at least 1,024" in found.sentence
+
+
+@given(
+    max_output=st.integers(1, 200_000),
+    options=st.one_of(
+        st.builds(lambda n: {"thinking": {"type": "enabled", "budget_tokens": n}}, st.integers(1024, 200_000)),
+        st.builds(lambda e: {"reasoning_effort": e}, st.sampled_from(["minimal", "low", "medium", "high", "max"])),
+    ),
+)
+def test_a_budget_is_always_below_the_output_limit(max_output: int, options: dict[str, Any]) -> None:
+    thinking = claude_thinking("claude-sonnet-4-5", options, max_output)
+    if thinking is not None:
+        assert LEAST_BUDGET <= thinking.thinking["budget_tokens"] < max_output
+
+
+def test_a_providers_sampling_does_not_go_to_a_model_that_takes_none_but_its_own_does_and_is_refused() -> None:
+    general = {"temperature": 0.7, "topP": 0.9, "seed": 7}
+    assert combined("openai", "gpt-5-mini", general, {}) == {"seed": 7}
+    assert combined("openai", "gpt-4o", general, {"topP": 0.5}) == {"temperature": 0.7, "top_p": 0.5, "seed": 7}
+    assert combined("anthropic", "claude-sonnet-4-5", general, THINKS) == THINKS | {"seed": 7}
+    own = combined("openai", "gpt-5-mini", general, {"topP": 0.5})
+    assert problem("openai", "gpt-5-mini", own, max_output=4096) is not None

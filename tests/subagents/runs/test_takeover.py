@@ -1,0 +1,272 @@
+"""A worker dies, or its database is away for a moment: the run goes on soon, and the gap is not its time."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from functools import lru_cache
+from types import ModuleType
+from typing import Any
+
+import pytest
+from django.db import InterfaceError, OperationalError
+from django.utils import timezone
+
+from mcpregistry.db import db_call
+from mcpregistry.models import Invocation
+from mcpregistry.services.records import audit
+from mcpregistry.services.upkeep import reaping
+from subagents import tasks
+from subagents.domain.lifecycle import Exit, RunState
+from subagents.llm import client
+from subagents.models import Run, ToolCall, Turn
+from subagents.runs import engine, lease, patience, records, tool_calls
+from subagents.runs.views import view
+from tests.subagents.kit import ANSWER, LOOK, Bench, calls
+from tests.waiting import eventually
+
+SLOW = calls(("slow__count", {"steps": 20, "pause": 0.1}))
+
+
+def slow_run(bench: Bench) -> Run:
+    bench.expert(bench.model("m", SLOW, {"text": "counted"}), uses=[bench.server("slow", "count")])
+    return bench.start()
+
+
+def failing(
+    real: Callable[..., Any], times: int, error: type[Exception] = OperationalError, *, after: int = 1
+) -> Callable[..., Any]:
+    """``real``, but after some calls so many fail."""
+    asked = itertools.count()
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if after <= next(asked) < after + times:
+            raise error("the database system is shutting down")
+        return real(*args, **kwargs)
+
+    return function
+
+
+async def finished(bench: Bench, worker: Any, prepare: Callable[[Bench], Run]) -> Run:
+    run = await db_call(prepare, bench)
+    return await (await worker()).drive(run)
+
+
+@pytest.mark.parametrize("error", [OperationalError, InterfaceError])
+async def test_a_pulse_that_misses_a_beat_ends_no_run(
+    bench: Bench, worker: Any, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    monkeypatch.setattr(lease, "look", failing(lease.look, 2, error))
+    monkeypatch.setattr(lease, "renew", failing(lease.renew, 2, error))
+    done = await finished(bench, worker, slow_run)
+    assert (done.state, done.exit, done.answer) == (RunState.DONE, Exit.ANSWER, "counted")
+    assert len(bench.sent()) == 1
+
+
+@pytest.mark.parametrize("place", ["view", "start_call", "end_call", "end_turn", "finish"])
+async def test_a_step_is_done_when_the_database_is_back(
+    bench: Bench, worker: Any, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    def prepare(bench: Bench) -> Run:
+        bench.expert(bench.model("m", LOOK, LOOK, ANSWER), uses=[bench.server()])
+        return bench.start("hello")
+
+    where: Any = engine if place == "view" else records
+    from_call = 0 if place == "finish" else 1  # it comes once
+    flaky = failing(getattr(where, place), 3, after=from_call)
+    monkeypatch.setattr(where, place, flaky)
+    done = await finished(bench, worker, prepare)
+    assert (done.state, done.exit, done.answer) == (RunState.DONE, Exit.ANSWER, "It said hello.")
+    assert (len(bench.sent()), len(bench.models.journal)) == (2, 3), "what is paid for is not asked for again"
+
+
+async def test_an_answer_whose_commit_was_not_heard_of_is_taken_once(
+    bench: Bench, worker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, asked = records.end_turn, iter(range(1))
+
+    def committed_and_lost(*args: Any, **kwargs: Any) -> None:
+        real(*args, **kwargs)
+        if next(asked, None) is not None:
+            raise OperationalError("server closed the connection unexpectedly")
+
+    def prepare(bench: Bench) -> Run:
+        bench.expert(bench.model("m", LOOK, ANSWER), uses=[bench.server()])
+        return bench.start("hello")
+
+    monkeypatch.setattr(records, "end_turn", committed_and_lost)
+    done = await finished(bench, worker, prepare)
+    assert (done.state, await db_call(Turn.objects.count)) == (RunState.DONE, 2)
+
+
+async def test_before_its_lease_is_anybodys_a_run_is_given_back(
+    bench: Bench, worker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "LEASE", timedelta(seconds=2.5))
+    monkeypatch.setattr(lease, "RENEW_EVERY", 0.2)
+    run = await db_call(slow_run, bench)
+    here = await worker()
+    with monkeypatch.context() as away:
+        away.setattr(lease, "renew", failing(lease.renew, 1_000))
+        with pytest.raises(OperationalError):
+            await here.drive(run)
+    given = await db_call(Run.objects.get, pk=run.pk)
+    assert (given.finished_at, given.lease_until, given.worker) == (None, None, "")
+    done = await here.until(run, lambda r: r.finished_at is not None)
+    assert (done.state, len(bench.sent())) == (RunState.DONE, 1), "made once, and then looked up"
+
+
+async def test_a_lease_is_kept_while_litellm_is_loaded(
+    bench: Bench, worker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes seconds, once per worker: on the event loop nothing would be kept meanwhile."""
+    loading, go_on, real = threading.Event(), threading.Event(), client.loaded
+
+    @lru_cache(maxsize=1)
+    def slow() -> ModuleType:
+        loading.set()
+        assert go_on.wait(30)
+        return real()
+
+    monkeypatch.setattr(client, "loaded", slow)
+    monkeypatch.setattr(lease, "RENEW_EVERY", 0.05)
+    run = await db_call(slow_run, bench)
+    here = await worker()
+    here.runs.wake(run.pk)
+    try:
+        await asyncio.to_thread(loading.wait, 30)
+        until = (await db_call(Run.objects.get)).lease_until
+        async with asyncio.timeout(30):
+            while (await db_call(Run.objects.get)).lease_until == until:
+                await asyncio.sleep(0.02)
+    finally:
+        go_on.set()
+    await here.runs.stop()
+
+
+def test_a_worker_loads_what_a_first_run_needs_once_there_is_an_expert_tool(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+    monkeypatch.setattr(tasks, "_warming", threading.Lock())
+    monkeypatch.setattr(tasks, "_load", lambda: begun.append("loading"))
+    tasks.advance_due()
+    assert not tasks._warming.locked()
+    bench.expert(bench.model("m", {"text": "because"}))
+    tasks.advance_due()
+    tasks.advance_due()
+    eventually(lambda: begun == ["loading"])
+
+
+def test_what_was_given_back_is_not_renewed(bench: Bench) -> None:
+    run = held_by(bench, "leaving")
+    lease.release(lease.Lease(run.pk, 1))
+    with pytest.raises(lease.LostLease):
+        lease.renew(lease.Lease(run.pk, 1))
+    assert lease.take(run.pk, worker="next") is not None
+
+
+async def test_a_fault_of_ours_ends_the_run_and_says_so(
+    bench: Bench, worker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*args: Any) -> bool:
+        raise KeyError("ours")
+
+    monkeypatch.setattr(tool_calls, "make", broken)
+    done = await finished(bench, worker, slow_run)
+    assert (done.state, done.exit) == (RunState.FAILED, Exit.CRASHED)
+
+
+async def test_a_database_that_stays_away_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "_LONGEST", 0.3)
+    asked: list[None] = []
+
+    async def away() -> None:
+        asked.append(None)
+        raise OperationalError("no such column")
+
+    with pytest.raises(OperationalError):
+        await patience.patiently(away)
+    assert 2 <= len(asked) <= 4
+
+
+def held_by(bench: Bench, worker: str) -> Run:
+    bench.expert(bench.model("m", {"text": "because"}))
+    run = bench.start()
+    assert lease.take(run.pk, worker=worker) is not None
+    return run
+
+
+def seconds(run: Run) -> float:
+    return view(run.pk, now=timezone.now()).spent.seconds
+
+
+def test_a_gap_is_not_the_runs_time(bench: Bench) -> None:
+    run, now = held_by(bench, "dead"), timezone.now()
+    Run.objects.update(started_at=now - timedelta(seconds=90), lease_until=now - timedelta(seconds=50))
+    assert lease.take(run.pk, worker="next") is not None  # last heard of 60 seconds ago
+    assert 28 < seconds(run) < 32
+    assert lease.take(run.pk, worker="third") is None
+
+
+def test_nor_is_the_time_after_it_was_given_back(bench: Bench) -> None:
+    run, now = held_by(bench, "leaving"), timezone.now()
+    lease.release(lease.Lease(run.pk, 1))
+    Run.objects.update(started_at=now - timedelta(seconds=90), idle_since=now - timedelta(seconds=60))
+    assert lease.take(run.pk, worker="next") is not None
+    assert 28 < seconds(run) < 32
+    assert Run.objects.get().idle_since is None
+
+
+def test_waiting_for_people_is_not_taken_off_twice(bench: Bench) -> None:
+    run, now = held_by(bench, "dead"), timezone.now()
+    Run.objects.update(
+        started_at=now - timedelta(seconds=90), lease_until=now - timedelta(seconds=20), waiting_since=now - timedelta(seconds=60)
+    )  # fmt: skip
+    assert lease.take(run.pk, worker="next") is not None
+    assert 28 < seconds(run) < 32
+
+
+def test_runs_of_a_worker_that_is_dead_are_anybodys_at_once(bench: Bench) -> None:
+    run = held_by(bench, "dead")
+    assert lease.take(run.pk, worker="next") is None
+    assert lease.free("dead") == [run.pk]
+    assert lease.free("dead") == []
+    assert lease.take(run.pk, worker="next") is not None
+    assert lease.free("dead") == []
+
+
+def out_at(writer: str, call: str, **fields: Any) -> None:
+    now = timezone.now()
+    facts = {
+        "agent_slug": "a", "server_slug": "echo", "tool_name": "echo", "exposed_name": "echo__echo", "outcome": "allow",
+        "origin": "run", "received_at": now, "dispatched_at": now, "lease_until": now + timedelta(seconds=90),
+    }  # fmt: skip
+    Invocation.objects.create(id=call, state="dispatched", writer=writer, **facts | fields)
+    audit.record(kind="call.dispatched", actor="test", subject=f"call:{call}")
+
+
+def test_calls_of_a_process_that_is_dead_end_at_once(live_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "box")
+    out_at("worker:box:47:aaaa", "1" * 32)
+    out_at("worker:box:471:bbbb", "2" * 32)
+    out_at("worker:elsewhere:47:cccc", "3" * 32)
+    out_at("web:box:47:dddd", "4" * 32)
+    assert reaping.bury("worker", 47, timezone.now()) == 1
+    assert list(Invocation.objects.exclude(state="dispatched").values_list("id", "state")) == [("1" * 32, "unknown")]
+
+
+async def test_a_run_given_to_nobody_in_the_middle_is_taken_again_by_itself(bench: Bench, worker: Any) -> None:
+    run = await db_call(slow_run, bench)
+    here = await worker()
+    here.runs.wake(run.pk)
+    async with asyncio.timeout(30):
+        while not await db_call(ToolCall.objects.filter(state="started").exists):
+            await asyncio.sleep(0.02)
+        await db_call(Run.objects.update, fence=99, lease_until=None)
+        while (await db_call(Run.objects.get)).fence == 99:
+            await asyncio.sleep(0.02)
+    await here.runs.stop()

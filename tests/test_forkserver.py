@@ -1,0 +1,72 @@
+"""What is forked is what its command line would have started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests import forkserver
+from tests.conftest import VAR
+from tests.externals import ROOT
+from tests.waiting import eventually
+
+
+def env(**more: str) -> dict[str, str]:
+    return os.environ | {"SLIPSNISSE_VAR": str(VAR), "SLIPSNISSE_PROCESS": "web"} | more
+
+
+@pytest.fixture
+def output(tmp_path: Path):
+    with (tmp_path / "output").open("w+") as file:
+        yield file
+
+
+def test_it_tells_its_exit_code_and_what_it_wrote(output):
+    done = forkserver.popen(["manage.py", "runmcp", "--help"], env=env(), stdout=output, stderr=output)
+    assert done.wait(60) == 0
+    plain = [sys.executable, "manage.py", "runmcp", "--help"]
+    same = subprocess.run(plain, cwd=ROOT, env=env(), capture_output=True, text=True, check=True)
+    output.seek(0)
+    assert output.read() == same.stdout + same.stderr
+
+
+def test_a_refusal_is_its_exit_code_too(output):
+    refused = forkserver.popen(["-m", "controlplane.web", "--fd", "0", "--nonsense"], env=env(), stderr=output)
+    assert refused.wait(60) == 2
+    assert refused.poll() == 2
+    output.seek(0)
+    assert "--nonsense" in output.read()
+
+
+def test_it_has_a_pid_a_session_and_an_end_of_its_own(output):
+    with tempfile.TemporaryFile() as nothing:
+        started = forkserver.popen(
+            ["-m", "celery", "--quiet", "--app", "controlplane", "worker", "--pool", "threads", "--concurrency", "1"],
+            env=env(SLIPSNISSE_PROCESS="worker"), stdin=nothing, stdout=output, stderr=output, start_new_session=True,
+        )  # fmt: skip
+    seen = psutil.Process(started.pid)
+    assert os.getsid(started.pid) == started.pid
+    assert seen.cwd() == str(ROOT)
+    assert started.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        started.wait(0.01)
+    started.kill()
+    assert started.wait(20) == -signal.SIGKILL
+    eventually(lambda: not seen.is_running())
+
+
+def test_the_environment_is_what_it_was_asked_with_and_nothing_else(output):
+    words = ["manage.py", "runmcp", "--endpoint", "none"]
+    for url in ("sqlite:////nonexistent/one", "sqlite:////nonexistent/two"):
+        asked = {"PATH": os.environ["PATH"], "SLIPSNISSE_VAR": str(VAR), "DATABASE_URL": url}
+        refused = forkserver.popen(words, env=asked, stdout=output, stderr=output)
+        assert refused.wait(60) == 1
+    output.seek(0)
+    assert output.read().count("The database cannot be read") == 2

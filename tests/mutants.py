@@ -80,7 +80,8 @@ MUTANTS = [
     *_of(
         "mcpregistry/services/records/ending.py",
         "tests/calls/test_recorder.py tests/services/test_reaping.py tests/calls/test_told.py",
-        ("ending: any fence", "WHERE id = %s AND fence = %s AND state = %s\"", "WHERE id = %s AND fence >= %s AND state = %s\""),
+        ("ending: any fence", "WHERE id = %s AND fence = %s AND state = %s AND {", "WHERE id = %s AND fence >= %s AND state = %s AND {"),
+        ("ending: whatever is unknown", "OR {{0}}error_code = '{SUPPOSED}')", "OR {{0}}error_code <> '')"),
     ),
     *_of(
         "mcpregistry/services/upkeep/reaping.py",

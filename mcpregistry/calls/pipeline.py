@@ -24,8 +24,10 @@ from mcpregistry.calls.call import Call, CallOutcome, CallRequest, Judged
 from mcpregistry.calls.catalog import Entry
 from mcpregistry.calls.floods import Floods
 from mcpregistry.calls.rates import RateLimited, Rates
-from mcpregistry.calls.recording.recorder import Recorder, not_recorded
+from mcpregistry.calls.recorded import outcome_by_id
+from mcpregistry.calls.recording.recorder import EndedOtherwise, Recorder, not_recorded
 from mcpregistry.calls.rows import outcome_of
+from mcpregistry.db import db_call
 from mcpregistry.domain.errors import Denied, DownstreamError, SlipsnisseError, ToolRefused
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.policy.decision import Decision, Outcome, Policy
@@ -274,11 +276,23 @@ class Pipeline:
         try:
             row = rows.end(call, outcome)
             await self.recorder.end(row, rows.ended_fact(call, row))
+        except EndedOtherwise:
+            return await self._as_recorded(call, outcome)
         except SlipsnisseError:
             # It did happen, and saying otherwise would be a lie. The recorder keeps the end until it is written.
             log.error("call.end_not_recorded", call=call.id)
             return replace(outcome, late=True)
         return outcome
+
+    @staticmethod
+    async def _as_recorded(call: Call, outcome: CallOutcome) -> CallOutcome:
+        """Somebody else has ended the call for good, so that is what everybody is told."""
+        log.error("call.ended_otherwise", call=call.id, state=outcome.state.value)
+        try:
+            return await db_call(outcome_by_id, call.id) or replace(outcome, late=True)
+        except DatabaseError:
+            log.exception("call.not_looked_up", call=call.id)
+            return replace(outcome, late=True)
 
     def _ends(self, call: Call, state: State, reason: str) -> None:
         """A call that is out ends while its caller is being cancelled: nothing is waited for."""

@@ -5,8 +5,14 @@ from __future__ import annotations
 import json
 
 from mcpregistry.calls.call import CallOutcome
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.models import ApprovalRequest, HostTask, Invocation
+
+
+def outcome_by_id(call_id: str) -> CallOutcome | None:
+    """The same by the call's id; None while it is open, or when there is no such record."""
+    call = Invocation.objects.filter(pk=call_id, state__in=[*TERMINAL]).first()
+    return outcome_of_record(call) if call else None
 
 
 def outcome_of_record(call: Invocation) -> CallOutcome:

@@ -1,4 +1,4 @@
-"""The states of an Invocation and the moves between them. Terminal states never change again."""
+"""The states of an Invocation and the moves between them. Terminal states never change again, but for ``SUPPOSED``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,14 @@ MOVES: dict[State, frozenset[State]] = {
     State.DISPATCHED: frozenset({State.SUCCEEDED, State.TOOL_ERROR, State.NOT_SENT, State.UNKNOWN}),
 }
 
+# The error code of an UNKNOWN that nobody has seen: the clock supposed it of a call whose lease ran out. It is the one
+# end that another may replace, see ``CORRECTIONS``.
+SUPPOSED = "LEASE_EXPIRED"
+
 TERMINAL: frozenset[State] = frozenset(state for state in State if state not in MOVES)
+
+# What a supposed UNKNOWN may become: what the process that has the server's answer says, though it was thought dead.
+CORRECTIONS: frozenset[State] = MOVES[State.DISPATCHED] - {State.UNKNOWN}
 
 
 def may_move(old: State, new: State) -> bool:

@@ -3,7 +3,7 @@
 * every change of a configuration table raises ``Configuration.revision`` (and notifies, on PostgreSQL);
 * changes of calls, tasks and what other apps have named are told to those who wait (``models/feed.py``);
 * the audit log refuses UPDATE, DELETE and TRUNCATE;
-* a call in a terminal state keeps it.
+* a call in a terminal state keeps it; but what was only supposed of one may give way to what is known.
 
 They are triggers, installed after every migrate: SQLite drops a table's triggers when a migration
 rebuilds it, so a one-off migration would lose them silently.
@@ -11,10 +11,12 @@ rebuilds it, so a one-off migration would lose them silently.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from django.db import connection
 from django.db.models import Model
 
-from mcpregistry.domain.lifecycle import TERMINAL
+from mcpregistry.domain.lifecycle import CORRECTIONS, SUPPOSED, TERMINAL, State
 from mcpregistry.models import feed
 from mcpregistry.models.access import Agent, Configuration, Endpoint, Grant, Token, Workspace
 from mcpregistry.models.approval import Permit
@@ -113,8 +115,14 @@ def _drops() -> list[str]:
     return [f"DROP TRIGGER IF EXISTS {name}" for name, _ in _names()]
 
 
-def _terminal() -> str:
-    return ", ".join(f"'{state.value}'" for state in sorted(TERMINAL))
+def _named(states: Iterable[State]) -> str:
+    return ", ".join(f"'{state.value}'" for state in sorted(states))
+
+
+def _stays_ended() -> str:
+    """When a change of a call's state is refused, but for the words with which a database says that it is one."""
+    supposed = f"OLD.state = '{State.UNKNOWN.value}' AND OLD.error_code = '{SUPPOSED}'"
+    return f"OLD.state IN ({_named(TERMINAL)}) AND NOT ({supposed} AND NEW.state IN ({_named(CORRECTIONS)}))"
 
 
 def _sqlite() -> list[str]:
@@ -129,7 +137,7 @@ def _sqlite() -> list[str]:
         f"CREATE TRIGGER audit_no_replace BEFORE INSERT ON {audit} WHEN EXISTS (SELECT 1 FROM {audit} WHERE "  # noqa: S608
         f"id = NEW.id OR (writer = NEW.writer AND seq = NEW.seq)) {refuse}",
         # The last line of defence: whatever code is wrong, an ended call keeps its end.
-        f"CREATE TRIGGER call_stays_ended BEFORE UPDATE OF state ON {calls} WHEN OLD.state IN ({_terminal()}) "
+        f"CREATE TRIGGER call_stays_ended BEFORE UPDATE OF state ON {calls} WHEN {_stays_ended()} "
         "AND OLD.state IS NOT NEW.state BEGIN SELECT RAISE(ABORT, 'an ended call keeps its state'); END",
     ]
     for model in WATCHED:
@@ -150,8 +158,8 @@ def _postgres() -> list[str]:
             PERFORM pg_notify('{feed.channel(feed.CONFIGURATION)}', ''); RETURN NULL; END $$""",  # noqa: S608
         """CREATE OR REPLACE FUNCTION slipsnisse_refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
             RAISE EXCEPTION '%', TG_ARGV[0]; END $$""",
-        f"CREATE TRIGGER call_stays_ended BEFORE UPDATE OF state ON {calls} FOR EACH ROW WHEN (OLD.state IN "
-        f"({_terminal()}) AND OLD.state IS DISTINCT FROM NEW.state) "
+        f"CREATE TRIGGER call_stays_ended BEFORE UPDATE OF state ON {calls} FOR EACH ROW WHEN ({_stays_ended()} "
+        "AND OLD.state IS DISTINCT FROM NEW.state) "
         "EXECUTE FUNCTION slipsnisse_refuse('an ended call keeps its state')",
     ]
     for event in ("update", "delete", "truncate"):

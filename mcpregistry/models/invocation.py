@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import SUPPOSED, State
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models.server import Server
 from mcpregistry.models.visibility import VisibleQuerySet
@@ -21,6 +21,10 @@ class Calls(VisibleQuerySet["Invocation"]):
     def open(self) -> models.QuerySet[Invocation]:
         """Those without an end, by their partial index: SQLite uses it only for its very condition, in literal words."""
         return self.extra(where=["mcpregistry_invocation.state IN ('pending', 'ready', 'dispatched')"])
+
+    def without_known_end(self) -> models.QuerySet[Invocation]:
+        """Those that are out, and those of which the clock only supposed that nobody will end them."""
+        return self.filter(Q(state=State.DISPATCHED) | Q(state=State.UNKNOWN, error_code=SUPPOSED))
 
     def of_servers_alone(self) -> models.QuerySet[Invocation]:
         """Calls whose duration says something about their server.

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.calls.recording.recorder import NotClaimed, Recorder
+from mcpregistry.calls.recording.recorder import EndedOtherwise, NotClaimed, Recorder
 from mcpregistry.db import db_call
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import ApprovalRequest, AuditEntry, Configuration, Invocation
@@ -105,7 +105,8 @@ async def test_whoever_sees_the_end_finds_the_whole_result(recorder: Recorder):
         "id": row["id"], "before": "dispatched", "fence": fence, "keep": True, "state": State.SUCCEEDED.value,
         "reason": "", "error_code": "", "result": result, "finished_at": now, "duration_ms": 1.0,
     }  # fmt: skip
-    await recorder.end(end | {"fence": fence + 1}, SENT._replace(kind="call.late"))
+    with pytest.raises(EndedOtherwise):
+        await recorder.end(end | {"fence": fence + 1}, SENT._replace(kind="call.late"))
     assert (await db_call(ApprovalRequest.objects.get)).result == ""  # an end of somebody who is not in charge
     await recorder.end(end, SENT._replace(kind="call.succeeded"))
     call = await db_call(row_of, 1)

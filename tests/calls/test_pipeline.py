@@ -544,14 +544,14 @@ class Outage:
         self._real = ledger.BACKENDS[connection.vendor]
         monkeypatch.setitem(ledger.BACKENDS, connection.vendor, self._commit)
 
-    def _commit(self, work: ledger.Work, *claims: Any) -> None:
+    def _commit(self, work: ledger.Work, *claims: Any) -> ledger.Changed:
         if self.on and self.after <= 0:
             self.tries += 1
             if self._written and work:
                 self._real(work, *claims)
             raise OperationalError("no space left on device: hunter2")
         self.after -= 1
-        self._real(work, *claims)
+        return self._real(work, *claims)
 
 
 @pytest.mark.fault

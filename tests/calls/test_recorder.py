@@ -18,7 +18,7 @@ from django.db import connection, connections
 
 from mcpregistry.calls.recording import ledger
 from mcpregistry.calls.recording import recorder as module
-from mcpregistry.calls.recording.recorder import NotRecorded, Recorder
+from mcpregistry.calls.recording.recorder import EndedOtherwise, NotRecorded, Recorder
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import Busy
 from mcpregistry.models import AuditEntry, Invocation
@@ -105,9 +105,10 @@ def transactions(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     sizes: list[int] = []
     real = ledger.BACKENDS[connection.vendor]
 
-    def counting(work: ledger.Work) -> None:
-        real(work)
+    def counting(work: ledger.Work) -> ledger.Changed:
+        changed = real(work)
         sizes.append(sum(len(rows) for _, rows in work))
+        return changed
 
     monkeypatch.setitem(ledger.BACKENDS, connection.vendor, counting)
     yield sizes
@@ -129,10 +130,11 @@ async def test_sqlite_writes_through_to_the_disk(recorder: Make, monkeypatch: py
     seen: list[Any] = []
     real = ledger.BACKENDS[connection.vendor]
 
-    def looking(work: ledger.Work) -> None:
-        real(work)
+    def looking(work: ledger.Work) -> ledger.Changed:
+        changed = real(work)
         question = "SHOW synchronous_commit" if connection.vendor == POSTGRES else "PRAGMA synchronous"
         seen.append(connection.connection.execute(question).fetchone()[0])
+        return changed
 
     monkeypatch.setitem(ledger.BACKENDS, connection.vendor, looking)
     await begin(recorder(), 1)
@@ -180,8 +182,10 @@ async def test_an_end_counts_only_for_a_call_that_is_out_and_for_its_own_fence(r
     here = recorder()
     await begin(here, 1, state="denied", finished_at=datetime.now(UTC))
     await begin(here, 2, fence=5)
-    await finish(here, 1)
-    await finish(here, 2, fence=4)
+    with pytest.raises(EndedOtherwise):
+        await finish(here, 1)
+    with pytest.raises(EndedOtherwise):
+        await finish(here, 2, fence=4)
     assert sorted(states().values()) == ["denied", "dispatched"]
     await finish(here, 2, fence=5)
     assert sorted(states().values()) == ["denied", "succeeded"]
@@ -246,9 +250,10 @@ async def test_a_lost_connection_is_replaced(recorder: Make, monkeypatch: pytest
     """PostgreSQL ends the recorder's session; on SQLite the handle is closed underneath it."""
     here, real, raws = recorder(), ledger.BACKENDS[connection.vendor], []
 
-    def looking(work: ledger.Work) -> None:
-        real(work)
+    def looking(work: ledger.Work) -> ledger.Changed:
+        changed = real(work)
         raws.append(connection.connection)
+        return changed
 
     monkeypatch.setitem(ledger.BACKENDS, connection.vendor, looking)
     await begin(here, 1)
@@ -302,7 +307,7 @@ async def test_a_full_disk_means_not_recorded_and_space_means_recorded_again(
     await begin(here, 1)
     full = True
 
-    def limited(work: ledger.Work) -> None:
+    def limited(work: ledger.Work) -> ledger.Changed:
         if connection.vendor == POSTGRES:
             if full:
                 raise psycopg.errors.DiskFull("could not extend file: No space left on device")
@@ -328,9 +333,9 @@ async def test_a_full_queue_answers_busy_at_once_but_takes_every_end(recorder: M
     await begin(here, 1)
     gate, real = threading.Event(), ledger.BACKENDS[connection.vendor]
 
-    def slow(work: ledger.Work) -> None:
+    def slow(work: ledger.Work) -> ledger.Changed:
         gate.wait(20)
-        real(work)
+        return real(work)
 
     monkeypatch.setattr(module, "MAX_WAITING", 5)
     monkeypatch.setitem(ledger.BACKENDS, connection.vendor, slow)

@@ -115,10 +115,10 @@ async def test_a_read_only_database_takes_no_call_and_says_so(
     await told(here, 1)
     real, on = ledger.BACKENDS["sqlite"], True
 
-    def commit(work: ledger.Work, *claims: Any) -> None:
+    def commit(work: ledger.Work, *claims: Any) -> ledger.Changed:
         connection.ensure_connection()
         connection.connection.execute(f"PRAGMA query_only = {int(on)}")
-        real(work, *claims)
+        return real(work, *claims)
 
     monkeypatch.setitem(ledger.BACKENDS, "sqlite", commit)
     outcome = await here.call("echo__echo", {"n": 2})

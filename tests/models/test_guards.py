@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +12,7 @@ from django.contrib.auth.models import Group
 from django.db import DatabaseError, connection, models, transaction
 from django.utils import timezone
 
-from mcpregistry.domain.lifecycle import TERMINAL, State
+from mcpregistry.domain.lifecycle import CORRECTIONS, SUPPOSED, TERMINAL, State
 from mcpregistry.models import (
     Agent,
     ApprovalRequest,
@@ -274,6 +275,16 @@ def test_a_change_that_is_taken_back_raises_nothing(rows: dict[type[models.Model
         Agent.objects.update(enabled=False)
         transaction.set_rollback(True)
     assert revision() == before
+
+
+@pytest.mark.parametrize("new", sorted(State))
+@pytest.mark.parametrize("code", [SUPPOSED, "TIMEOUT", ""])
+def test_only_what_was_supposed_of_a_call_gives_way_to_what_is_known(code: str, new: State):
+    row = call(State.UNKNOWN)
+    Invocation.objects.filter(pk=row.pk).update(error_code=code)
+    allowed = new is State.UNKNOWN or (code == SUPPOSED and new in CORRECTIONS)
+    with nullcontext() if allowed else pytest.raises(DatabaseError), transaction.atomic():
+        Invocation.objects.filter(pk=row.pk).update(state=new)
 
 
 def test_missing_guards_are_named_and_can_be_put_back():

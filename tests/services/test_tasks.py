@@ -126,6 +126,17 @@ def test_a_task_on_stdio_dies_with_its_process():
     assert reaping.reap_calls(NOW + remote_tasks.LEASE * 2) == 1
 
 
+def test_whoever_follows_a_task_that_only_the_clock_has_ended_follows_it_to_its_end():
+    followed, late = adopted(), NOW + remote_tasks.PATIENCE + remote_tasks.LEASE * 2
+    assert reaping.reap_calls(late) == 1
+    assert remote_tasks.keep([followed], late) == set()
+    remote_tasks.note(followed=followed, message="Half of it is done.", requests={}, poll_ms=500)
+    assert remote_tasks.take_over(task_id=followed.task_id, now=late) is None, "it has an end for everybody else"
+    assert remote_tasks.finish(followed=followed, state=State.SUCCEEDED, outcome={"result": {"content": []}})
+    assert (held("c1").state, remote_tasks.keep([followed], late)) == (State.SUCCEEDED, {followed.task_id})
+    assert host_tasks.view(HostTask.objects.get())["result"] == {"content": []}
+
+
 def test_a_released_task_is_an_orphan_at_once():
     followed = adopted()
     remote_tasks.release(followed=followed, now=NOW)

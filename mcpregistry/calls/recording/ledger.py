@@ -58,7 +58,8 @@ def claim_values(row: Claim) -> list[Any]:
     return [now, moment(row["lease_until"]), row["id"], row["binding"], row["fence"], now, row["revision"]]
 
 
-Work = list[tuple[str, Sequence[Sequence[Any]]]]
+Work = list[tuple[str, Sequence[Sequence[Any]]]]  # each statement once
+Changed = dict[str, int]  # how many rows each of them has changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class Claims:
 _NO_CLAIMS = Claims([], lambda won: [])
 
 
-def _sqlite(work: Work, claims: Claims = _NO_CLAIMS) -> None:
+def _sqlite(work: Work, claims: Claims = _NO_CLAIMS) -> Changed:
     """One transaction, on disk when it returns (FULL), without SQLite's unfair waiting for the lock."""
     raw: Any = connection.connection
     if raw is None:
@@ -88,14 +89,17 @@ def _sqlite(work: Work, claims: Claims = _NO_CLAIMS) -> None:
         for sql, rows in claims.before:
             raw.executemany(sql.replace("%s", "?"), rows)
         won = [raw.execute(claims.sql.replace("%s", "?"), values).rowcount == 1 for values in claims.values]
-        for sql, rows in work or claims.rest(won):
-            if rows:
-                raw.executemany(sql.replace("%s", "?"), rows)
+        changed = {
+            sql: raw.executemany(sql.replace("%s", "?"), rows).rowcount
+            for sql, rows in work or claims.rest(won)
+            if rows
+        }
         raw.execute("COMMIT")
     except BaseException:
         if raw.in_transaction:
             raw.execute("ROLLBACK")
         raise
+    return changed
 
 
 def _begin(raw: Any) -> None:
@@ -111,7 +115,7 @@ def _begin(raw: Any) -> None:
             time.sleep(_LOCK_PAUSE)
 
 
-def _postgres(work: Work, claims: Claims = _NO_CLAIMS) -> None:
+def _postgres(work: Work, claims: Claims = _NO_CLAIMS) -> Changed:
     connection.ensure_connection()
     raw = connection.connection
     with raw.pipeline() as pipeline, raw.transaction(), raw.cursor() as cursor:
@@ -121,9 +125,12 @@ def _postgres(work: Work, claims: Claims = _NO_CLAIMS) -> None:
         if tried:
             pipeline.sync()  # in a pipeline, how many rows were changed is known only afterwards
         won = [claim.rowcount == 1 for claim in tried]
+        done = {}
         for sql, rows in work or claims.rest(won):
             if rows:
-                cursor.executemany(sql, rows)
+                done[sql] = raw.cursor()
+                done[sql].executemany(sql, rows)
+    return {sql: each.rowcount for sql, each in done.items()}  # in a pipeline it is known only at its end
 
 
-BACKENDS: dict[str, Callable[..., None]] = {"sqlite": _sqlite, "postgresql": _postgres}
+BACKENDS: dict[str, Callable[..., Changed]] = {"sqlite": _sqlite, "postgresql": _postgres}

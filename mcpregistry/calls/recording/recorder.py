@@ -26,7 +26,7 @@ from typing import Any
 import structlog
 from django.db import DatabaseError, OperationalError, connection
 
-from mcpregistry.calls.recording import ledger
+from mcpregistry.calls.recording import late_ends, ledger
 from mcpregistry.domain.errors import Busy, SlipsnisseError
 from mcpregistry.failpoints import failpoint
 from mcpregistry.services.records import audit, ending
@@ -62,6 +62,12 @@ class NotClaimed(SlipsnisseError):
     """Somebody else has the call, or it is no longer what was to be claimed: look at it again."""
 
     code = "NOT_CLAIMED"
+
+
+class EndedOtherwise(SlipsnisseError):
+    """The call has another end in its record, which stays: look there."""
+
+    code = "ENDED_OTHERWISE"
 
 
 @dataclass(slots=True, eq=False)
@@ -135,7 +141,9 @@ class Recorder:
         """Move a dispatched call to its end; returns when that is durable.
 
         Raises NotRecorded when that cannot be now. It is kept then, and written as soon as the database takes it,
-        while this process lives. (The lease of a call that is out outlasts its time by a minute.)
+        while this process lives. (The lease of a call that is out outlasts its time by a minute.) Where the clock has
+        given the call up meanwhile, the end replaces what it supposed. Raises EndedOtherwise when the record says
+        something else all the same.
         """
         await self._wait(self._put(_Item(fact, end=row)))
 
@@ -215,14 +223,15 @@ class Recorder:
             return [self._commit_all([item])[0] for item in batch]
 
     def _commit(self, batch: list[_Item]) -> list[Exception | None]:
-        """One transaction. What comes back is None for each, but NotClaimed for a claim that was lost."""
+        """One transaction. What comes back is None for each, but NotClaimed for a claim that was lost, and what
+        ``_checked`` says of an end."""
         failpoint("committing")
         claims = [(item, item.claim) for item in batch if item.claim]
         if not claims:
             work, chain = self._work(batch)
-            ledger.BACKENDS[vendor()](work)
+            changed = ledger.BACKENDS[vendor()](work)
             self._chain = chain
-            return [None] * len(batch)
+            return self._checked(batch, changed)
         lost: list[_Item] = []
 
         def rest(won: list[bool]) -> ledger.Work:
@@ -232,9 +241,27 @@ class Recorder:
             return work
 
         tries = [ledger.claim_values(claim) for _, claim in claims]
-        ledger.BACKENDS[vendor()]([], ledger.Claims(tries, rest))
+        changed = ledger.BACKENDS[vendor()]([], ledger.Claims(tries, rest))
         self._chain = chain
-        return [NotClaimed("The call is in other hands.") if item in lost else None for item in batch]
+        ended = self._checked(batch, changed)
+        return [
+            NotClaimed("The call is in other hands.") if item in lost else error
+            for item, error in zip(batch, ended, strict=True)
+        ]
+
+    def _checked(self, batch: list[_Item], changed: ledger.Changed) -> list[Exception | None]:
+        """After a commit: whether its ends were taken. The clock may have given up calls whose process had stalled."""
+        ends = [(item.end, item.fact) for item in batch if item.end]
+        if changed.get(ending.FINISH, 0) >= len(ends):
+            return [None] * len(batch)
+        try:
+            self._chain = late_ends.correct(ends, self._chain)
+            stand = iter(late_ends.stand([end for end, _ in ends]))
+        except Exception as error:  # they are kept and tried again, like those that were not written at all
+            log.exception("recorder.not_corrected", about=[fact.subject for _, fact in ends])
+            self._start_afresh(error)
+            return [error if item.end else None for item in batch]
+        return [EndedOtherwise("It has ended otherwise.") if item.end and not next(stand) else None for item in batch]
 
     def _work(self, batch: list[_Item]) -> tuple[ledger.Work, Chain]:
         """The statements for these items, and where the audit chain stands after them."""
@@ -271,22 +298,10 @@ class Recorder:
             log.info("recorder.caught_up", ends=len(late))
 
     def _commit_late(self, late: list[_Item]) -> None:
-        """Unlike at the first time, an audit entry is written only with an end that was won: nobody knows whether
-        the first commit happened after all, and the reaper may have been faster."""
-        ends = [item.end for item in late if item.end]
-        chain = self._chain
-
-        def rest(won: list[bool]) -> ledger.Work:
-            nonlocal chain
-            facts = [item.fact for item, mine in zip(late, won, strict=True) if mine]
-            chain, entries = self._chain.extended(facts, datetime.now(UTC))
-            return [(audit.INSERT, [audit.values(entry) for entry in entries])]
-
-        kept = [ending.keep_values(end) for end in ends if end["keep"]]
-        tries = [ending.finish_values(end) for end in ends]
-        claims = ledger.Claims(tries, rest, ending.FINISH, [(ending.KEEP, kept)] if kept else [])
-        ledger.BACKENDS[vendor()]([], claims)
-        self._chain = chain
+        ends = [(item.end, item.fact) for item in late if item.end]
+        self._chain, won = late_ends.write(ends, self._chain)
+        lost = [each for each, mine in zip(ends, won, strict=True) if not mine]
+        self._chain = late_ends.correct(lost, self._chain)
 
     def _flush(self) -> None:
         """The process ends: what is late is tried for some seconds more; then only the reaper is left."""
@@ -306,7 +321,7 @@ class Recorder:
                 if error is None:
                     item.done.set_result(None)
                 else:
-                    item.done.set_exception(error if isinstance(error, NotClaimed) else not_recorded())
+                    item.done.set_exception(error if isinstance(error, NotClaimed | EndedOtherwise) else not_recorded())
                     item.done.exception()  # the caller may have left; that is not an error of its own
 
         assert self._loop is not None

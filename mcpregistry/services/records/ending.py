@@ -4,6 +4,9 @@ Calls end in four places: a plain call in the recorder (``calls/recording/ledger
 and statements made here in groups, for every call passes there), a held call that never ran
 (``approvals/held_calls.py``), one that work of ours answers (``tasks/long_calls.py``), and one that nobody
 will end any more (``reaping.py``). The latter three call ``write``. All say the same of the same event.
+
+The last only supposes: the process may hang, and come back with the server's answer. An end that is known replaces a
+supposed one (``correcting``), once, under the same fence, and the log says so (``call.corrected``).
 """
 
 from __future__ import annotations
@@ -14,13 +17,15 @@ from typing import Any, TypedDict
 
 from django.db import connection
 
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import SUPPOSED, State
 from mcpregistry.domain.text.canonical import plain, stored
 from mcpregistry.models.approval import ApprovalRequest
 from mcpregistry.models.invocation import Invocation
 from mcpregistry.services.records import audit
 from mcpregistry.services.records.sql import moment
 
+CORRECTED = "call.corrected"  # the kind of the audit entry that replaces what was supposed
+_CAME_LATE = "Its end came after the call had been given up."
 MAX_RESULT = 64 * 1024  # characters of a result that stay with the call's record
 
 
@@ -68,18 +73,18 @@ def recorded(result: object) -> tuple[str, int]:
     return (text if len(text) <= MAX_RESULT else text[:MAX_RESULT] + "…"), len(text)
 
 
-# The statements; the approval's result goes first, for whoever sees the end looks for it
-
 # The statements; the approval's result goes first, for whoever sees the end looks for it. Both are compare-and-sets
-# under the fence of whoever claimed the call: a process that was thought dead changes no end that another has written.
+# under the fence of whoever claimed the call: a process that was thought dead changes no end that another has written, but for one that was only supposed.
+_NOT_KNOWN = f"({{0}}state <> '{State.UNKNOWN.value}' OR {{0}}error_code = '{SUPPOSED}')"
 KEEP = (
     f"UPDATE {ApprovalRequest._meta.db_table} SET result = %s WHERE call_id = %s AND EXISTS (SELECT 1 FROM "  # noqa: S608
-    f"{Invocation._meta.db_table} c WHERE c.id = %s AND c.fence = %s AND c.state = %s)"
+    f"{Invocation._meta.db_table} c WHERE c.id = %s AND c.fence = %s AND c.state = %s "
+    f"AND {_NOT_KNOWN.format('c.')})"
 )
 FINISH = (
     f"UPDATE {Invocation._meta.db_table} SET lease_until = NULL, state = %s, "  # noqa: S608
     "reason = COALESCE(NULLIF(%s, ''), reason), error_code = %s, result = %s, result_bytes = %s, finished_at = %s, "
-    "duration_ms = %s WHERE id = %s AND fence = %s AND state = %s"
+    f"duration_ms = %s WHERE id = %s AND fence = %s AND state = %s AND {_NOT_KNOWN.format('')}"
 )
 
 
@@ -104,12 +109,24 @@ def fact(call_id: str, end: Ended, *, actor: str, about: Mapping[str, object]) -
     return audit.Fact(f"call.{end['state']}", actor, f"call:{call_id}", said)
 
 
+def correcting(end: End) -> End:
+    """The same end for a call of which the clock has supposed that nobody would end it."""
+    return {**end, "before": State.UNKNOWN.value, "reason": end["reason"] or _CAME_LATE}
+
+
+def corrected(known: audit.Fact) -> audit.Fact:
+    """The audit entry of such an end, from the one that it would have had."""
+    return known._replace(kind=CORRECTED, facts={**known.facts, "was": State.UNKNOWN.value})
+
+
 def write(call: Invocation, end: Ended, *, actor: str, keep: bool = False) -> bool:
     """End ``call``, with its audit entry, in the caller's transaction: unless it has moved since it was read.
 
-    False when it has; nothing is written then.
+    False when it has; nothing is written then. A call that was read as unknown is corrected, see ``correcting``.
     """
     row: End = {**end, "id": call.pk, "before": call.state, "fence": call.fence, "keep": keep}
+    late = call.state == State.UNKNOWN
+    row = correcting(row) if late else row
     with connection.cursor() as cursor:
         if keep:
             cursor.execute(KEEP, keep_values(row))
@@ -118,5 +135,6 @@ def write(call: Invocation, end: Ended, *, actor: str, keep: bool = False) -> bo
             return False
     tool = f"{call.server_slug}::{call.tool_name}" if call.server_slug else call.tool_name
     about = {"tool": tool, "binding": call.binding, "decision": call.outcome}
-    audit.append(fact(call.pk, end, actor=actor, about=about))
+    said = fact(call.pk, end, actor=actor, about=about)
+    audit.append(corrected(said) if late else said)
     return True

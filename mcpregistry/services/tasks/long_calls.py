@@ -29,9 +29,13 @@ _WITH_THE_WORK = timedelta(days=3650)  # no process holds the call any more: it 
 
 
 def keep(*, call_id: str, fence: int, now: datetime | None = None) -> bool:
-    """Renew the call's lease, because this process waits still. False: the call has ended."""
-    held = Invocation.objects.filter(pk=call_id, fence=fence, state=State.DISPATCHED)
-    return bool(held.update(lease_until=(now or database_now()) + KEEP))
+    """Renew the call's lease, because this process waits still. False: the call has ended.
+
+    A call that the clock has given up is waited for on: its end will replace what was supposed.
+    """
+    mine = Invocation.objects.filter(pk=call_id, fence=fence)
+    held = mine.filter(state=State.DISPATCHED).update(lease_until=(now or database_now()) + KEEP)
+    return bool(held) or mine.without_known_end().exists()
 
 
 def hand_over(
@@ -58,10 +62,10 @@ def end(
 ) -> bool:  # fmt: skip
     """End a call that is out. ``outcome`` is ``{"result": …}`` or ``{"error": …}``, kept whole for its task.
 
-    By compare-and-set under the fence; False when another has ended it.
+    By compare-and-set under the fence; False when another has ended it. What the clock supposed meanwhile gives way.
     """
     now, outcome = now or timezone.now(), outcome or {}
-    call = Invocation.objects.filter(pk=call_id, fence=fence, state=State.DISPATCHED).first()
+    call = Invocation.objects.filter(pk=call_id, fence=fence).without_known_end().first()
     if call is None:
         return False
     result = outcome.get("result")

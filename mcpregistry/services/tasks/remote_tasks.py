@@ -89,14 +89,14 @@ def _renew(call_id: str, fence: int, now: datetime) -> None:
 
 
 def keep(followed: Collection[Followed], now: datetime | None = None) -> set[str]:
-    """Renew the leases; returns the ids of tasks that are ours no more."""
+    """Renew the leases; returns the ids of tasks that are ours no more. Those are ours that only the clock has ended."""
     now = now or database_now()
     still: set[str] = set()
     for fence in {each.fence for each in followed}:
         calls = [each.call_id for each in followed if each.fence == fence]
-        held = Invocation.objects.filter(pk__in=calls, fence=fence, state=State.DISPATCHED)
-        held.update(lease_until=now + LEASE)
-        still |= set(held.values_list("pk", flat=True))
+        held = Invocation.objects.filter(pk__in=calls, fence=fence)
+        held.filter(state=State.DISPATCHED).update(lease_until=now + LEASE)
+        still |= set(held.without_known_end().values_list("pk", flat=True))
     return {each.task_id for each in followed if each.call_id not in still}
 
 
@@ -132,7 +132,8 @@ def note(
 
 
 def _still_ours(followed: Followed) -> None:
-    if not Invocation.objects.filter(pk=followed.call_id, fence=followed.fence, state=State.DISPATCHED).exists():
+    mine = Invocation.objects.filter(pk=followed.call_id, fence=followed.fence)
+    if not mine.without_known_end().exists():
         raise Lost("The call is not ours any more.")
 
 

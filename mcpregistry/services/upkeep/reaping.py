@@ -3,8 +3,8 @@
 Mostly the process that held such a call is gone. It may also hang, or be unable to write, so nothing is said
 of it. Where the database was away from everybody, leases run out of processes that live, and hold ends that they
 will write now (``calls/recording/recorder.py``): for a while after that nothing is ended, see ``settled``.
-If the call was dispatched, it may have taken effect, so its end is unknown; if not, it has never run
-and never will.
+If the call was dispatched, it may have taken effect, so its end is unknown, until somebody comes who knows it
+(``services/records/ending.py``); if not, it has never run and never will.
 (A call in the state received is never stored: its first record says what was decided.)
 """
 
@@ -17,7 +17,7 @@ from django.db import transaction
 from django.db.models import Q
 
 from mcpregistry.domain.calls.ends import LOOK_FIRST
-from mcpregistry.domain.lifecycle import State, may_move
+from mcpregistry.domain.lifecycle import SUPPOSED, State, may_move
 from mcpregistry.models import Figure, Invocation
 from mcpregistry.services.records import ending
 from mcpregistry.services.tasks import remote_tasks
@@ -83,5 +83,5 @@ def _end(call_id: str, now: datetime) -> bool:
     if call is None:
         return False
     state, reason = _ENDS[State(call.state)]
-    ended = ending.ended(state, received_at=call.received_at, now=now, reason=reason, code="LEASE_EXPIRED")
+    ended = ending.ended(state, received_at=call.received_at, now=now, reason=reason, code=SUPPOSED)
     return ending.write(call, ended, actor=ACTOR)

@@ -19,6 +19,7 @@ from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.models import AuditEntry, Channel, Connection, Credential, Invocation, Server, ServerTest, Tool
 from mcpregistry.models.guards import missing_guards
 from mcpregistry.services.records import chains
+from mcpregistry.services.records.ending import CORRECTED
 from mcpregistry.services.servers.connections import STALE_AFTER
 from mcpregistry.services.servers.trials import LOST_AFTER
 from mcpregistry.services.upkeep.invariants import approvals
@@ -77,7 +78,14 @@ def _sent_twice(now: datetime) -> Iterator[str]:
 
 def _ended_twice(now: datetime) -> Iterator[str]:
     """An answer that comes after the reaper gave the call up is told in the log, and is no second end."""
-    return _repeated(AuditEntry.objects.filter(kind__in=_ENDS).exclude(actor=REAPER))
+    yield from _repeated(AuditEntry.objects.filter(kind__in=_ENDS).exclude(actor=REAPER))
+    yield from _repeated(AuditEntry.objects.filter(kind=CORRECTED))
+
+
+def _corrected_though_known(now: datetime) -> Iterator[str]:
+    supposed = AuditEntry.objects.filter(kind=f"call.{State.UNKNOWN}", actor=REAPER, subject=OuterRef("subject"))
+    known = AuditEntry.objects.filter(~Exists(supposed), kind=CORRECTED)
+    return iter(known.order_by().values_list("subject", flat=True))
 
 
 def _repeated(entries: QuerySet[AuditEntry]) -> Iterator[str]:
@@ -87,7 +95,9 @@ def _repeated(entries: QuerySet[AuditEntry]) -> Iterator[str]:
 
 def _end_not_told(now: datetime) -> Iterator[str]:
     own = _entries().filter(kind=Concat(Value("call."), OuterRef("state"), output_field=CharField()))
-    yield from _ids(Invocation.objects.filter(~Exists(own), state__in=[*TERMINAL]))
+    said = Concat(Value('"state":"'), OuterRef("state"), Value('"'), output_field=CharField())
+    corrected = _entries().filter(kind=CORRECTED, body__contains=said)
+    yield from _ids(Invocation.objects.filter(~Exists(own), ~Exists(corrected), state__in=[*TERMINAL]))
     yield from _ids(Invocation.objects.filter(Exists(_entries().filter(kind__in=_ENDS)), state__in=_OPEN))
 
 
@@ -154,6 +164,7 @@ _RULES: list[Rule] = [
     ("What was refused, held back or undecided was never sent.", _sent_though_refused),
     ("No call was sent twice.", _sent_twice),
     ("No call ended twice.", _ended_twice),
+    ("Only an end that was supposed was corrected.", _corrected_though_known),
     ("A call has ended if and only if the audit log says how.", _end_not_told),
     ("An ended call has a time and holds no lease.", _end_incomplete),
     ("A call succeeded only with an answer.", _success_without_answer),

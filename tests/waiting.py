@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TypeVar, cast
 
 T = TypeVar("T")
 
@@ -19,10 +20,14 @@ def eventually(look: Callable[[], T], patience: float = 60.0) -> T:
     return answer
 
 
-async def until(look: Callable[[], T], patience: float = 60.0) -> T:
-    """As ``eventually``, on an event loop; ``look`` must not touch the database."""
+async def until(look: Callable[[], T | Awaitable[T]], patience: float = 60.0) -> T:
+    """As ``eventually``, on an event loop; who looks into the database gives back what ``db_call`` returned."""
     deadline = time.monotonic() + patience
-    while not (answer := look()):
+    while not (answer := await _answer(look())):
         assert time.monotonic() < deadline, "it never became true"
         await asyncio.sleep(0.01)
     return answer
+
+
+async def _answer(given: T | Awaitable[T]) -> T:
+    return await given if inspect.isawaitable(given) else cast(T, given)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ from mcpregistry.services.servers import lifecycle
 from mcpregistry.services.upkeep.invariants import calls
 from tests.fakes.remembered import remembered
 from tests.fakes.targets import stdio_target
+from tests.waiting import until
 
 ACTOR = "test"
 ANY = {"type": "object"}
@@ -70,9 +70,7 @@ class Site:
         return [m["params"] for m in map(json.loads, lines) if m.get("method") == "tools/call"]
 
     async def until_sent(self, count: int = 1) -> None:
-        async with asyncio.timeout(15):
-            while len(self.sent()) < count:
-                await asyncio.sleep(0.01)
+        await until(lambda: len(self.sent()) >= count)
 
 
 @pytest.fixture

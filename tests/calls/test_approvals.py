@@ -84,7 +84,7 @@ async def only() -> tuple[ApprovalRequest, list[str]]:
 
 
 async def until(state: State) -> ApprovalRequest:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while True:
             request, _ = await only()
             if request.call.state == state:
@@ -163,7 +163,7 @@ async def test_a_caller_that_leaves_at_once_leaves_no_open_request(site: Make, a
             await asyncio.sleep(0)
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while await db_call(lambda: Invocation.objects.exclude(state=State.CANCELLED).exists()):
             await asyncio.sleep(0.01)
     assert here.sent() == []

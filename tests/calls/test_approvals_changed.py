@@ -23,6 +23,7 @@ from mcpregistry.services.policy.permits import PermitWish
 from mcpregistry.services.servers import lifecycle
 from tests.calls.conftest import ACTOR, Site, tool
 from tests.calls.test_approvals import NUMBER, asking, bob, calling, held, only, pending, person, vote
+from tests.waiting import until
 
 __all__ = ["asking", "bob"]  # fixtures
 
@@ -242,9 +243,7 @@ async def test_who_comes_back_for_an_approved_call_gets_that_though_a_permit_was
 
 async def permitted(here: Site, arguments: dict[str, Any]) -> CallOutcome:
     """This engine has heard of the permit within a second, as of every change."""
-    async with asyncio.timeout(15):
-        while not here.engine.live.current.permits:
-            await asyncio.sleep(0.01)
+    await until(lambda: here.engine.live.current.permits)
     return await here.call("echo__echo", arguments)
 
 

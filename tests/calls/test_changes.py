@@ -114,9 +114,7 @@ async def test_whoever_waits_hears_of_a_decision_at_once_and_reads_nothing_while
     await db_call(call, "two")
     watch: Watch[State] = Watch(feed, "calls", states)
     waiting = [asyncio.ensure_future(watch.until_not(key, State.PENDING, 30)) for key in ("one", "two")]
-    async with asyncio.timeout(10):
-        while sum(map(len, read)) < 2:
-            await asyncio.sleep(0.01)
+    await until(lambda: sum(map(len, read)) >= 2)
     ears = Ears(feed)
     await db_call(Configuration.objects.update, default_outcome="deny")
     await until(lambda: ears.heard["configuration"])
@@ -171,7 +169,7 @@ async def test_a_process_that_notifications_do_not_reach_asks_instead_and_says_s
     deaf(monkeypatch)
     here = await site()
     if connection.vendor == "postgresql":
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             while here.engine.feed.state is not FeedState.POLLING or not here.engine.feed._source._warned:
                 await asyncio.sleep(0.01)
     waiting = calling(here)
@@ -180,7 +178,7 @@ async def test_a_process_that_notifications_do_not_reach_asks_instead_and_says_s
     assert (await waiting).state is State.SUCCEEDED
 
     await db_call(Agent.objects.update, enabled=False)
-    async with asyncio.timeout(2.0):
+    async with asyncio.timeout(15):
         while here.engine.live.current.agents:
             await asyncio.sleep(0.01)
 
@@ -194,14 +192,10 @@ async def test_a_process_that_can_neither_hear_nor_ask_makes_no_calls(
     assert (await here.call("echo__echo", {"n": 1})).state is State.SUCCEEDED
     with monkeypatch.context() as away:
         silent(away)
-        async with asyncio.timeout(10):
-            while here.engine.feed.state is not FeedState.BLIND:
-                await asyncio.sleep(0.01)
+        await until(lambda: here.engine.feed.state is FeedState.BLIND)
         with pytest.raises(Busy, match="whether its configuration still holds"):
             await here.call("echo__echo", {"n": 2})
-    async with asyncio.timeout(10):
-        while here.engine.feed.state is FeedState.BLIND:
-            await asyncio.sleep(0.01)
+    await until(lambda: here.engine.feed.state is not FeedState.BLIND)
     assert (await here.call("echo__echo", {"n": 3})).state is State.SUCCEEDED
     assert [sent["arguments"]["n"] for sent in here.sent()] == [1, 3]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from mcpregistry.db import db_call
@@ -10,6 +9,7 @@ from mcpregistry.domain.policy.decision import Question
 from mcpregistry.models import AuditEntry, Configuration, PolicyRule, Tool
 from mcpregistry.services.policy.rules import CONDITION_FAILED, auto_approve, failures, save_rule
 from tests.calls.conftest import ACTOR, Site, add_server, tool
+from tests.waiting import until
 
 
 def save(**fields: Any) -> PolicyRule:
@@ -17,9 +17,7 @@ def save(**fields: Any) -> PolicyRule:
 
 
 async def counts(here: Site, rules: int) -> None:
-    async with asyncio.timeout(15):
-        while len(here.engine.live.current.rules) != rules:
-            await asyncio.sleep(0.02)
+    await until(lambda: len(here.engine.live.current.rules) == rules)
 
 
 async def test_a_rule_made_while_running_decides(site: Any, journal: Any):
@@ -55,9 +53,7 @@ async def test_a_condition_without_an_answer_asks_and_raises_one_alarm(site: Any
     def alarms() -> list[str]:
         return list(AuditEntry.objects.filter(kind=CONDITION_FAILED).values_list("body", flat=True))
 
-    async with asyncio.timeout(15):
-        while not (found := await db_call(alarms)):
-            await asyncio.sleep(0.02)
+    found = await until(lambda: db_call(alarms))
     assert len(found) == 1
     assert "hunter2" not in found[0]
     assert await db_call(lambda: failures(rule).count()) == 1

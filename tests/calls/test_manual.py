@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from mcpregistry.db import db_call
 from mcpregistry.services.servers.checks import request_reconnect
 from tests.calls.conftest import ACTOR, add_server, tool
+from tests.waiting import until
 
 
 async def test_no_call_starts_it_and_reconnect_does(site):
@@ -16,8 +15,6 @@ async def test_no_call_starts_it_and_reconnect_does(site):
     assert (refused.state, refused.error_code) == ("not_sent", "CONNECTION_FAILED")
     assert "Reconnect" in refused.remedy
     await db_call(request_reconnect, server=server, actor=ACTOR)
-    async with asyncio.timeout(20):
-        while not any(state.state == "connected" for state in here.engine.pool.states().values()):
-            await asyncio.sleep(0.02)
+    await until(lambda: any(state.state == "connected" for state in here.engine.pool.states().values()))
     answered = await here.call("echo__echo")
     assert answered.state == "succeeded"

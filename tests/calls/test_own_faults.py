@@ -24,6 +24,7 @@ from tests.calls.conftest import Site
 from tests.calls.test_approvals import asking, bob, calling, held, only, seated, vote
 from tests.calls.test_approvals_changed import permitted
 from tests.calls.test_pipeline import Outage
+from tests.waiting import until
 
 __all__ = ["asking", "bob"]
 Make = Callable[..., Any]
@@ -182,9 +183,7 @@ async def test_the_seat_of_a_caller_who_waits_is_renewed(
     def renewed() -> bool:
         return ApprovalSeat.objects.filter(lease_until__gt=database_now() + seats.LEASE / 2, doubted=False).exists()
 
-    async with asyncio.timeout(60):
-        while not await db_call(renewed):
-            await asyncio.sleep(0.01)
+    await until(lambda: db_call(renewed))
     await vote(bob)
     assert (await call).state == State.SUCCEEDED
     await seated(0)
@@ -199,13 +198,11 @@ async def given(here: Site, bob: User) -> None:
     await held()
     await vote(bob, permit=PermitWish(until=datetime.now(UTC) + timedelta(hours=1), uses=1, pins={"n": 1}))
     assert (await first).state == State.SUCCEEDED
-    async with asyncio.timeout(10):
-        while not here.engine.live.current.permits:
-            await asyncio.sleep(0.02)
+    await until(lambda: here.engine.live.current.permits)
 
 
 async def uses_left(number: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (await db_call(Permit.objects.get)).uses_left != number:
             await asyncio.sleep(0.02)
 
@@ -240,9 +237,7 @@ async def test_a_caller_that_leaves_while_its_permit_is_looked_up_gives_the_use_
 
     monkeypatch.setattr(permits, "use", slow)
     call = calling(here, {"n": 1})
-    async with asyncio.timeout(10):
-        while not entered.is_set():
-            await asyncio.sleep(0.01)
+    await until(lambda: entered.is_set())
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
     go.set()
@@ -250,9 +245,7 @@ async def test_a_caller_that_leaves_while_its_permit_is_looked_up_gives_the_use_
     def returned() -> int:
         return AuditEntry.objects.filter(kind="permit.returned").count()
 
-    async with asyncio.timeout(10):
-        while not await db_call(returned):
-            await asyncio.sleep(0.02)
+    await until(lambda: db_call(returned))
     await uses_left(1)
     request, _ = await only()
     assert await db_call(lambda: ApprovalRequest.objects.count()) == 1

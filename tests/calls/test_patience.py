@@ -132,6 +132,6 @@ async def test_a_caller_that_gave_up_once_is_told_pending_in_time(
     assert outcome.state is State.PENDING
     assert outcome.ticket is not None
     await here.engine.approvals.cancel(outcome.ticket, "enough")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while await db_call(Invocation.objects.filter(state=State.CANCELLED).count) < 2:
             await asyncio.sleep(0.01)

@@ -29,6 +29,7 @@ from mcpregistry.services.definitions import decisions
 from mcpregistry.services.servers import lifecycle
 from mcpregistry.services.upkeep.reaping import reap_calls
 from tests.calls.conftest import ACTOR, Site, add_server, only_call, told, tool
+from tests.waiting import until
 
 Make = Callable[..., Any]
 STRICT = {
@@ -59,7 +60,7 @@ async def recorded(outcome: CallOutcome | None = None) -> tuple[Invocation, list
 
 async def ended() -> tuple[Invocation, list[str]]:
     """The only call once it has ended, for callers who did not wait."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while True:
             rows = await db_call(lambda: list(Invocation.objects.all()))
             if rows and rows[0].finished_at:
@@ -303,7 +304,7 @@ async def test_a_flood_of_refusals_fills_no_disk_and_is_counted(site: Make, echo
     assert len(ids) == 3
     assert {outcome.invocation_id for outcome in outcomes} == ids, "whoever was refused finds a record of it"
     here.engine.pipeline.close()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await db_call(Invocation.objects.count) < 4:
             await asyncio.sleep(0.02)
     last = await db_call(lambda: Invocation.objects.exclude(pk__in=ids).get())
@@ -367,7 +368,7 @@ async def test_a_server_that_dies_in_the_call_leaves_it_unknown_and_the_next_cal
     ):
         assert LOOK_FIRST in said, "a model repeats what it does not know to be unknown"
     assert told_so["content"][0]["text"].startswith("OUTCOME UNKNOWN (CONNECTION_FAILED): ")
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while (await here.call("crash__pid")).state != State.SUCCEEDED:
             await asyncio.sleep(0.05)
 
@@ -527,7 +528,7 @@ async def test_an_expired_grant_disappears_from_the_list_in_time(site: Make, ech
     here: Site = await site()
     catalogue = here.engine.catalogue("default", "ann")
     assert catalogue.entries
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while here.engine.catalogue("default", "ann").entries:
             await asyncio.sleep(0.05)
 
@@ -589,7 +590,7 @@ async def test_an_end_that_cannot_be_recorded_is_told_to_be_late_and_recorded_on
     def read() -> Invocation:
         return Invocation.objects.get(id=outcome.invocation_id)
 
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while (row := await db_call(read)).state != "succeeded" or here.engine.recorder.late:
             await asyncio.sleep(0.02)
     assert (row.result_bytes > 0, row.lease_until) == (True, None)
@@ -608,9 +609,7 @@ async def test_an_end_that_is_late_when_the_process_ends_is_tried_for_a_while(
     assert outcome.late
     closing = asyncio.get_running_loop().run_in_executor(None, here.engine.recorder.close)
     failed = outage.tries
-    async with asyncio.timeout(15):
-        while outage.tries == failed:
-            await asyncio.sleep(0.01)
+    await until(lambda: outage.tries != failed)
     outage.on = False
     await closing
     assert (await recorded())[0].state == "succeeded"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 from pathlib import Path
@@ -13,6 +12,7 @@ from mcpregistry.db import db_call
 from mcpregistry.models import AuditEntry, Credential, Invocation, ServerEvent
 from mcpregistry.services.access.credentials import save_credential
 from tests.calls.conftest import add_server, tool
+from tests.waiting import until
 
 pytestmark = [pytest.mark.attack]
 SECRET = "canary-4b1d9e77"
@@ -67,9 +67,7 @@ async def test_a_changed_credential_ends_the_connections_that_hold_the_old_one(l
 
 
 async def noticed(here, server_id: int, revision: int) -> None:
-    async with asyncio.timeout(15):
-        while here.engine.live.current.servers[server_id].revision != revision:
-            await asyncio.sleep(0.01)
+    await until(lambda: here.engine.live.current.servers[server_id].revision == revision)
 
 
 async def test_a_server_without_secrets_is_not_looked_through(live_db, site, monkeypatch):

@@ -93,13 +93,13 @@ async def test_a_dead_servers_tools_leave_the_lists_by_its_failing_calls_alone_a
         await here.call("crash__pid")
         return "crash__pid" in here.engine.catalogue("default", "ann").entries
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while await listed():
             await asyncio.sleep(0.1)
     assert not (await until(lambda found: not found.available)).available
     (home / "crash.py").write_text(program)
     await here.engine.pool.connect(await db_call(server_id))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not await listed():
             await asyncio.sleep(0.1)
     assert (await status()).available
@@ -110,7 +110,7 @@ async def test_where_unavailable_servers_are_not_hidden_they_stay(site, home: Pa
     await db_call(lambda: Endpoint.objects.update(hide_unavailable=False))
     here = await site()
     (home / "crash.py").unlink()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while (await status()).available:
             await here.call("crash__pid")
             await asyncio.sleep(0.1)

@@ -18,6 +18,7 @@ from tests.calls.conftest import add_server, tool
 from tests.fakes.receiver import Receiver, listening
 from tests.fakes.slack import TEAM, Slack, slack
 from tests.services.telling import deliver, slack_room, webhook
+from tests.waiting import until
 
 PATIENT = Host(name="patient", transport="http")
 
@@ -41,9 +42,7 @@ def room(asking: None) -> Iterator[Slack]:
 
 async def told(fake: Slack) -> str:
     """Time stamp of the question, once somebody has emptied the outbox."""
-    async with asyncio.timeout(15):
-        while not await db_call(Delivery.objects.filter(event="asked").exists):
-            await asyncio.sleep(0.01)
+    await until(lambda: db_call(Delivery.objects.filter(event="asked").exists))
     await asyncio.to_thread(deliver)
     (stamp,) = fake.messages
     return stamp

@@ -54,7 +54,7 @@ class Ear:
         self.heard.append((progress, message or ""))
 
     async def until(self, count: int) -> None:
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             while len(self.heard) < count:
                 await asyncio.sleep(0.005)
 
@@ -115,7 +115,7 @@ async def test_a_question_that_breaks_the_host_leads_to_the_next_rung(site: Make
     host = Host(name="codex-mcp-client", transport="http", elicit=frozenset({"form"}), ask=ask)
     calling = asyncio.ensure_future(here.call("slow__count", {"steps": 1}, host=host))
     (request,) = await held()
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while (await db_call(ApprovalRequest.objects.get)).waiting_as != "hold":
             await asyncio.sleep(0.01)
     await vote(bob)
@@ -133,7 +133,7 @@ async def test_a_confirmation_is_one_voice_where_two_must_agree(site: Make, aski
 
     host = Host(name="x", transport="http", elicit=frozenset({"form"}), ask=ask)
     calling = asyncio.ensure_future(here.call("slow__count", {"steps": 1}, host=host))
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while not await db_call(ApprovalRequest.objects.filter(votes__via="host").exists):
             await asyncio.sleep(0.01)
     assert here.sent() == []

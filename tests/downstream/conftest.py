@@ -32,7 +32,7 @@ class Bench:
 
     async def event(self, kind: str, state: str | None = None, *, after: int = 0) -> ConnectionEvent:
         """The first such event at or after position ``after``; waits for it."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while True:
                 for event in self.events[after:]:
                     if event.kind == kind and state in (None, event.state):
@@ -46,7 +46,7 @@ class Bench:
 
 async def gone(pid: int) -> None:
     """Wait until a process has ended and been collected."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
             await asyncio.sleep(0.01)
 

@@ -15,6 +15,7 @@ from mcpregistry.downstream.transports import http
 from tests.downstream.conftest import Bench
 from tests.fakes.http import Echo, Request, fake_http
 from tests.fakes.targets import http_target
+from tests.waiting import until
 
 Make = Callable[..., Bench]
 pytestmark = pytest.mark.fault
@@ -42,9 +43,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def told(server: NoGoodbye) -> None:
-    async with asyncio.timeout(20):
-        while not server.left:
-            await asyncio.sleep(0.01)
+    await until(lambda: server.left)
 
 
 async def test_a_session_is_ended_at_the_server(bench: Make):

@@ -88,7 +88,7 @@ async def test_an_older_server_may_say_what_it_likes_about_headers(bench: Make):
 
 
 async def until(look: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not look():
             await asyncio.sleep(0.01)
 

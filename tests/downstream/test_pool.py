@@ -28,7 +28,7 @@ def journal(path: Path) -> list[dict]:
 
 
 async def heard(path: Path, method: str) -> dict:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             for message in journal(path):
                 if message.get("method") == method:

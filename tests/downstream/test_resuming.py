@@ -19,6 +19,7 @@ from tests.externals import node_program, npm_module
 from tests.fakes.http import Echo, Request, event, fake_http, head
 from tests.fakes.sdk import free_port, resumable_server
 from tests.fakes.targets import http_target
+from tests.waiting import until
 
 Make = Callable[..., Bench]
 PRIMING = b"id: 0\r\nretry: 20\r\ndata: \r\n\r\n"
@@ -113,9 +114,7 @@ async def test_polling_ends_with_the_calls_own_time_and_tells_the_server(bench: 
         with pytest.raises(TimedOut) as caught:
             await here.call("echo", timeout=0.5)
         assert caught.value.sent
-        async with asyncio.timeout(10):
-            while not cancelled(server):
-                await asyncio.sleep(0.01)
+        await until(lambda: cancelled(server))
         await here.pool.close()
 
 
@@ -123,15 +122,11 @@ async def test_a_caller_that_leaves_while_polling_tells_the_server(bench: Make):
     async with fake_http(Resumable(priming=b"id: 0\r\nretry: 60000\r\ndata:\r\n\r\n")) as server:
         here = bench(http_target(server.url))
         call = asyncio.create_task(here.call("echo"))
-        async with asyncio.timeout(10):
-            while not server.answer_bytes:
-                await asyncio.sleep(0.01)
+        await until(lambda: server.answer_bytes)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        async with asyncio.timeout(10):
-            while not cancelled(server):
-                await asyncio.sleep(0.01)
+        await until(lambda: cancelled(server))
         await here.pool.close()
 
 

@@ -20,6 +20,7 @@ from mcpregistry.downstream.transports.stdio import EXIT_GRACE, Lines, Tail
 from mcpregistry.downstream.transports.wire import GARBAGE_LINES
 from tests.downstream.conftest import Bench, gone
 from tests.fakes.targets import stdio_target
+from tests.waiting import until
 
 Make = Callable[..., Bench]
 MIB = 1024 * 1024
@@ -152,7 +153,7 @@ async def test_a_flood_of_notices_neither_blocks_nor_breaks(bench: Make):
 async def test_a_flood_on_standard_error_keeps_only_the_tail(bench: Make):
     here = bench(stdio_target("hostile"))
     await here.call("stderr")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while "the last words" not in here.pool.stderr_tail(1):
             await asyncio.sleep(0.01)
     assert len(here.pool.stderr_tail(1)) == 64 * 1024
@@ -237,7 +238,7 @@ def pids_in(path: Path) -> list[int]:
 
 async def started_stubborn(here: Bench, path: Path) -> list[int]:
     await here.pool.connect(1)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not path.exists() or len(pids_in(path)) < 2:
             await asyncio.sleep(0.01)
     return pids_in(path)
@@ -292,9 +293,7 @@ async def test_kill_9_of_our_own_process_leaves_no_process(tmp_path: Path):
     )
     assert ours.stdout is not None
     assert await ours.stdout.readline() == b"up\n"
-    async with asyncio.timeout(10):
-        while len(pids_in(path)) < 2:
-            await asyncio.sleep(0.01)
+    await until(lambda: len(pids_in(path)) >= 2)
     family = [child.pid for child in psutil.Process(ours.pid).children(recursive=True)]
     ours.kill()
     await ours.wait()

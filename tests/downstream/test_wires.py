@@ -20,6 +20,7 @@ from mcpregistry.downstream.transports import wire
 from tests.downstream.conftest import Bench
 from tests.fakes.http import Always, Behaviour, Echo, Request, event, fake_http, head
 from tests.fakes.targets import http_target, stdio_target
+from tests.waiting import until
 
 Make = Callable[..., Bench]
 
@@ -117,9 +118,7 @@ async def test_an_sse_call_that_is_left_before_it_was_acknowledged_counts_as_sen
         here = bench(sse_target(server.url))
         sent: list[bool] = []
         call = asyncio.create_task(here.call("echo", on_sent=lambda: sent.append(True)))
-        async with asyncio.timeout(20):
-            while not server.calls():
-                await asyncio.sleep(0.01)
+        await until(lambda: server.calls())
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call

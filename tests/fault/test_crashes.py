@@ -135,9 +135,7 @@ async def test_a_joined_caller_whose_process_is_killed_keeps_its_seat_no_longer_
     def living_alone_renewed() -> bool:
         return ApprovalSeat.objects.filter(doubted=False).count() == 1
 
-    async with asyncio.timeout(60):
-        while not await db_call(living_alone_renewed):
-            await asyncio.sleep(0.01)
+    await until(lambda: db_call(living_alone_renewed))
     later = at + seats.DOUBT + timedelta(seconds=1)
     assert await db_call(held_calls.leave_dead_seats, later) == 1
     (request,) = await held()

@@ -167,7 +167,7 @@ async def limited(bench: Bench, here: Worker) -> Run:
     def slept() -> Run:
         return Run.objects.get(pk=run.pk)
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while (await elsewhere(slept)).wake_at is None:
             with suppress(OperationalError):
                 await here.runs.drive(run.pk)

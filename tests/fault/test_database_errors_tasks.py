@@ -108,7 +108,7 @@ class Play:
 
     async def until(self, task_id: str, *statuses: str) -> dict[str, Any]:
         wanted = set(statuses) or DONE
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while (seen := await self.look(task_id))["status"] not in wanted:
                 assert wanted <= DONE or seen["status"] not in DONE, seen
                 await asyncio.sleep(0.02)

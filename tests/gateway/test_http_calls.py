@@ -14,6 +14,7 @@ from mcpregistry.domain.lifecycle import State
 from mcpregistry.services.servers import lifecycle
 from tests.fakes.servers.multi import RESULT
 from tests.fakes.stage import ACTOR, MODERN, Stage, Web, envelope, eventually, folder, fresh, listed, outside
+from tests.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
 ERAS = ["legacy", "2026-07-28"]
@@ -230,10 +231,7 @@ def cancelled(journal: Path, mark: str) -> bool:
 
 
 async def eventually_called(stage: Stage, mark: str) -> list:
-    async with asyncio.timeout(20):
-        while not (found := await outside(stage.calls, arguments__contains=mark, finished_at__isnull=False)):
-            await asyncio.sleep(0.02)
-    return found
+    return await until(lambda: outside(stage.calls, arguments__contains=mark, finished_at__isnull=False))
 
 
 async def stream(http, site: Web, era: str, name: str, arguments: dict, **meta) -> str:

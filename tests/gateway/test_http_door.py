@@ -364,7 +364,7 @@ async def test_access_ends_within_a_second_when(site, stage, token, end):
     async with site.raw(raw) as http:
         await outside(lambda: ENDS[end](stage.token(slug)))
         began = time.monotonic()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (await http.post(site.url(), headers=headers(), json=body())).status_code == 200:
                 await asyncio.sleep(0.01)
         answer = await http.post(site.url(), headers=headers(), json=body())

@@ -82,7 +82,7 @@ async def test_requests_that_come_during_the_stop_are_told_to_come_again_and_not
     async with doors("default", token) as both:
         slow = Corpus("tools/call", named="slow__count", name="slow__count", arguments={"steps": 3, "pause": 0.1})
         call = asyncio.create_task(both.ask(True, "POST", slow.request(), list(slow.usual.items())))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while len(await outside(stage.calls)) == earlier:  # recorded: it is under way
                 await asyncio.sleep(0.01)
         both.app.begin_stop()

@@ -46,7 +46,7 @@ async def test_a_silent_call_is_reported_as_still_running_with_rising_values():
     host = Host()
     async with passing_on(host, silence=0.02) as report:
         report(3, 10, "three")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while len(host.heard) < 4:
                 host.news.clear()
                 await host.news.wait()

@@ -253,7 +253,7 @@ async def test_a_host_that_stops_reading_delays_nothing_but_itself(floor, runmcp
             params = {"name": "hostile__big", "arguments": {"size": 200_000}}
             host.send({"id": number, "method": "tools/call", "params": params})
         agent_calls = lambda: floor.stage.calls(tool_name="big", state=State.SUCCEEDED)  # noqa: E731
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(60):
             while len(await outside(agent_calls)) < 50:
                 await asyncio.sleep(0.05)
         family = psutil.Process(process.pid).children(recursive=True)

@@ -27,7 +27,7 @@ async def test_a_starting_process_connects_eager_servers_and_no_others(site: Cal
 
     eager = await db_call(prepare)
     here = await site()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while here.engine.pool.states().get(eager.pk) is None or here.engine.pool.states()[eager.pk].pid is None:
             await asyncio.sleep(0.02)
     assert set(here.engine.pool.states()) == {eager.pk}

@@ -76,13 +76,13 @@ class Case:
         return rows.order_by("asked_at").last()
 
     async def request(self) -> ApprovalRequest:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while (found := await outside(self._request)) is None:
                 await asyncio.sleep(0.01)
         return found
 
     async def until(self, *states: State) -> ApprovalRequest:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while State((found := await self.request()).call.state) not in states:
                 await asyncio.sleep(0.01)
         return found

@@ -35,7 +35,7 @@ def lives(process: psutil.Process) -> bool:
 
 async def stall(process: subprocess.Popen[bytes], task_id: str) -> None:
     """Stop it, but not in the middle of a write: its lock would hold up everybody else."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             process.send_signal(signal.SIGSTOP)
             await eventually(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)

@@ -89,7 +89,7 @@ def clock(worker: Background) -> Iterator[threading.Event]:
 
 async def known(host: Any) -> None:
     """Until the gateway has heard of the expert tools."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             answer = await host.request("tools/list", {"_meta": host.meta()})
             if "counts" in {tool["name"] for tool in answer["result"]["tools"]}:
@@ -157,7 +157,7 @@ async def test_cancelling_the_task_ends_the_run(opened, door, knowing, clock):
     async with opened(door) as host:
         await known(host)
         task_id = await begin(host, "counts", text="slowly")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while (await look(host, task_id)).get("statusMessage") != "Calling slow__count.":
                 await asyncio.sleep(0.05)
         await ask(host, "tasks/cancel", task_id)

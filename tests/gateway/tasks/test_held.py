@@ -157,7 +157,7 @@ async def test_a_task_is_not_forgotten_while_its_call_is_on_record(opened, bob, 
 async def test_polling_notes_that_the_host_was_seen(opened):
     async with opened() as host:
         task_id = await begin(host, "echo__echo", note=fresh("note"))
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(60):
             while (await outside(HostTask.objects.get, pk=task_id)).seen_at is None:
                 await look(host, task_id)
         await ask(host, "tasks/cancel", task_id)

@@ -19,6 +19,7 @@ from subagents.llm.scripted.app import ScriptedModels
 from subagents.llm.values import Reply, Target
 from tests.subagents.kit import Heard, overhear
 from tests.subagents.llm.conftest import KEY, KINDS, target
+from tests.waiting import until
 
 SCHEMA = {
     "type": "object",
@@ -136,9 +137,7 @@ async def test_a_stalled_provider_is_given_up_in_time(kind: str, base: str) -> N
 @pytest.mark.parametrize("kind", KINDS)
 async def test_cancelling_ends_the_request(kind: str, base: str, models: ScriptedModels) -> None:
     running = asyncio.ensure_future(complete(target(kind, base, "stalling", timeout=60.0), MESSAGES))
-    async with asyncio.timeout(30):
-        while not models.journal:
-            await asyncio.sleep(0.01)
+    await until(lambda: models.journal)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running

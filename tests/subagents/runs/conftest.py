@@ -42,7 +42,7 @@ class Worker:
         return await db_call(Run.objects.get, pk=run.pk)
 
     async def until(self, run: Run, done: Callable[[Run], bool]) -> Run:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not done(found := await self.drive(run)):
                 await db_call(Run.objects.filter(pk=run.pk).update, wake_at=None)
                 await asyncio.sleep(0.02)

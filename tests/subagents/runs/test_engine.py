@@ -25,6 +25,7 @@ from subagents.services.accounting import entries
 from tests.calls.conftest import add_server, tool
 from tests.logs import logged
 from tests.subagents.kit import ANSWER, LOOK, WORDS, Bench, calls, states
+from tests.waiting import until
 
 
 def served() -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -323,11 +324,9 @@ async def test_cancelling_reaches_the_tool_call(bench: Bench, worker: Any) -> No
     run = await db_call(prepare)
     here = await worker()
     here.runs.wake(run.pk)
-    async with asyncio.timeout(20):
-        while not bench.sent():
-            await asyncio.sleep(0.02)
+    await until(lambda: bench.sent())
     await db_call(runs.cancel, run_id=run.pk, actor="test")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (run := await db_call(Run.objects.get, pk=run.pk)).finished_at is None:
             await asyncio.sleep(0.02)
     assert (run.state, run.exit) == (RunState.CANCELLED, Exit.CANCELLED)

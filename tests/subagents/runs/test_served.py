@@ -17,6 +17,7 @@ from subagents.runs import engine, lease
 from tests.calls.conftest import add_server, tool
 from tests.logs import logged
 from tests.subagents.kit import Bench, call, calls, offered
+from tests.waiting import until
 
 
 async def test_a_host_calls_one_tool_and_gets_the_answer(bench: Bench, working: Any) -> None:
@@ -102,17 +103,15 @@ async def test_a_caller_that_leaves_cancels_down_to_the_server(bench: Bench, wor
     await db_call(prepare)
     here = await working()
     calling = asyncio.ensure_future(call(here))
-    async with asyncio.timeout(30):
-        while not bench.sent():
-            await asyncio.sleep(0.02)
+    await until(lambda: bench.sent())
     calling.cancel()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while (run := await db_call(Run.objects.get)).finished_at is None:
             await asyncio.sleep(0.02)
     assert run.state == RunState.CANCELLED
     journal = bench.journal.read_text()
     assert "notifications/cancelled" in journal
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await db_call(Invocation.objects.filter(finished_at=None).exists):
             await asyncio.sleep(0.02)
 

@@ -15,6 +15,7 @@ from subagents.llm.values import Reply, Target, ToolUse, Usage
 from subagents.models import Run, ToolCall
 from subagents.services import runs
 from tests.subagents.kit import Bench
+from tests.waiting import until
 
 WRITE = ToolUse("c1", "echo__echo", '{"text": "write"}')
 
@@ -57,7 +58,7 @@ async def thinking(bench: Bench, worker: Any) -> tuple[Run, ToolCall, Slow, Any]
 
 
 async def ended(run: Run) -> Run:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while (found := await db_call(Run.objects.get, pk=run.pk)).finished_at is None:
             await asyncio.sleep(0.02)
     return found
@@ -67,9 +68,7 @@ async def test_a_call_is_made_again_although_the_model_is_asked_already(bench: B
     run, call, model, _ = await thinking(bench, worker)
     settled = await db_call(runs.settle, call_id=call.pk, as_what="repeat", actor="ann")
     assert (settled.state, settled.result) == (CallState.PLANNED, UNKNOWN_OUTCOME), "still what the model was told"
-    async with asyncio.timeout(30):
-        while len(model.seen) < 3:
-            await asyncio.sleep(0.02)
+    await until(lambda: len(model.seen) >= 3)
     model.go.set()
     done = await ended(run)
     assert done.state == RunState.DONE

@@ -139,7 +139,7 @@ async def test_a_lease_is_kept_while_litellm_is_loaded(
     try:
         await asyncio.to_thread(loading.wait, 30)
         until = (await db_call(Run.objects.get)).lease_until
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while (await db_call(Run.objects.get)).lease_until == until:
                 await asyncio.sleep(0.02)
     finally:
@@ -263,7 +263,7 @@ async def test_a_run_given_to_nobody_in_the_middle_is_taken_again_by_itself(benc
     run = await db_call(slow_run, bench)
     here = await worker()
     here.runs.wake(run.pk)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not await db_call(ToolCall.objects.filter(state="started").exists):
             await asyncio.sleep(0.02)
         await db_call(Run.objects.update, fence=99, lease_until=None)

@@ -42,7 +42,7 @@ async def shown(outcome: CallOutcome) -> dict[str, Any]:
 
 
 async def until(outcome: CallOutcome, status: str) -> dict[str, Any]:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while (view := await shown(outcome))["status"] != status:
             await asyncio.sleep(0.02)
     return view
@@ -94,7 +94,7 @@ async def test_cancelling_the_task_cancels_the_run_down_to_the_server(bench: Ben
 
     await db_call(prepare)
     outcome = await begun(await working())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not bench.sent():
             await asyncio.sleep(0.02)
     assert (await shown(outcome))["statusMessage"] == "Calling slow__count."
@@ -165,7 +165,7 @@ async def test_a_run_whose_waiting_caller_died_is_cancelled(bench: Bench, worker
     await db_call(offered, bench)
     here = await worker()
     calling = asyncio.ensure_future(call(here))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not await db_call(Run.objects.exists):
             await asyncio.sleep(0.02)
     assert await db_call(runs.left_alone) == []
@@ -175,7 +175,7 @@ async def test_a_run_whose_waiting_caller_died_is_cancelled(bench: Bench, worker
     assert await db_call(runs.left_alone) == [run.pk]
     calling.cancel()
     await asyncio.gather(calling, return_exceptions=True)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not await db_call(Run.objects.filter(cancel_requested=True).exists):
             await asyncio.sleep(0.02)
     assert (await here.drive(run)).state == RunState.CANCELLED

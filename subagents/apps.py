@@ -8,6 +8,8 @@ from django.apps import AppConfig
 from django.db.models.signals import post_migrate
 
 if TYPE_CHECKING:
+    from mcpregistry.calls.catalog import Source
+    from mcpregistry.calls.pipeline import Dispatcher
     from mcpregistry.services.exchange.sections import Section
 
 
@@ -22,7 +24,7 @@ class SubagentsConfig(AppConfig):
         """Register with the registry, which knows nothing of expert tools: source, snapshot section, file section,
         signals.
         """
-        from mcpregistry.calls.engine import add_source
+        from mcpregistry.calls.more_sources import add_source
         from mcpregistry.models.feed import Told, tell
         from mcpregistry.models.guards import watch
         from mcpregistry.services.configuration.snapshot import add_section
@@ -30,9 +32,8 @@ class SubagentsConfig(AppConfig):
         from mcpregistry.services.exchange.sections import add_section as add_to_files
         from mcpregistry.services.tasks import host_tasks
         from subagents.models import RUN_TOPIC, ExpertTool, Run, ToolCall, Turn
-        from subagents.runs.tool_source import SECTION, expert_source
         from subagents.services.experts import grant_awaited
-        from subagents.services.offers import offered
+        from subagents.services.offers import SECTION, offered
         from subagents.services.runs import task_withdrawn
 
         host_tasks.withdrawn.connect(task_withdrawn)
@@ -45,8 +46,14 @@ class SubagentsConfig(AppConfig):
         tell(Turn, Told(RUN_TOPIC, "run_id", inserted=True))
         tell(ToolCall, Told(RUN_TOPIC, "run_id", ("state", "finished_at"), inserted=True))
         add_section(SECTION, offered)
-        add_source(expert_source)
+        add_source(_expert_source)
         add_to_files(_files)
+
+
+def _expert_source(engine: Any) -> tuple[Source, Dispatcher]:
+    from subagents.runs.tool_source import expert_source  # brings the engine and the MCP client along
+
+    return expert_source(engine)
 
 
 def _files() -> Section:

@@ -55,10 +55,10 @@ _LIBRARIES = (
     "kombu.transport.redis", "redis", "prometheus_client",
 )  # fmt: skip
 _SITE = {
-    "web": ("controlplane.asgi", "uvicorn.server", "uvicorn.lifespan.on"),
+    "web": ("controlplane.asgi", "subagents.runs.tool_source", "uvicorn.server", "uvicorn.lifespan.on"),
     "worker": ("controlplane.celery", "mcpregistry.tasks", "subagents.tasks", "mcpregistry.calls.engine"),
-    "runmcp": ("mcpregistry.management.commands.runmcp", "mcpregistry.gateway.stdio.server"),
-    _PROGRAM: ("mcpregistry.calls.engine",),
+    "runmcp": ("mcpregistry.management.commands.runmcp", "mcpregistry.gateway.stdio.server", "subagents.runs.tool_source"),
+    _PROGRAM: ("mcpregistry.calls.engine", "subagents.runs.tool_source"),
 }
 
 

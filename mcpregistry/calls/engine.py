@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import structlog
 from django.conf import settings
 
+from mcpregistry.calls import more_sources
 from mcpregistry.calls.approvals.running import Approvals
 from mcpregistry.calls.approvals.status_tool import ApprovalStatus
 from mcpregistry.calls.approvals.waiting import Waiting
@@ -59,7 +60,7 @@ class Engine:
         self.adoption = Adoption(self.pool, self.feed)
         own: tuple[Source, Dispatcher] = (DownstreamTools(), DownstreamDispatcher(self.pool, self.adoption))
         status = ApprovalStatus(self.approvals)
-        sources = [own, (status, status), *(make(self) for make in _MORE_SOURCES)]
+        sources = [own, (status, status), *more_sources.made_for(self)]
         self.catalogues = Catalogues(source for source, _ in sources)
         dispatchers = {source.kind: dispatcher for source, dispatcher in sources}
         self.pipeline = Pipeline(
@@ -229,16 +230,6 @@ class Engine:
 
 async def _target(server_id: int) -> Any:
     return await db_call(target_for, server_id)
-
-
-# Other apps' sources of tools: ``subagents`` adds one for expert tools when it is ready.
-SourceMaker = Callable[["Engine"], tuple[Source, Dispatcher]]
-_MORE_SOURCES: list[SourceMaker] = []
-
-
-def add_source(make: SourceMaker) -> None:
-    """Let engines made from now on offer, and dispatch to, another source of tools."""
-    _MORE_SOURCES.append(make)
 
 
 _current: Engine | None = None

@@ -37,9 +37,8 @@ from subagents.models import RUN_TOPIC, Run
 from subagents.runs.answers import Seen, answer_of, given_again, seen
 from subagents.runs.toolbox import Toolbox
 from subagents.services import runs
-from subagents.services.offers import SERVER, Offered
+from subagents.services.offers import SECTION, SERVER, Offered
 
-SECTION = "experts"
 KIND = "expert"
 _RENEW_EVERY = 20.0  # seconds between signs that this process waits still, see ``long_calls.KEEP``
 _POLL_MS = 1_000
@@ -98,7 +97,7 @@ def derived_hints(expert: Offered, snapshot: Snapshot, now: float) -> dict[str, 
 
 
 def expert_source(engine: Engine) -> tuple[Source, Dispatcher]:
-    """The source and its dispatcher for an engine; registered with ``calls.engine.add_source``."""
+    """The source and its dispatcher for an engine; registered with ``calls.more_sources.add_source``."""
     return ExpertTools(), ExpertDispatcher(engine)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from subagents.models import ExpertTool
 from subagents.services.experts import schema_of
 
+SECTION = "experts"  # of the snapshot
 SERVER = "expert"  # in the place of a server, in the record of a call to an expert tool
 
 

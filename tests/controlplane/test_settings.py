@@ -44,8 +44,8 @@ def test_a_half_finished_production_site_is_told_what_is_missing(missing, warnin
 
 
 @pytest.mark.parametrize("process", ["runmcp", "beat"])
-def test_lean_processes_load_no_pages_and_no_litellm(process):
-    code = "import sys, django; django.setup(); print(sorted({'unfold', 'ninja', 'litellm'} & set(sys.modules)))"
+def test_lean_processes_load_no_pages_no_litellm_and_no_mcp_client_at_their_start(process):
+    code = "import sys, django; django.setup(); print(sorted({'unfold', 'ninja', 'litellm', 'mcp'} & set(sys.modules)))"
     done = _python("-c", code, SLIPSNISSE_PROCESS=process)
     assert done.stdout == "[]\n", done.stderr
 

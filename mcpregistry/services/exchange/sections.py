@@ -1,7 +1,7 @@
 """The seam by which other apps take part in configuration files.
 
 The registry knows servers; who knows what an expert tool is registers a section here when its app is ready, as with
-``calls.engine.add_source``.
+``calls.more_sources.add_source``.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ import hashlib
 import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -58,6 +60,22 @@ class Kept:
                 source.backup(target)
         half.rename(self._path)
         _forget_old()
+
+
+def put_into(var: Path) -> None:
+    """The embedded database of a new site in ``var``, as `manage.py migrate` leaves it there."""
+    var.mkdir(parents=True, exist_ok=True, mode=0o700)
+    data = var / "slipsnisse.sqlite3"
+    kept = Kept("sqlite")
+    with kept.found() as found:
+        if found:
+            shutil.copy(found, data)
+        else:
+            env = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
+            command = [sys.executable, "manage.py", "migrate", "--verbosity=0"]
+            subprocess.run(command, cwd=ROOT, env=env | {"SLIPSNISSE_VAR": str(var)}, check=True)
+            kept.keep(data)
+    data.chmod(0o600)
 
 
 def migrate() -> None:

@@ -72,10 +72,12 @@ def stop(var: Path, chance: random.Random) -> Stopped:
 
 
 def read_to(process: subprocess.Popen[str], words: str) -> str:
-    """What the site printed up to the line with these words, or to its end where they never come."""
+    """What the site printed up to the line with these words. Where they never come, because a start before this one has
+    done that part, up to the last line of a start.
+    """
     text = ""
     assert process.stdout is not None
-    while words and words not in text and (line := process.stdout.readline()):
+    while words and words not in text and LINES[-1] not in text and (line := process.stdout.readline()):
         text += line
     return text
 

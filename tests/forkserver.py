@@ -54,11 +54,12 @@ _LIBRARIES = (
     "websockets", "celery.app", "celery.bin.celery", "celery.apps.worker", "celery.worker.worker",
     "kombu.transport.redis", "redis", "prometheus_client",
 )  # fmt: skip
+_EXPERTS = "subagents.runs.tool_source"  # every engine asks for it
 _SITE = {
-    "web": ("controlplane.asgi", "subagents.runs.tool_source", "uvicorn.server", "uvicorn.lifespan.on"),
+    "web": ("controlplane.asgi", _EXPERTS, "uvicorn.server", "uvicorn.lifespan.on"),
     "worker": ("controlplane.celery", "mcpregistry.tasks", "subagents.tasks", "mcpregistry.calls.engine"),
-    "runmcp": ("mcpregistry.management.commands.runmcp", "mcpregistry.gateway.stdio.server", "subagents.runs.tool_source"),
-    _PROGRAM: ("mcpregistry.calls.engine", "subagents.runs.tool_source"),
+    "runmcp": ("mcpregistry.management.commands.runmcp", "mcpregistry.gateway.stdio.server", _EXPERTS),
+    _PROGRAM: ("mcpregistry.calls.engine", _EXPERTS),
 }
 
 

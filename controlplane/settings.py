@@ -16,8 +16,8 @@ VAR_DIR = BASE_DIR / (env.text("SLIPSNISSE_VAR") or "var")  # an absolute path r
 # Which process this is: "" (commands), "web", "worker", "beat" or "runmcp".
 PROCESS = os.environ.get("SLIPSNISSE_PROCESS", "")
 PREDECESSOR = int(os.environ.get("SLIPSNISSE_PREDECESSOR", "0"))  # the dead process that this one replaces, if any
-# No pages, no admin: a host waits for runmcp, and the clock only sends names.
-LEAN = PROCESS in {"runmcp", "beat"}
+# No pages, no admin: a host waits for runmcp, runs wait for the worker, and the clock only sends names.
+LEAN = PROCESS in {"runmcp", "worker", "beat"}
 
 _ring = keys.load(VAR_DIR)
 SECRET_KEY = _ring.secret_key

@@ -94,15 +94,11 @@ def web(number: int, listener: int, gate: int | None = None) -> Child:
 
 
 def worker() -> Child:
-    """The Celery worker: threads, because its work waits for servers, models and the database."""
-    pool = ["--pool", "threads", "--concurrency", "8", "--without-mingle", "--without-gossip"]
-    return Child("worker", _celery("worker", *pool), {"SLIPSNISSE_PROCESS": "worker"})
+    """The Celery worker."""
+    return Child("worker", [sys.executable, "-m", "controlplane.worker"], {"SLIPSNISSE_PROCESS": "worker"})
 
 
 def beat() -> Child:
     """Celery's clock, without a pid file: ``only_one`` guards against a second one."""
-    return Child("beat", _celery("beat", "--pidfile="), {"SLIPSNISSE_PROCESS": "beat"})
-
-
-def _celery(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "celery", "--quiet", "--app", "controlplane", *arguments]
+    argv = [sys.executable, "-m", "celery", "--quiet", "--app", "controlplane", "beat", "--pidfile="]
+    return Child("beat", argv, {"SLIPSNISSE_PROCESS": "beat"})

@@ -90,11 +90,16 @@ class Supervisor:
             if slot.process is None and slot.due <= now:
                 self._spawn(slot)
 
-    def stop(self, patience: float, hurry: Callable[[], bool] = lambda: False) -> None:
-        """End every child, the ``last`` ones after the others; ``hurry`` cuts the patience short."""
-        for last in (False, True):
+    def stop(
+        self, patience: float, hurry: Callable[[], bool] = lambda: False, *, for_last: float | None = None
+    ) -> None:
+        """End every child, and then the ``last`` ones, which get ``for_last`` seconds (else ``patience`` again).
+
+        Who has not ended by then is killed, so it all takes no longer than the sum. ``hurry`` cuts the patience short.
+        """
+        for last, seconds in ((False, patience), (True, patience if for_last is None else for_last)):
             group = [slot for slot in self._slots.values() if slot.child.last is last and slot.process]
-            self._end(group, patience, hurry)
+            self._end(group, seconds, hurry)
         self._outputs.close()
 
     def _spawn(self, slot: _Slot) -> None:

@@ -10,6 +10,8 @@ import argparse
 import os
 import socket
 
+from mcpregistry.loading import lasting
+
 AFTER_GRACE = 5  # seconds for answers to leave once the last calls were cut; listen streams end at once
 
 
@@ -20,10 +22,11 @@ def main() -> None:
     parser.add_argument("--gate", type=int, help="descriptor to wait on: it closes when the database is migrated")
     options = parser.parse_args()
 
-    import uvicorn
-    from django.conf import settings
+    with lasting():
+        import uvicorn
+        from django.conf import settings
 
-    from controlplane.asgi import application
+        from controlplane.asgi import application
 
     if options.gate is not None:
         os.read(options.gate, 1)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import structlog
 from celery import shared_task
+from celery.concurrency import get_implementation
 from celery.signals import worker_init, worker_ready
 from django.conf import settings
-from django.db import connection
+from django.db import DatabaseError, connection
 from django.utils import timezone
 
 from mcpregistry.db import database_now
@@ -71,6 +73,25 @@ def _free_predecessors(**_: object) -> None:
     """Runs of the worker that we replace are anybody's now, see ``mcpregistry.tasks``."""
     if settings.PREDECESSOR:
         log.info("freed", runs=lease.free(process_name("worker", settings.PREDECESSOR)))
+
+
+@worker_init.connect
+def load_early(sender: Any, **_: object) -> None:
+    """Load for the first run while Celery still starts: a question may wait already, and nothing takes longer.
+
+    Not in a process that will be forked: a module may be half imported then.
+    """
+    if get_implementation(sender.pool_cls) is get_implementation("threads"):
+        threading.Thread(target=_look_early, name="early-look", daemon=True).start()
+
+
+def _look_early() -> None:
+    try:
+        _warm_if_used()
+    except DatabaseError:  # away, or not migrated yet: the clock looks again
+        log.info("early_look_failed")
+    finally:
+        connection.close()
 
 
 @worker_ready.connect

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from mcpregistry.loading import lasting
 from subagents.domain.model_errors import ErrorKind, ModelError
 from subagents.llm import anthropic, chat
 from subagents.llm.failures import translated
@@ -73,8 +74,9 @@ async def ready() -> ModuleType:
 def loaded() -> ModuleType:
     """litellm, imported once with everything off that would act behind our back. Takes seconds."""
     os.environ.update(_SWITCHES)
-    import litellm
-    import openai.resources  # noqa: F401 - else the first request does, 0.8 s long, on the event loop
+    with lasting():
+        import litellm
+        import openai.resources  # noqa: F401 - else the first request does, 0.8 s long, on the event loop
 
     # Where tiktoken finds its tables; it would download them. litellm says so itself only with one of 50 MB loaded.
     os.environ["TIKTOKEN_CACHE_DIR"] = str(Path(litellm.__file__).parent / "litellm_core_utils" / "tokenizers")

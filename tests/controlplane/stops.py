@@ -25,8 +25,10 @@ from tests.externals import ROOT
 PATIENCE = 10.0  # seconds from the signal to the end
 # A stop comes up to a second after one of these lines (or after the beginning), so that it meets every part of a
 # start on slow machines as on quick ones.
-LINES = ("", "starting the broker", "loading the web site", "bringing the database", "the site answers",
-         "starting worker", "asking the worker", ": works", "Three things to do next", "Or over HTTP")  # fmt: skip
+LINES = (
+    "", "starting the broker", "loading the web site", "bringing the database", "starting the worker", "the site answers",
+    "starting the clock", "asking the worker", ": works", "Three things to do next", "Or over HTTP",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

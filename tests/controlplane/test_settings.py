@@ -43,7 +43,7 @@ def test_a_half_finished_production_site_is_told_what_is_missing(missing, warnin
     assert warning in done.stderr
 
 
-@pytest.mark.parametrize("process", ["runmcp", "beat"])
+@pytest.mark.parametrize("process", ["runmcp", "worker", "beat"])
 def test_lean_processes_load_no_pages_no_litellm_and_no_mcp_client_at_their_start(process):
     code = "import sys, django; django.setup(); print(sorted({'unfold', 'ninja', 'litellm', 'mcp'} & set(sys.modules)))"
     done = _python("-c", code, SLIPSNISSE_PROCESS=process)

@@ -12,8 +12,11 @@ from contextlib import suppress
 
 import psutil
 import pytest
+from django.conf import settings
 
+from controlplane.management.commands import up
 from controlplane.supervisor import Child, Pauses, Supervisor
+from tests.controlplane import stops
 from tests.externals import ROOT
 
 
@@ -119,6 +122,24 @@ def test_a_child_that_ignores_the_signal_is_killed_with_all_it_started(site):
     site.supervisor.stop(0.2)
     wait_for(lambda: all(map(gone, pids)))
     assert "stubborn did not end in time: killed" in site.lines("up")
+
+
+def test_a_stop_ends_within_the_seconds_of_both_groups_whoever_ignores_it(site):
+    deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up'); time.sleep(600)"
+    site.python("web", deaf)
+    site.python("broker", deaf, last=True)
+    site.until(lambda: site.lines("web") and site.lines("broker"))
+    pids = list(site.supervisor.pids().values())
+    site.supervisor.stop(0.2, for_last=0.1)
+    wait_for(lambda: all(map(gone, pids)))
+    assert site.lines("up") == ["web did not end in time: killed", "broker did not end in time: killed"]
+
+
+def test_a_site_that_still_starts_is_stopped_within_ten_seconds_and_one_at_work_gets_its_grace():
+    command = up.Command()
+    assert sum(command.patience()) < stops.PATIENCE
+    command._started = True
+    assert min(command.patience()) > settings.GRACE_SECONDS
 
 
 def test_a_wish_to_hurry_cuts_the_patience_short(site):

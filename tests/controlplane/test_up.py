@@ -114,6 +114,7 @@ def test_a_first_run_from_start_to_sigterm(tmp_path):  # and a second one, by wh
     var = tmp_path / "var"
     with running(var) as up:
         url = up.says(r"the site answers at (http://127\.0\.0\.1:\d+)/")[1]
+        assert up.text.index("starting the worker") < up.text.index("the site answers"), "a first question waits for it"
         assert _get(f"{url}/admin/login/") == 200
         up.says(r"3\. Or over HTTP:  " + re.escape(url) + "/mcp/default")
         password = up.says(r"Password, shown this once:  (\S+)")[1]

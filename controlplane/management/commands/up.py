@@ -1,8 +1,8 @@
 """``manage.py up``: a whole site from one command: web, worker, clock and broker.
 
 The order is what makes the start quick: the web processes load while this one migrates, and serve as soon
-as it is done; worker and clock follow once the first page can be seen. Children are started from the main
-thread only (see ``children``).
+as it is done. The worker follows then, since the first question to an expert tool waits for nothing longer than for it;
+the clock once the first page can be seen. Children are started from the main thread only (see ``children``).
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ from controlplane import address, checks, embedded, env, first_run, health, site
 from controlplane.supervisor import Supervisor
 
 PATIENCE = 15  # seconds that children get to finish what they do
+# Seconds for the children, and then for the broker, of a site that is stopped while it starts: what it does then, such as
+# the tests of the demo's servers, the next start does anew. Together within ten, however busy the machine is.
+WHILE_STARTING = (6.0, 3.0)
 
 Result = TypeVar("Result")
 
@@ -43,6 +46,7 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []  # only ours, below: Django's own take longer than the start
     _new_password = False
     _worker: Thread | None = None
+    _started = False
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
@@ -74,14 +78,21 @@ class Command(BaseCommand):
             password = self._open(listener, workers)
             self._say("up", f"the site answers at {url}/ after {time.monotonic() - began:.1f} s")
             self._finish(url, password)
+            self._started = True
             while True:
                 self._tend(0.2)
         except Stop:
             self._say("up", "stopping (once more: at once)")
         finally:
-            supervisor.stop(settings.GRACE_SECONDS + PATIENCE, lambda: self._signals.hurry)
+            children, broker = self.patience()
+            supervisor.stop(children, lambda: self._signals.hurry, for_last=broker)
         self._say("up", "stopped; nothing is left running")
         self._leave()
+
+    def patience(self) -> tuple[float, float]:
+        """Seconds that a stop gives the children, and then the broker: a site that has started may have calls in hand."""
+        whole = settings.GRACE_SECONDS + PATIENCE
+        return (whole, whole) if self._started else WHILE_STARTING
 
     def _check(self, host: str) -> None:
         problems = run_checks(tags=[checks.TAG])
@@ -141,6 +152,8 @@ class Command(BaseCommand):
         os.close(gate)
         for number in range(1, workers + 1):
             supervisor.start(site.web(number, listener.fileno()))  # from now on a restart waits for nothing
+        self._say("up", "starting the worker")
+        supervisor.start(site.worker())
         probe = site.Probe(listener)
         while not probe.answered():
             self._tend(0.02)
@@ -159,13 +172,12 @@ class Command(BaseCommand):
         return password
 
     def _finish(self, url: str, password: str | None) -> None:
-        """Worker and clock; on a first run also what makes an empty site useful.
+        """The clock; on a first run also what makes an empty site useful.
 
         What is noted as unshown is struck off only after it was printed: a start that is stopped before that has
         shown it to nobody, and the next one makes it anew.
         """
-        self._say("up", "starting worker and clock")
-        self._supervisor.start(site.worker())
+        self._say("up", "starting the clock")
         self._supervisor.start(site.beat())
         filled = self._meanwhile(self._fill) if self._unshown.demo else None
         if password:

@@ -8,10 +8,11 @@ import threading
 from collections.abc import Callable
 from datetime import timedelta
 from functools import lru_cache
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from celery.concurrency import get_implementation
 from django.db import InterfaceError, OperationalError
 from django.utils import timezone
 
@@ -159,6 +160,23 @@ def test_a_worker_loads_what_a_first_run_needs_once_there_is_an_expert_tool(
     tasks.advance_due()
     tasks.advance_due()
     eventually(lambda: begun == ["loading"])
+
+
+@pytest.mark.parametrize(("pool", "loads"), [("threads", True), ("prefork", False)])
+def test_a_worker_that_is_not_forked_loads_while_it_still_starts(
+    pool: str, loads: bool, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+    monkeypatch.setattr(tasks, "_warming", threading.Lock())
+    monkeypatch.setattr(tasks, "_load", lambda: begun.append("loading"))
+    bench.expert(bench.model("m", {"text": "because"}))
+    before = set(threading.enumerate())
+    tasks.load_early(sender=SimpleNamespace(pool_cls=get_implementation(pool)))
+    for thread in set(threading.enumerate()) - before:
+        thread.join(30)
+    if loads:
+        eventually(lambda: begun == ["loading"])
+    assert bool(begun) is loads
 
 
 def test_what_was_given_back_is_not_renewed(bench: Bench) -> None:

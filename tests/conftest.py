@@ -42,6 +42,7 @@ assert settings.VAR_DIR == VAR, "settings were read before this file: the tests 
 import pytest
 from django.db import connections
 from django.test import TransactionTestCase
+from servestatic.middleware import ServeStaticMiddleware
 
 from controlplane.databases import settings_for
 from mcpregistry import db
@@ -154,6 +155,23 @@ def _database_threads_connect_at_once() -> Iterator[None]:
     fresh = db._fresh
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(db, "_fresh", asks)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _static_files_found_once() -> Iterator[None]:
+    """Each Client makes its middleware anew; looking through all static files is most of what that costs."""
+    found: dict[str, Any] = {}
+    look = ServeStaticMiddleware.add_files_from_finders
+
+    def add_files_from_finders(self: ServeStaticMiddleware) -> None:
+        if not found:
+            look(self)
+            found.update(self.files)
+        self.files.update(found)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ServeStaticMiddleware, "add_files_from_finders", add_files_from_finders)
         yield
 
 

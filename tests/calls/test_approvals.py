@@ -23,7 +23,6 @@ from mcpregistry.models import (
     PolicyRule,
     Server,
 )
-from mcpregistry.services.access.roles import install_roles
 from mcpregistry.services.approvals import held_calls, votes
 from tests.calls.conftest import Site, add_server, told, tool
 
@@ -37,7 +36,6 @@ NUMBER = {
 
 
 def person(name: str, *groups: str) -> User:
-    install_roles()
     user = User.objects.create_user(name, first_name=name.title())
     user.groups.set([Group.objects.get_or_create(name=each)[0] for each in groups or ("approver",)])
     return user

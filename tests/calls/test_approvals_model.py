@@ -39,7 +39,6 @@ from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.downstream.runtime import LoopThread
 from mcpregistry.models import Agent, Invocation, PolicyRule, Server
 from mcpregistry.services.access import agents, grants
-from mcpregistry.services.access.roles import install_roles
 from mcpregistry.services.approvals import held_calls
 from mcpregistry.services.approvals.held_calls import Ticket
 from mcpregistry.services.approvals.refusals import RefusedBefore
@@ -80,7 +79,6 @@ class Site:
     """The real side."""
 
     def __init__(self) -> None:
-        install_roles()
         self.server = add_server("echo", tool("echo"))
         self.loop = LoopThread()
         self.engine = Engine("web")

@@ -37,7 +37,7 @@ from mcpregistry.models import (
 )
 from mcpregistry.services.access import credentials, grants, tokens
 from mcpregistry.services.access.agents import save_agent, save_endpoint, save_workspace
-from mcpregistry.services.access.roles import ROLES, install_roles
+from mcpregistry.services.access.roles import ROLES
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.notifications import outbox
 from mcpregistry.services.policy import rules
@@ -95,7 +95,6 @@ _TOOLS: dict[str, list[tuple[str, str]]] = {
 def populate(*, calls: int = 2_000, now: datetime | None = None) -> Site:
     """Fill an empty database."""
     now, chance, site = now or timezone.now(), random.Random(7), Site()
-    install_roles()
     _people(site)
     _credentials()
     for facts in _SERVERS:

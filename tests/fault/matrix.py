@@ -23,7 +23,6 @@ from mcpregistry.domain.errors import Denied
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import Agent, ApprovalRequest, AuditEntry, Invocation, Permit, PolicyRule, Server
 from mcpregistry.services.access import tokens
-from mcpregistry.services.access.roles import install_roles
 from mcpregistry.services.approvals import held_calls, votes
 from mcpregistry.services.approvals.votes import AlreadyDecided
 from mcpregistry.services.definitions import decisions, observe
@@ -65,7 +64,6 @@ class Place:
 
 @pytest.fixture(scope="module")
 def place(stage: Stage, broker: str) -> Iterator[Place]:
-    install_roles()
     journal = folder() / "journal"
     people = {name: _person(name) for name in ("bob", "eve", "dan", "owner")}
     stage.endpoint()

@@ -7,7 +7,6 @@ from django.contrib.auth.models import AnonymousUser, Group, Permission, User
 from django.utils import timezone
 
 from mcpregistry.models import Agent, ApprovalRequest, Invocation
-from mcpregistry.services.access.roles import install_roles
 from subagents.models import ExpertTool, ExpertVersion, Run
 from tests.services.rows import ended
 
@@ -16,7 +15,6 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture(autouse=True)
 def _records() -> None:
-    install_roles()
     expert = ExpertTool.objects.create(name="digest", agent=Agent.objects.create(slug="expert.digest"))
     version = ExpertVersion.objects.create(expert=expert, number=1, hash="h", body="{}")
     for agent in ("ann", "bob"):

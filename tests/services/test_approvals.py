@@ -17,7 +17,6 @@ from mcpregistry.domain.policy.decision import DEFAULT_TERMS, Terms
 from mcpregistry.domain.policy.risk import Level, Risk
 from mcpregistry.models import Agent, ApprovalRequest, AuditEntry, HostTask, Invocation, Permit
 from mcpregistry.services.access import agents, roles
-from mcpregistry.services.access.roles import install_roles
 from mcpregistry.services.approvals import held_calls, votes
 from mcpregistry.services.approvals.held_calls import Ticket
 from mcpregistry.services.approvals.votes import AlreadyDecided, vote
@@ -41,7 +40,6 @@ def person(name: str, *groups: str, **fields: Any) -> User:
 
 @pytest.fixture(autouse=True)
 def _site() -> None:
-    install_roles()
     server = confirmed("echo")
     observe.observe(server=server, listed=[{"name": "echo", "inputSchema": {"type": "object"}}])
     decisions.approve_waiting(server=server, actor="test")

@@ -17,7 +17,6 @@ from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.policy.decision import DEFAULT_TERMS, Terms
 from mcpregistry.domain.policy.risk import Level, Risk
 from mcpregistry.models import ApprovalRequest, Configuration, Invocation, Tool
-from mcpregistry.services.access.roles import install_roles
 from mcpregistry.services.approvals import held_calls, votes
 from mcpregistry.services.approvals.held_calls import Ticket
 from mcpregistry.services.configuration.dispatch import wake
@@ -45,7 +44,6 @@ def journal(live_db: None) -> Path:
 
 @pytest.fixture
 def bob(live_db: None) -> User:
-    install_roles()
     user = User.objects.create_user("bob")
     user.groups.add(Group.objects.get(name="approver"))
     return user

@@ -13,7 +13,6 @@ from django.contrib.auth.models import Group, User
 
 from mcpregistry.calls.background import Background
 from mcpregistry.models import PolicyRule
-from mcpregistry.services.access.roles import install_roles
 from tests.fakes import sdk
 from tests.fakes.hosts import FORM, TASKS, Host, http_host, stdio_host
 from tests.fakes.servers import conformance_server, tasks_server
@@ -49,7 +48,6 @@ def journal() -> Path:
 
 @pytest.fixture(scope="module")
 def bob(stage: Stage) -> User:
-    install_roles()
     user = User.objects.create_user("bob", first_name="Bob")
     user.groups.set([Group.objects.get(name="approver")])
     return user

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any
 
 from django.db.models import Exists, OuterRef, Q, QuerySet
@@ -15,13 +16,14 @@ from mcpregistry.models import ApprovalRequest, ApprovalVote, AuditEntry, Invoca
 from mcpregistry.services.approvals.requests import arguments_hash, binding_for
 
 _GRACE = timedelta(seconds=30)  # the reaper comes by every ten seconds
+_BATCH = 200  # calls whose votes or entries are read in one query
 _APPROVED = [State.READY, State.DISPATCHED, State.SUCCEEDED, State.TOOL_ERROR, State.NOT_SENT, State.UNKNOWN]
 
 
-def _asked_and_let_go() -> Iterator[ApprovalRequest]:
+def _asked_and_let_go() -> QuerySet[ApprovalRequest]:
     """Requests whose calls were approved, by their state."""
     rows = ApprovalRequest.objects.filter(call__state__in=_APPROVED, call__outcome="ask").order_by()
-    return rows.select_related("call").iterator()
+    return rows.select_related("call")
 
 
 def without_request(now: datetime) -> Iterator[str]:
@@ -32,20 +34,19 @@ def without_request(now: datetime) -> Iterator[str]:
 
 def without_quorum(now: datetime) -> Iterator[str]:
     """Different people, agreeing on one and the same bytes: those that ran, as far as they are still stored."""
-    for request in _asked_and_let_go():
-        votes = ApprovalVote.objects.filter(request=request, approve=True)
+    for request in _asked_and_let_go().prefetch_related("votes").iterator(chunk_size=_BATCH):
+        agreeing = Counter(vote.arguments_hash for vote in request.votes.all() if vote.approve)
         if request.call.arguments:
-            votes = votes.filter(arguments_hash=arguments_hash(request))
-        agreeing = Counter(votes.order_by().values_list("arguments_hash", flat=True))
+            bytes_that_ran = arguments_hash(request)
+            agreeing = Counter({bytes_that_ran: agreeing[bytes_that_ran]})
         if max(agreeing.values(), default=0) < request.quorum:
             yield request.call_id
 
 
 def rejected_and_let_go(now: datetime) -> Iterator[str]:
     """Calls that somebody rejected and that ran all the same."""
-    for request in _asked_and_let_go():
-        if ApprovalVote.objects.filter(request=request, approve=False).exists():
-            yield request.call_id
+    against = ApprovalVote.objects.filter(request=OuterRef("pk"), approve=False)
+    return iter(_asked_and_let_go().filter(Exists(against)).values_list("call_id", flat=True).iterator())
 
 
 def confirmed_by_nobody_allowed(now: datetime) -> Iterator[str]:
@@ -56,16 +57,22 @@ def confirmed_by_nobody_allowed(now: datetime) -> Iterator[str]:
 
 def not_as_approved(now: datetime) -> Iterator[str]:
     """The record still says what its binding says, and what the audit log says was sent is that."""
-    for request in _asked_and_let_go():
-        call = request.call
-        forged = bool(call.arguments) and binding_for(request) != call.binding
-        if forged or (call.state != State.READY and _sent_binding(call) != call.binding):
-            yield call.pk
+    requests = _asked_and_let_go().iterator(chunk_size=_BATCH)
+    while batch := list(islice(requests, _BATCH)):
+        sent = _sent_bindings([request.call_id for request in batch])
+        for request in batch:
+            call = request.call
+            forged = bool(call.arguments) and binding_for(request) != call.binding
+            if forged or (call.state != State.READY and sent.get(call.pk) != call.binding):
+                yield call.pk
 
 
-def _sent_binding(call: Invocation) -> str | None:
-    entry = AuditEntry.objects.filter(subject=f"call:{call.pk}", kind="call.dispatched").first()
-    return json.loads(entry.body).get("binding") if entry else None
+def _sent_bindings(calls: list[str]) -> dict[str, str | None]:
+    """By call, the binding that the audit log names where it says that the call was sent."""
+    subjects = [f"call:{call}" for call in calls]
+    entries = AuditEntry.objects.filter(subject__in=subjects, kind="call.dispatched").order_by("id")
+    told = entries.values_list("subject", "body")
+    return {subject.removeprefix("call:"): json.loads(body).get("binding") for subject, body in told}
 
 
 def joinable_after_its_end(now: datetime) -> Iterator[str]:

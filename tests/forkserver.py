@@ -52,7 +52,7 @@ _LIBRARIES = (
     "jsonschema_rs", "msgspec.json", "cryptography.hazmat.primitives.ciphers.aead", "structlog", "yaml",
     "mcp.server", "mcp.server.stdio", "mcp.client.session", "uvicorn", "httptools", "uvloop", "aiohttp", "httpx2",
     "websockets", "celery.app", "celery.bin.celery", "celery.apps.worker", "celery.worker.worker",
-    "kombu.transport.redis", "redis", "prometheus_client",
+    "kombu.transport.redis", "redis", "prometheus_client", "anyio._backends._asyncio",
 )  # fmt: skip
 _EXPERTS = "subagents.runs.tool_source"  # every engine asks for it
 _SITE = {

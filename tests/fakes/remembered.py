@@ -5,14 +5,13 @@ They do not grow old: after ``FRESH`` seconds they are made anew, as if a test h
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from django.db import connection, transaction
+from django.db import transaction
 
 from mcpregistry.models import Configuration
 from tests import origin
@@ -56,9 +55,8 @@ def _make(make: Callable[[], object], empty: list[str]) -> _Made:
 
 
 def _put(made: _Made) -> None:
-    quick = connection.vendor == "postgresql"
     with transaction.atomic():
-        with origin.unguarded(set(made.rows)) if quick else contextlib.nullcontext():
+        with origin.unguarded(set(made.rows)):
             for table, rows in made.rows.items():
                 origin.insert(table, rows)
         Configuration.objects.update(**made.configuration)  # and whoever runs already hears of it

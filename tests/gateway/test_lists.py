@@ -10,7 +10,7 @@ from mcp import MCPError
 
 from mcpregistry.models import Server
 from mcpregistry.services.servers import lifecycle
-from tests.fakes.stage import ACTOR, MODERN, Stage, fresh, listed, outside
+from tests.fakes.stage import ACTOR, MODERN, PLAIN, Stage, fresh, listed, outside
 from tests.gateway.doors import Corpus, doors
 
 pytestmark = pytest.mark.one_database
@@ -91,7 +91,7 @@ def _listed(site: Any, token: str, slug: str, count: int) -> None:
                 site.url(slug),
                 headers=LIST.usual | {"authorization": f"Bearer {token}"},
                 content=content,
-                trust_env=False,
+                **PLAIN,
             ).json()
             if "error" in answer:  # it changed while we read
                 break

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from django.contrib.auth.models import Group, User
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import ApprovalRequest, Invocation, PolicyRule
 from mcpregistry.services.approvals import votes
-from tests.fakes.stage import MODERN, Stage, Web, folder, fresh, listed, outside, web
+from tests.fakes.stage import MODERN, Stage, Web, folder, fresh, listed, outside, seen_outside, web
 
 LEGACY = "2025-11-25"
 ERAS = [LEGACY, MODERN]
@@ -76,16 +75,14 @@ class Case:
         return rows.order_by("asked_at").last()
 
     async def request(self) -> ApprovalRequest:
-        async with asyncio.timeout(60):
-            while (found := await outside(self._request)) is None:
-                await asyncio.sleep(0.01)
-        return found
+        return await seen_outside(self._request)
 
     async def until(self, *states: State) -> ApprovalRequest:
-        async with asyncio.timeout(60):
-            while State((found := await self.request()).call.state) not in states:
-                await asyncio.sleep(0.01)
-        return found
+        def look() -> ApprovalRequest | None:
+            found = self._request()
+            return found if found and found.call.state in states else None
+
+        return await seen_outside(look)
 
     async def approve(self, **more: Any) -> None:
         request = await self.request()

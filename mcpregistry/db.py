@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from django.db import DEFAULT_DB_ALIAS, close_old_connections, connections
 
@@ -47,6 +47,20 @@ def _keep() -> None:
     connection = connections[DEFAULT_DB_ALIAS]
     if connection.vendor == "sqlite":
         connection.close_at = None  # until it breaks
+
+
+def unheard(error: BaseException) -> bool:
+    """Whether a transaction that failed with this may have been committed: the connection broke, and nobody said.
+
+    Any other error is the database's own word that nothing was written, or comes from before it was reached. On SQLite
+    there is no such doubt, for who commits is this process.
+    """
+    cause: Any = error.__cause__ or error  # Django wraps the driver's; the recorder meets it bare
+    if "OperationalError" not in {each.__name__ for each in type(cause).__mro__} or not hasattr(cause, "sqlstate"):
+        return False
+    if cause.pgconn is not None or "Timeout" in type(cause).__name__:
+        return False  # no connection could be opened, or the pool had none to give
+    return cause.sqlstate is None or cause.sqlstate.startswith(("08", "57P"))
 
 
 def distrust_pool() -> None:

@@ -195,7 +195,7 @@ class Pipeline:
             return await self._refused(call, refusal)
         except DatabaseError:
             log.exception("call.not_held", call=call.id)
-            self.approvals.drop(call)  # perhaps it was written after all
+            self.approvals.drop(call)  # it cannot be looked up: should it be there all the same, nobody waits for it
             return outcome_of(call, State.NOT_SENT, error=not_recorded())
         except Exception:  # only while asking: what fails later is told by the record (``calls/approvals/waiting.py``)
             log.exception("call.crashed", call=call.id)

@@ -77,8 +77,8 @@ def held(call: Call, writer: str) -> Held:
 def claim(call: Call, revision: int) -> Claim:
     """Of an approved call that is about to be sent, if it is still what was looked at under this revision."""
     return {
-        "id": call.id, "agent_slug": call.request.catalogue.agent.slug, "binding": call.binding, "fence": call.fence,
-        "dispatched_at": datetime.now(UTC), "lease_until": lease_end(call), "revision": revision,
+        "id": call.id, "received_at": call.received_at, "agent_slug": call.request.catalogue.agent.slug,
+        "binding": call.binding, "fence": call.fence, "dispatched_at": datetime.now(UTC), "lease_until": lease_end(call), "revision": revision,
     }  # fmt: skip
 
 

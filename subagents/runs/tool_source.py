@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from django.db import transaction
+from django.db import DatabaseError, transaction
 from django.utils import timezone
 
 from mcpregistry.calls.call import Call
@@ -24,7 +24,7 @@ from mcpregistry.calls.catalog import Offer, Source
 from mcpregistry.calls.engine import Engine
 from mcpregistry.calls.pipeline import Dispatcher
 from mcpregistry.calls.watch.waiting import Watch
-from mcpregistry.db import db_call
+from mcpregistry.db import db_call, unheard
 from mcpregistry.domain.errors import Conflict, DownstreamError, SlipsnisseError
 from mcpregistry.domain.policy.access import may_see
 from mcpregistry.domain.policy.risk import risk_of
@@ -32,6 +32,7 @@ from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.domain.specs import RUNS, AgentSpec, EndpointSpec, ServerSpec, ToolSpec
 from mcpregistry.domain.text.canonical import digest, stored
 from mcpregistry.failpoints import failpoint
+from mcpregistry.models import HostTask
 from mcpregistry.services.tasks import host_tasks, long_calls
 from subagents.models import RUN_TOPIC, Run
 from subagents.runs.answers import Seen, answer_of, given_again, seen
@@ -125,7 +126,7 @@ class ExpertDispatcher:
         beginning = asyncio.ensure_future(db_call(_begin, call))
         try:
             # The transaction that begins the run ends by itself; only then is it known what has to be cancelled.
-            begun = await asyncio.shield(beginning)
+            begun = await _heard(beginning, call)
         except asyncio.CancelledError:
             on_sent()  # perhaps it was begun already
             self._spawn(_given_up(beginning, call))
@@ -198,9 +199,35 @@ def _begin(call: Call) -> Begun:
     return Begun(run.pk, task.pk)
 
 
+async def _heard(beginning: asyncio.Future[Begun], call: Call) -> Begun:
+    """What was begun, also where its commit was not heard of: that is looked up before anything is said.
+
+    Raises DatabaseError when nothing was begun, DownstreamError (sent) when nobody knows.
+    """
+    try:
+        return await asyncio.shield(beginning)
+    except DatabaseError as error:
+        try:
+            found = await db_call(_begun, call.id)
+        except DatabaseError:
+            if not unheard(error):
+                raise error from None
+            doubt = "It is not known whether its run has begun: the database did not say, and cannot be asked."
+            raise DownstreamError(doubt, remedy="Look for a run of this call in a moment.", sent=True) from error
+        if found is None:
+            raise
+        return found
+
+
+def _begun(call_id: str) -> Begun | None:
+    run = Run.objects.filter(call_id=call_id).values_list("pk", flat=True).first()
+    task = HostTask.objects.filter(call_id=call_id).values_list("pk", flat=True).first()
+    return Begun(run, task or "") if run else None
+
+
 async def _given_up(beginning: asyncio.Future[Begun], call: Call) -> None:
     """The caller is gone: what it has begun is cancelled, down to the call that is out at a server."""
     caller = call.request.catalogue.agent.slug
     with suppress(SlipsnisseError):  # then nothing was begun
-        begun = await beginning
+        begun = await _heard(beginning, call)
         await db_call(runs.cancel, run_id=begun.run, actor=caller, reason="caller left")

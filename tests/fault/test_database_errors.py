@@ -130,7 +130,7 @@ async def left(play: Play) -> CallOutcome:
     with suppress(asyncio.CancelledError):
         return await call
     (found,) = await elsewhere(lambda: list(Invocation.objects.values_list("pk", flat=True)))
-    await asyncio.gather(*play.here.engine.approvals._background, return_exceptions=True)
+    await play.here.engine.approvals.settled()
     return CallOutcome(found, State(await elsewhere(lambda: Invocation.objects.get().state)))
 
 
@@ -218,7 +218,7 @@ STORIES: dict[str, Callable[[Play], Awaitable[CallOutcome]]] = {
 # it commits twice for a call that nobody is asked about, and for one that is claimed: before and after sending.
 POINTS: dict[str, list[str]] = {
     "plain": ["committing@1", "committing@2", "after_send", "targets.target_for"],
-    "permitted": ["running._permitted", "committing@1", "committing@2"],
+    "permitted": ["permit_uses._permitted", "committing@1", "committing@2"],
     "approved": [
         "held_calls.ask", "held", "held_calls.states", "held_calls.load",
         "running.Approvals._look", "before_claim", "committing@1", "committing@2", "held_calls.delivered",
@@ -255,7 +255,7 @@ async def test_what_is_told_agrees_with_the_record(site: Make, asking: Server, b
     before = len(play.here.sent())
     with failing(point):
         told = await STORIES[story](play)
-    await asyncio.gather(*play.here.engine.approvals._background, return_exceptions=True)
+    await play.here.engine.approvals.settled()
     if told.late:  # the answer says that its record is; it is written as soon as the database takes it
         await until(lambda: Invocation.objects.filter(pk=told.invocation_id, state__in=TERMINAL).exists())
     await db_call(agrees, told, len(play.here.sent()) - before)

@@ -40,11 +40,12 @@ BESIDE = {
     "slack.tool_of": "as above",
     "slack.decide": "as above",
     "configuration.LiveConfiguration.refresh": "part of a run's step, which is begun again as for views.view",
-    "seats.request_of": "a seat is given up after another fault; what is not given up ends with the seat's lease",
     "seats.renew": "tried again at the next renewal, well before the lease is over",
     "recorded.outcome_by_id": "a call that was ended by hand while it was out (tests/fault/test_late_ends.py)",
+    "tool_source._begun": "asked only where a run's beginning was not heard of (tests/fault/test_unheard_runs.py)",
     "records.is_written": "asked only where a turn's commit was not heard of (tests/subagents/runs)",
-    "permits.give_back": "at worst one use of a permit is lost, never won (tests/calls/test_own_faults.py)",
+    "permit_uses._returned": "tried until it is taken (tests/calls/test_own_faults.py)",
+    "held_calls.of_caller": "asked only after another fault (tests/calls/test_unheard.py)",
 }
 # Where a process can die, but the database is not asked.
 DEATHS = {

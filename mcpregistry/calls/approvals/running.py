@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import structlog
+from django.db import DatabaseError
 
 from mcpregistry.calls import rows
+from mcpregistry.calls.approvals.kept import Kept
+from mcpregistry.calls.approvals.permit_uses import PermitUses
 from mcpregistry.calls.approvals.revalidation import CatalogueOf, GroundLost, resume
 from mcpregistry.calls.approvals.seats import Seats
 from mcpregistry.calls.approvals.settled import settled
@@ -35,9 +38,8 @@ from mcpregistry.domain.policy.risk import risk_of
 from mcpregistry.failpoints import failpoint
 from mcpregistry.models import ApprovalRequest
 from mcpregistry.models.feed import CALLS
-from mcpregistry.services.approvals import held_calls, requests, seats, votes
+from mcpregistry.services.approvals import held_calls, requests, votes
 from mcpregistry.services.approvals.held_calls import Ticket
-from mcpregistry.services.policy import permits
 from mcpregistry.services.policy.permits import Used
 from mcpregistry.services.tasks.host_tasks import TaskWish
 
@@ -73,7 +75,8 @@ class Approvals:
         self._watch = Watch(feed, CALLS, held_calls.states)
         self._seats = Seats()
         self._running: dict[str, asyncio.Task[CallOutcome | None]] = {}
-        self._background: set[asyncio.Task[Any]] = set()
+        self._kept = Kept()
+        self._permits = PermitUses(live, self._kept)
 
     @property
     def stopping(self) -> bool:
@@ -91,31 +94,23 @@ class Approvals:
             await asyncio.wait(running, timeout=CLOSING_SECONDS)
         for task in running:
             task.cancel()
-        while running or self._background:
-            await asyncio.gather(*running, *self._background, return_exceptions=True)
-            running = []
+        await asyncio.gather(*running, return_exceptions=True)
+        await self._kept.close()
         await self._seats.close()
+
+    async def settled(self) -> None:
+        """Once what is done in the background is done."""
+        await self._kept.settled()
 
     # Asking
 
     async def permitted(self, call: Call) -> Used | None:
-        """The permit that covers the call, one use of it taken; None: people are to be asked.
-
-        A caller that comes back for what was decided gets that, though a permit was given with it.
-        """
-        offer, agent = call.entry.offer, call.request.catalogue.agent
-        if not self._live.current.permits.get((agent.id, offer.tool.id)):
-            return None
-        using = asyncio.ensure_future(db_call(_permitted, call, datetime.now(UTC)))
-        try:
-            return await asyncio.shield(using)
-        except asyncio.CancelledError:  # the use may be taken all the same
-            self._spawn(_unused(using, call))
-            raise
+        """The permit by which the call may run without asking, see ``PermitUses``; None: people are to be asked."""
+        return await self._permits.taken(call)
 
     def give_back(self, call: Call) -> None:
         """The call did not run: the use of a permit that it has taken is for another one. Does not wait."""
-        self._spawn(_returned(call.permit, call))
+        self._permits.give_back(call)
 
     async def ask(self, call: Call, waiting_as: str, *, task: TaskWish | None = None, said: str = "") -> Ticket:
         """Hold the call, or join the identical one. ``waiting_as`` is an ApprovalRequest.Waiting value.
@@ -138,19 +133,23 @@ class Approvals:
                 task=task,
             )
         )
-        return await self._held(asking)
+        return await self._held(asking, call)
 
     async def again(self, request_id: str, call: Call) -> Ticket | None:
         """The caller's own request with this id, if the call is the one that it is about."""
         row = rows.held(call, self._recorder.writer)
         asking = asyncio.ensure_future(db_call(held_calls.rejoin, request_id=request_id, row=row))
-        return await self._held(asking)
+        return await self._held(asking, call)
 
     async def find(self, held_id: str, agent_slug: str) -> Ticket | None:
         """By the id of the request or of the call; only the agent's own. Holds nothing."""
         return await db_call(held_calls.find, held_id=held_id, agent_slug=agent_slug)
 
-    async def _held(self, asking: asyncio.Future[T]) -> T:
+    async def perhaps_held(self, call: Call) -> Ticket | None:
+        """Of a call whose asking failed: its ticket, for it may have been written all the same. None: it was not."""
+        return await db_call(held_calls.of_caller, call_id=call.id)
+
+    async def _held(self, asking: asyncio.Future[T], call: Call) -> T:
         """A caller that leaves meanwhile leaves a request behind: let go of that as well."""
         try:
             ticket = await asyncio.shield(asking)
@@ -158,11 +157,13 @@ class Approvals:
                 self._seats.keep(ticket.caller)
             return ticket
         except asyncio.CancelledError:
-            self._spawn(self._let_go(asking, keep=self.stopping))
+            self._kept.soon(partial(self._let_go, asking, call, keep=self.stopping))
             raise
 
-    async def _let_go(self, asking: asyncio.Future[Any], *, keep: bool) -> None:
-        ticket = await asking
+    async def _let_go(self, asking: asyncio.Future[Any], call: Call, *, keep: bool) -> None:
+        await asyncio.wait({asking})
+        error = asking.exception()
+        ticket = await self.perhaps_held(call) if isinstance(error, DatabaseError) else await asking
         if isinstance(ticket, Ticket):
             await self._leave(ticket, GONE, keep=keep)
 
@@ -196,7 +197,7 @@ class Approvals:
 
     def left(self, ticket: Ticket, reason: str = GONE) -> None:
         """The caller is gone: cancels what has not run, unless others wait or the rule says run. Does not wait."""
-        self._spawn(self._leave(ticket, reason, keep=self.stopping))
+        self._kept.soon(partial(self._leave, ticket, reason, keep=self.stopping))
 
     async def _leave(self, ticket: Ticket, reason: str, *, keep: bool = False) -> None:
         """``keep``: it is we who are leaving, and the caller may come back to the next process."""
@@ -211,13 +212,11 @@ class Approvals:
 
     def drop(self, call: Call) -> None:
         """Something of ours broke: nobody waits for this call any more."""
-        self._spawn(self._drop(call))
+        self._kept.soon(partial(self._drop, call))
 
     async def _drop(self, call: Call) -> None:
-        request_id = await db_call(seats.request_of, call.id)  # its seat: the caller may never have heard of it
-        ticket = await self.find(request_id, call.request.catalogue.agent.slug) if request_id else None
-        if ticket is not None:
-            await self._leave(replace(ticket, caller=call.id), "The call failed inside the control plane")
+        if ticket := await self.perhaps_held(call):
+            await self._leave(ticket, "The call failed inside the control plane")
 
     async def cancel(self, ticket: Ticket, reason: str) -> State:
         """Withdraw the request on the caller's word."""
@@ -343,34 +342,6 @@ class Approvals:
             raise asyncio.CancelledError
         return claimed
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(_logged(work))
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-
-
-async def _unused(using: asyncio.Future[Used | None], call: Call) -> None:
-    if used := await using:
-        await _returned(used.id, call)
-
-
-async def _returned(permit_id: int, call: Call) -> None:
-    agent = call.request.catalogue.agent.slug
-    await db_call(permits.give_back, permit_id=permit_id, call_id=call.id, agent_slug=agent)
-
-
-def _permitted(call: Call, now: datetime) -> Used | None:
-    offer, agent = call.entry.offer, call.request.catalogue.agent
-    terms = call.decision.terms or DEFAULT_TERMS
-    found = permits.covering(
-        agent_slug=agent.slug, tool_id=offer.tool.id, definition_hash=offer.tool.definition_hash,
-        server_revision=offer.server.revision, arguments=call.request.arguments, fingerprint=terms.fingerprint,
-        now=now,
-    )  # fmt: skip
-    if found and held_calls.expected(binding=call.binding, now=now):
-        return None
-    return permits.use(call_id=call.id, permits=found, agent_slug=agent.slug, now=now)
-
 
 def _outcome(request: ApprovalRequest) -> CallOutcome:
     """As recorded; the result is there while retention keeps it."""
@@ -388,12 +359,3 @@ async def _with_edit(request: ApprovalRequest, outcome: CallOutcome) -> CallOutc
     if not request.edited or outcome.result is None:
         return outcome
     return replace(outcome, result=await db_call(requests.result_told, request, outcome.result))
-
-
-async def _logged(work: Coroutine[Any, Any, None]) -> None:
-    try:
-        await work
-    except SlipsnisseError as error:
-        log.warning("approvals.background", code=error.code)
-    except Exception:
-        log.exception("approvals.background_failed")

@@ -20,9 +20,12 @@ from typing import Any, Protocol
 
 import structlog
 from django.conf import settings
+from django.db import DatabaseError
 
 from mcpregistry.calls.approvals.patience import Patience, smallest
 from mcpregistry.calls.call import Call, CallOutcome, Host, Prompt, Reply
+from mcpregistry.calls.rows import outcome_of
+from mcpregistry.db import unheard
 from mcpregistry.domain.calls.ends import LOOK_FIRST
 from mcpregistry.domain.calls.wait_strategy import Answer, WaitStep, meant, wait_steps
 from mcpregistry.domain.errors import SlipsnisseError
@@ -48,6 +51,7 @@ class _Held(Protocol):
     @property
     def stopping(self) -> bool: ...
     async def again(self, request_id: str, call: Call) -> Ticket | None: ...
+    async def perhaps_held(self, call: Call) -> Ticket | None: ...
     async def ask(self, call: Call, waiting_as: str, *, task: TaskWish | None = None, said: str = "") -> Ticket: ...
     async def changed(self, ticket: Ticket, timeout: float) -> State: ...
     async def run(self, ticket: Ticket, call: Call | None = None) -> CallOutcome: ...
@@ -57,7 +61,14 @@ class _Held(Protocol):
     async def confirm(self, ticket: Ticket, by: str) -> State: ...
     async def refuse(self, ticket: Ticket, by: str) -> State: ...
     def left(self, ticket: Ticket) -> None: ...
+    def drop(self, call: Call) -> None: ...
     def waits_no_more(self, ticket: Ticket) -> None: ...
+
+
+class Unavailable(SlipsnisseError):
+    """The record of a held call cannot be read."""
+
+    code = "UNAVAILABLE"
 
 
 class _CallerGone(Exception):
@@ -74,7 +85,7 @@ class Waiting:
     async def __call__(self, call: Call) -> CallOutcome:
         """Hold the call and wait. Its end, or the state pending with a ticket (and perhaps a prompt).
 
-        Raises SlipsnisseError when the request cannot be recorded.
+        Raises SlipsnisseError when the request cannot be recorded, and DatabaseError when it was not.
         """
         prompt = _prompt(call)
         way = wait_steps(
@@ -88,6 +99,9 @@ class Waiting:
         except asyncio.CancelledError:  # its request may be recorded already; who recorded it sees to that
             self._shown(call)
             raise
+        except DatabaseError as error:  # perhaps it was written all the same
+            log.exception("call.not_held", call=call.id)
+            return await self._perhaps_held(call, error)
         try:
             return await self._wait_through(call, ticket, way, prompt)
         except asyncio.CancelledError:
@@ -101,6 +115,25 @@ class Waiting:
             return await self._as_recorded(ticket)
         finally:
             self._approvals.waits_no_more(ticket)
+
+    async def _perhaps_held(self, call: Call, error: DatabaseError) -> CallOutcome:
+        """People may be asked though we did not hear that it was written: looked up before anything is said."""
+        try:
+            ticket = await self._approvals.perhaps_held(call)
+        except DatabaseError:
+            if not unheard(error):
+                raise error from None
+            self._approvals.drop(call)
+            doubt = Unavailable(
+                "Whether people are asked about this call could not be looked up.",
+                remedy=f"Ask mcp_approval_status with the id {call.id} in a moment.",
+            )
+            return outcome_of(call, State.UNKNOWN, error=doubt)
+        if ticket is None:
+            raise error
+        if ticket.task_id and ticket.state is State.PENDING:
+            return CallOutcome(ticket.call_id, State.PENDING, ticket=ticket)
+        return await self._as_recorded(ticket)
 
     def _gone(self, call: Call, ticket: Ticket) -> None:
         self._approvals.left(ticket)
@@ -118,7 +151,7 @@ class Waiting:
         except Exception:  # the database does not answer either
             log.exception("call.not_looked_up", call=ticket.call_id)
             message = f"The record cannot be read. Ask mcp_approval_status with the id {ticket.id} in a moment."
-            return CallOutcome(ticket.call_id, State.UNKNOWN, None, "UNAVAILABLE", message, LOOK_FIRST)
+            return CallOutcome(ticket.call_id, State.UNKNOWN, None, Unavailable.code, message, LOOK_FIRST)
 
     async def _ticket(self, call: Call, way: WaitStep) -> Ticket:
         """Of the request that the reply is about, even if it has ended meanwhile; else a new or joined one."""

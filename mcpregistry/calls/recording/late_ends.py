@@ -8,15 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from mcpregistry.calls.recording import ledger
+from mcpregistry.domain.calls.ends import NOT_SENT
+from mcpregistry.domain.lifecycle import State
 from mcpregistry.models.invocation import Invocation
 from mcpregistry.services.records import audit, ending
 from mcpregistry.services.records.audit import Chain, Fact
+from mcpregistry.services.records.call_rows import Claim, Intent
 from mcpregistry.services.records.ending import End
-from mcpregistry.services.records.sql import vendor
+from mcpregistry.services.records.sql import moment, vendor
 
-Late = tuple[End, Fact]
+_FINISH = f"{ending.FINISH} AND dispatched_at = COALESCE(%s, dispatched_at)"
+
+
+class Late(NamedTuple):
+    """An end with its audit entry; ``begun``: only of the call that was dispatched at this very moment."""
+
+    end: End
+    fact: Fact
+    begun: datetime | None = None
 
 
 def write(ends: Sequence[Late], chain: Chain) -> tuple[Chain, list[bool]]:
@@ -26,25 +38,35 @@ def write(ends: Sequence[Late], chain: Chain) -> tuple[Chain, list[bool]]:
     def rest(tried: list[bool]) -> ledger.Work:
         nonlocal chain
         won.extend(tried)
-        facts = [fact for (_, fact), mine in zip(ends, tried, strict=True) if mine]
+        facts = [each.fact for each, mine in zip(ends, tried, strict=True) if mine]
         chain, entries = chain.extended(facts, datetime.now(UTC))
         return [(audit.INSERT, [audit.values(entry) for entry in entries])]
 
-    kept = [ending.keep_values(end) for end, _ in ends if end["keep"]]
-    tries = [ending.finish_values(end) for end, _ in ends]
-    claims = ledger.Claims(tries, rest, ending.FINISH, [(ending.KEEP, kept)] if kept else [])
+    kept = [ending.keep_values(each.end) for each in ends if each.end["keep"]]
+    tries = [[*ending.finish_values(each.end), moment(each.begun)] for each in ends]
+    claims = ledger.Claims(tries, rest, _FINISH, [(ending.KEEP, kept)] if kept else [])
     ledger.BACKENDS[vendor()]([], claims)
     return chain, won
 
 
 def correct(ends: Sequence[Late], chain: Chain) -> Chain:
     """Put these ends in the place of what the clock has supposed, where it has; returns the chain afterwards."""
-    known = [(ending.correcting(end), ending.corrected(fact)) for end, fact in ends]
+    known = [Late(ending.correcting(end), ending.corrected(fact), begun) for end, fact, begun in ends]
     return write(known, chain)[0] if known else chain
 
 
-def stand(ends: Sequence[End]) -> list[bool]:
+def stand(ends: Sequence[Late]) -> list[bool]:
     """Which of these are what the record says now."""
-    rows = Invocation.objects.filter(pk__in=[end["id"] for end in ends]).order_by()
+    rows = Invocation.objects.filter(pk__in=[each.end["id"] for each in ends]).order_by()
     found = {pk: said for pk, *said in rows.values_list("pk", "state", "error_code")}
-    return [found.get(end["id"]) == [end["state"], end["error_code"]] for end in ends]
+    return [found.get(each.end["id"]) == [each.end["state"], each.end["error_code"]] for each in ends]
+
+
+def not_sent(row: Intent | Claim, fence: int, dispatched: Fact, *, code: str) -> Late:
+    """Of a call that was not sent, because nobody heard whether its beginning was written. Should it have been, the
+    record is to say the same. It may have been begun again under its id, by another process: that one is left alone."""
+    now = datetime.now(UTC)
+    ended = ending.ended(State.NOT_SENT, received_at=row["received_at"], now=now, reason=NOT_SENT, code=code)
+    end: End = {**ended, "id": row["id"], "before": State.DISPATCHED.value, "fence": fence, "keep": False}
+    fact = ending.fact(row["id"], ended, actor=dispatched.actor, about=dispatched.facts)
+    return Late(end, fact, row["dispatched_at"])

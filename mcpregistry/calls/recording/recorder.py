@@ -21,12 +21,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, cast
 
 import structlog
 from django.db import DatabaseError, OperationalError, connection
 
 from mcpregistry.calls.recording import late_ends, ledger
+from mcpregistry.calls.recording.late_ends import Late
+from mcpregistry.db import unheard
 from mcpregistry.domain.errors import Busy, SlipsnisseError
 from mcpregistry.failpoints import failpoint
 from mcpregistry.services.records import audit, ending
@@ -92,7 +94,7 @@ class Recorder:
         self._door = threading.Lock()  # what passes it before close() is written, what comes after is refused
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._late: list[_Item] = []  # ends that the database did not take so far; only the writer thread looks
+        self._late: list[Late] = []  # ends that the database did not take so far; only the writer thread looks
         self._together = 0  # how many the last commit held
 
     @property
@@ -185,7 +187,7 @@ class Recorder:
             batch = [item for item in taken if item is not None]
             closing = len(batch) < len(taken)
             errors = self._commit_all(batch) if batch else []
-            self._late += [item for item, error in zip(batch, errors, strict=True) if item.end and _passes(error)]
+            self._late += [late for item, error in zip(batch, errors, strict=True) if (late := _kept(item, error))]
             self._settle(batch, errors)
             if self._late and not any(map(_passes, errors)):
                 self._catch_up()
@@ -251,14 +253,14 @@ class Recorder:
 
     def _checked(self, batch: list[_Item], changed: ledger.Changed) -> list[Exception | None]:
         """After a commit: whether its ends were taken. The clock may have given up calls whose process had stalled."""
-        ends = [(item.end, item.fact) for item in batch if item.end]
+        ends = [Late(item.end, item.fact) for item in batch if item.end]
         if changed.get(ending.FINISH, 0) >= len(ends):
             return [None] * len(batch)
         try:
             self._chain = late_ends.correct(ends, self._chain)
-            stand = iter(late_ends.stand([end for end, _ in ends]))
+            stand = iter(late_ends.stand(ends))
         except Exception as error:  # they are kept and tried again, like those that were not written at all
-            log.exception("recorder.not_corrected", about=[fact.subject for _, fact in ends])
+            log.exception("recorder.not_corrected", about=[each.fact.subject for each in ends])
             self._start_afresh(error)
             return [error if item.end else None for item in batch]
         return [EndedOtherwise("It has ended otherwise.") if item.end and not next(stand) else None for item in batch]
@@ -297,10 +299,9 @@ class Recorder:
         else:
             log.info("recorder.caught_up", ends=len(late))
 
-    def _commit_late(self, late: list[_Item]) -> None:
-        ends = [(item.end, item.fact) for item in late if item.end]
-        self._chain, won = late_ends.write(ends, self._chain)
-        lost = [each for each, mine in zip(ends, won, strict=True) if not mine]
+    def _commit_late(self, late: list[Late]) -> None:
+        self._chain, won = late_ends.write(late, self._chain)
+        lost = [each for each, mine in zip(late, won, strict=True) if not mine]
         self._chain = late_ends.correct(lost, self._chain)
 
     def _flush(self) -> None:
@@ -339,6 +340,19 @@ class Recorder:
 
 def _note(kind: str, writer: str) -> _Item:
     return _Item(Fact(kind, "recorder", f"writer:{writer}", {}))
+
+
+def _kept(item: _Item, error: Exception | None) -> Late | None:
+    """What is to be written of an item with which the database has failed, as soon as it takes it."""
+    if item.end:
+        return Late(item.end, item.fact) if _passes(error) else None
+    if error is None or not unheard(error):
+        return None
+    if item.claim:
+        return late_ends.not_sent(item.claim, item.claim["fence"] + 1, item.fact, code=NotRecorded.code)
+    if item.begin and "lease_until" in item.begin:  # an intent, no refusal
+        return late_ends.not_sent(cast(Intent, item.begin), 0, item.fact, code=NotRecorded.code)
+    return None
 
 
 def _driver() -> Any:

@@ -67,11 +67,6 @@ def anybody(request: ApprovalRequest) -> bool:
     return counted > len(leases) or any(lease > now for lease in leases)
 
 
-def request_of(caller: str) -> str | None:
-    """The id of the request for which this caller has a seat."""
-    return ApprovalSeat.objects.filter(pk=caller).values_list("request_id", flat=True).first()
-
-
 def renew(callers: Collection[str]) -> None:
     """These callers still wait: their process says so, every few seconds."""
     ApprovalSeat.objects.filter(pk__in=callers).update(lease_until=database_now() + LEASE, doubted=False)

@@ -21,10 +21,11 @@ from django.utils import timezone
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.domain.policy.access import pinned
 from mcpregistry.domain.text.canonical import stored
-from mcpregistry.models import Agent, ApprovalRequest, Permit, Tool
+from mcpregistry.models import Agent, ApprovalRequest, AuditEntry, Permit, Tool
 from mcpregistry.services.access.roles import DECIDE
 from mcpregistry.services.records import audit
 
+_USED = "permit.used"
 LONGEST = timedelta(days=30)
 
 
@@ -116,14 +117,18 @@ def use(*, call_id: str, permits: Iterable[Permit], agent_slug: str, now: dateti
         live = Permit.objects.filter(pk=permit.pk, revoked_at=None, expires_at__gt=now)
         uses = live.filter(uses_left__gt=0)
         if uses.update(uses_left=F("uses_left") - 1) if permit.uses_left is not None else live.exists():
-            audit.record(kind="permit.used", actor=agent_slug, subject=f"permit:{permit.pk}", call=call_id)
+            audit.record(kind=_USED, actor=agent_slug, subject=f"permit:{permit.pk}", call=call_id)
             return Used(permit.pk, f"permit {permit.pk}, given by {permit.created_by} with request {permit.request_id}")
     return None
 
 
 @transaction.atomic
 def give_back(*, permit_id: int, call_id: str, agent_slug: str) -> None:
-    """The call that took a use never ran: another one may have it. Call it once at most for each use."""
+    """The call that may have taken a use never ran: another one may have it, if it has. Again does nothing."""
+    Permit.objects.select_for_update().filter(pk=permit_id).first()  # one after another: the log is looked at first
+    told = AuditEntry.objects.filter(subject=f"permit:{permit_id}", body__contains=stored({"call": call_id})[1:-1])
+    if set(told.values_list("kind", flat=True)) != {_USED}:
+        return
     Permit.objects.filter(pk=permit_id, uses_left__isnull=False).update(uses_left=F("uses_left") + 1)
     audit.record(kind="permit.returned", actor=agent_slug, subject=f"permit:{permit_id}", call=call_id)
 

@@ -56,6 +56,7 @@ class Claim(TypedDict):
     """What a held call must still be when it is taken to be sent, and until when it is ours then."""
 
     id: str
+    received_at: datetime
     agent_slug: str
     binding: str
     fence: int

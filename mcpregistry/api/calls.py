@@ -19,6 +19,7 @@ from ninja import Query, Status
 from mcpregistry.api.answers import content_type, failure, plain_result
 from mcpregistry.api.approvals import Prefer, seconds_to_wait
 from mcpregistry.api.auth import Principal, principal
+from mcpregistry.api.errors import Unavailable
 from mcpregistry.api.once import IdempotencyKey
 from mcpregistry.api.routes import Routes
 from mcpregistry.api.schemas.approvals import Ticket, ticket_out
@@ -32,7 +33,7 @@ from mcpregistry.calls.recorded import outcome_of_record
 from mcpregistry.db import db_call
 from mcpregistry.domain.calls.edits import untold
 from mcpregistry.domain.calls.ends import RECORD_LATE
-from mcpregistry.domain.errors import ArgumentsInvalid, Denied, NotFound, SlipsnisseError
+from mcpregistry.domain.errors import ArgumentsInvalid, Busy, Denied, NotFound, SlipsnisseError
 from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.domain.text.canonical import digest, stored
 from mcpregistry.ids import ordered_id
@@ -47,11 +48,17 @@ _REFUSED = {
     "DENIED": 403,
     "ARGUMENTS_INVALID": 422,
     "RATE_LIMITED": 429,
-    "BUSY": 503,
-    "NOT_RECORDED": 503,
 }
 
 
+class NotRecorded(Unavailable):
+    """503: the database did not take the record, so nothing was made."""
+
+    code = "NOT_RECORDED"
+
+
+# No fault of the caller's: nothing was made, whatever state it would have ended in, and the caller may come again.
+_NOT_NOW: dict[str, type[SlipsnisseError]] = {"BUSY": Busy, "NOT_RECORDED": NotRecorded}
 # Ends of a held call that was never made: people said no (silence is one), or nobody wants it any more.
 _NOT_MADE = {State.REJECTED: 403, State.EXPIRED: 403, State.CANCELLED: 409, State.VOID: 409}
 
@@ -138,6 +145,9 @@ def _entry(who: Principal, name: str, payload: CallOrder) -> Entry | None:
 def _told(
     outcome: CallOutcome, entry: Entry | None, name: str, payload: CallOrder, *, strict: bool
 ) -> Status[CallAnswer] | Status[Problem]:
+    not_now = _NOT_NOW.get(outcome.error_code)
+    if not_now and outcome.result is None and outcome.state is not State.UNKNOWN:
+        raise not_now(outcome.message, remedy=outcome.remedy)
     refused = _NOT_MADE.get(outcome.state) or _REFUSED.get(outcome.error_code)
     if refused and outcome.result is None and outcome.state is not State.UNKNOWN:
         code = outcome.error_code or outcome.state.upper()

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
 
 import structlog
-from django.db import DatabaseError
+from django.db import DatabaseError, InterfaceError
 
 from mcpregistry.calls import rows, stages
 from mcpregistry.calls.call import Call, CallOutcome, CallRequest, Judged
@@ -193,7 +193,7 @@ class Pipeline:
             return await self._refused_again(call, again)
         except SlipsnisseError as refusal:
             return await self._refused(call, refusal)
-        except DatabaseError:
+        except (DatabaseError, InterfaceError):
             log.exception("call.not_held", call=call.id)
             self.approvals.drop(call)  # it cannot be looked up: should it be there all the same, nobody waits for it
             return outcome_of(call, State.NOT_SENT, error=not_recorded())

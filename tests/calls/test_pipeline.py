@@ -88,11 +88,13 @@ async def test_a_call_is_answered_untouched_and_recorded_from_intent_to_end(site
     assert [sent["arguments"] for sent in here.sent()] == [{"a": "é", "b": 1}]
 
 
+@pytest.mark.one_database
 async def test_a_tool_may_be_called_by_its_own_name_too(site: Make, echo: Server):
     here = await site()
     assert (await here.call("echo::echo")).state == State.SUCCEEDED
 
 
+@pytest.mark.one_database
 async def test_a_tools_own_error_is_the_answer(site: Make, live_db: None, journal: Path):
     await db_call(add_server, "hostile", tool("shapeless"))
     here = await site()
@@ -102,6 +104,7 @@ async def test_a_tools_own_error_is_the_answer(site: Make, live_db: None, journa
     assert (await recorded(outcome))[1] == ["call.dispatched", "call.tool_error"]
 
 
+@pytest.mark.one_database
 async def test_a_json_rpc_error_is_a_tool_error_with_the_servers_words(site: Make, echo: Server):
     here = await site()
     outcome = await here.call("echo__refuse")
@@ -110,6 +113,7 @@ async def test_a_json_rpc_error_is_a_tool_error_with_the_servers_words(site: Mak
     assert (await recorded(outcome))[1] == ["call.dispatched", "call.tool_error"]
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize("result", [[1, 2], None, "text"])
 async def test_an_answer_that_is_no_object_is_unknown_never_success(site: Make, live_db: None, result: Any):
     await db_call(add_server, "hostile", tool("shapeless"))
@@ -146,6 +150,7 @@ async def test_absent_and_ungranted_tools_look_the_same(site: Make, echo: Server
     assert here.sent() == []
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     "name", ["echo_echo", "echo__ech", "echo__echo ", "ECHO__echo", "", "echo::", "echo__echo\x00"]
 )
@@ -153,6 +158,7 @@ async def test_a_name_must_be_exact(site: Make, echo: Server, name: str):
     await refused(await site(), name, {}, "NOT_FOUND")
 
 
+@pytest.mark.one_database
 async def test_arguments_beside_the_pins_are_denied_and_those_within_run(site: Make, echo: Server):
     def pin() -> None:
         Grant.objects.all().delete()
@@ -175,6 +181,7 @@ async def test_a_grant_that_ran_out_after_the_list_was_made_no_longer_counts(sit
     await refused(here, "echo__echo", {}, "DENIED")
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize("arguments", [{}, {"n": "1"}, {"n": 1, "m": 2}, {"n": 1.5}, {"n": None}])
 async def test_arguments_that_do_not_fit_the_schema_are_refused(site: Make, echo: Server, arguments: dict[str, Any]):
     outcome = await refused(await site(), "echo__strict", arguments, "ARGUMENTS_INVALID")
@@ -223,6 +230,7 @@ async def test_a_lone_surrogate_is_refused_or_sent_but_never_lost(site: Make, ec
     assert row.arguments == '{"v":"\\ud800"}'
 
 
+@pytest.mark.one_database
 @pytest.mark.attack
 @pytest.mark.parametrize("kind", ["nan", "infinity", "overflow", "absurd_int", "surrogate", "bottomless", "deep"])
 async def test_an_answer_that_cannot_be_read_is_unknown(site: Make, live_db: None, kind: str):
@@ -251,11 +259,13 @@ def policy(outcome: Any) -> Callable[[Any], Decision]:
     return lambda question: Decision(outcome, "because")
 
 
+@pytest.mark.one_database
 async def test_a_rule_that_denies_is_told_with_its_reason(site: Make, echo: Server):
     outcome = await refused(await site(policy=policy(Outcome.DENY)), "echo__echo", {}, "DENIED")
     assert "because" in outcome.message
 
 
+@pytest.mark.one_database
 async def test_a_rule_that_fails_denies_and_its_text_stays_inside(site: Make, echo: Server):
     def broken(question: Any) -> Decision:
         raise ValueError("hunter2")
@@ -265,11 +275,13 @@ async def test_a_rule_that_fails_denies_and_its_text_stays_inside(site: Make, ec
     assert "hunter2" not in (await recorded(outcome))[0].reason
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize("answer", [None, "allow", Decision("maybe", ""), True])  # type: ignore[arg-type]
 async def test_a_rule_that_answers_nonsense_denies(site: Make, echo: Server, answer: Any):
     await refused(await site(policy=lambda question: answer), "echo__echo", {}, "DENIED")
 
 
+@pytest.mark.one_database
 async def test_a_fault_of_our_own_refuses_the_call_and_tells_no_secret(
     site: Make, echo: Server, monkeypatch: pytest.MonkeyPatch
 ):
@@ -284,6 +296,7 @@ async def test_a_fault_of_our_own_refuses_the_call_and_tells_no_secret(
 # -- budgets and limits ------------------------------------------------------------------------------
 
 
+@pytest.mark.one_database
 async def test_calls_beyond_the_rate_are_refused_with_the_time_to_wait(site: Make, echo: Server):
     await db_call(lambda: Agent.objects.update(calls_per_minute=2))
     here: Site = await site()
@@ -312,6 +325,7 @@ async def test_a_flood_of_refusals_fills_no_disk_and_is_counted(site: Make, echo
     assert "97 more calls" in last.reason
 
 
+@pytest.mark.one_database
 async def test_an_oversize_answer_is_a_typed_error(site: Make, live_db: None):
     await db_call(add_server, "hostile", tool("big"), max_message_bytes=10_000)
     here = await site()
@@ -328,6 +342,7 @@ async def test_a_long_result_is_kept_in_part_and_its_size_in_full(site: Make, li
     assert row.result_bytes > 300_000 > len(row.result)
 
 
+@pytest.mark.one_database
 async def test_a_timeout_after_sending_is_unknown(site: Make, live_db: None, journal: Path):
     await db_call(lambda: add_server("slow", tool("count"), request_timeout=1.5, **journal_env(journal)))
     here: Site = await site()
@@ -337,6 +352,7 @@ async def test_a_timeout_after_sending_is_unknown(site: Make, live_db: None, jou
     assert len(here.sent()) == 2
 
 
+@pytest.mark.one_database
 async def test_a_server_that_cannot_start_means_not_sent(site: Make, live_db: None):
     await db_call(lambda: add_server("crash", tool("pid"), env={"FAKE_CRASH": "start"}))
     here = await site()
@@ -350,6 +366,7 @@ async def test_a_server_that_cannot_start_means_not_sent(site: Make, live_db: No
         assert NOT_SENT in said
 
 
+@pytest.mark.one_database
 async def test_a_server_that_dies_in_the_call_leaves_it_unknown_and_the_next_call_works(
     site: Make, live_db: None, journal: Path
 ):
@@ -373,6 +390,7 @@ async def test_a_server_that_dies_in_the_call_leaves_it_unknown_and_the_next_cal
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.one_database
 async def test_of_a_tool_that_is_confirmed_to_only_read_an_unknown_call_may_be_repeated(site: Make, live_db: None):
     def prepare() -> None:
         add_server("crash", tool("crash"))
@@ -385,6 +403,7 @@ async def test_of_a_tool_that_is_confirmed_to_only_read_an_unknown_call_may_be_r
     assert "Do not repeat" not in outcome.remedy
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(("idempotent", "times"), [(False, 1), (True, 2)])
 async def test_only_a_tool_marked_idempotent_is_ever_sent_again(
     site: Make, live_db: None, journal: Path, idempotent: bool, times: int
@@ -487,6 +506,7 @@ async def test_a_call_that_outlasts_the_drain_is_unknown_and_its_caller_hears_of
 # -- evidence ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_database
 async def test_the_binding_changes_with_everything_that_is_decided_on(site: Make, echo: Server):
     bindings: list[str] = []
 
@@ -505,6 +525,7 @@ async def test_the_binding_changes_with_everything_that_is_decided_on(site: Make
     assert len(set(bindings)) == 4
 
 
+@pytest.mark.one_database
 async def test_no_secret_of_a_server_reaches_a_record(site: Make, live_db: None, journal: Path):
     env = {"FAKE_JOURNAL": str(journal), "API_TOKEN": "canary-7e1f"}
     await db_call(lambda: add_server("echo", *ECHO, env=env))

@@ -34,6 +34,7 @@ def everything() -> str:
     return json.dumps([events, calls, list(AuditEntry.objects.values_list("body", flat=True))])
 
 
+@pytest.mark.one_database
 async def test_secrets_are_replaced_before_host_and_record_see_them(live_db, site, caplog):
     await db_call(leaky)
     here = await site()
@@ -70,6 +71,7 @@ async def noticed(here, server_id: int, revision: int) -> None:
     await until(lambda: here.engine.live.current.servers[server_id].revision == revision)
 
 
+@pytest.mark.one_database
 async def test_a_server_without_secrets_is_not_looked_through(live_db, site, monkeypatch):
     await db_call(add_server, "envdump", tool("env"), env={"LOG_LEVEL": "very-verbose"})
     here = await site()

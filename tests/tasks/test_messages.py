@@ -12,7 +12,7 @@ from tests.services.rows import confirmed
 from tests.tasks import worker
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
 SECRET = "canary-7f3a91"
 
 

@@ -25,6 +25,7 @@ def finished(test: ServerTest) -> ServerTest:
     return eventually(lambda: ServerTest.objects.filter(pk=test.pk, finished_at__isnull=False).first())
 
 
+@pytest.mark.one_database
 @pytest.mark.usefixtures("live_db", "site_worker")
 def test_a_real_server_is_tested_approved_and_tested_again_with_a_call():
     server = confirmed("time", command=TIME_SERVER)
@@ -41,6 +42,7 @@ def test_a_real_server_is_tested_approved_and_tested_again_with_a_call():
     assert second.timings["call"] > 0
 
 
+@pytest.mark.one_database
 @pytest.mark.usefixtures("site_worker")
 def test_a_worker_says_which_variables_it_does_not_pass_on():
     """``runmcp --config`` refuses a file whose keys it sees and the site's worker does not."""
@@ -48,6 +50,7 @@ def test_a_worker_says_which_variables_it_does_not_pass_on():
     assert own_worker.unseen_by_the_site([]) == []
 
 
+@pytest.mark.one_database
 @pytest.mark.usefixtures("live_db", "site_worker")
 def test_failures_are_told_with_code_and_log():
     crash = confirmed("crash", env={"FAKE_CRASH": "start"})

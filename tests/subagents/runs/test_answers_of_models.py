@@ -59,6 +59,7 @@ def answering(bench: Bench, worker: Any) -> Answering:
     return run
 
 
+@pytest.mark.one_database
 async def test_an_answer_that_was_cut_is_continued_once(answering: Answering) -> None:
     models = Models(m=[said("It is fo", "length"), said("rty-two.")])
     run = await answering(models, "m")
@@ -76,12 +77,14 @@ async def test_what_is_still_cut_is_marked_and_never_given_again(answering: Answ
     assert len(models.asked) == 2
 
 
+@pytest.mark.one_database
 async def test_a_cut_answer_is_better_than_none(answering: Answering) -> None:
     models = Models(m=[said("It is fo", "length"), ModelError(ErrorKind.AUTH, "The key has expired.")])
     run = await answering(models, "m")
     assert (run.state, run.exit, run.answer) == (RunState.DONE, Exit.CUT, "It is fo")
 
 
+@pytest.mark.one_database
 async def test_json_that_was_cut_is_whole_again_when_it_goes_on(answering: Answering) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     models = Models(m=[said('{"n": 4', "length"), said("2}")])
@@ -99,6 +102,7 @@ async def test_a_filtered_answer_goes_to_the_next_model_and_is_paid_for(answerin
     assert run.cost == 2 * attempt.cost > 0
 
 
+@pytest.mark.one_database
 async def test_a_model_that_says_nothing_twice_gives_way_to_the_next(answering: Answering) -> None:
     models = Models(mute=[said(), said()], frank=[said("Forty-two.")])
     run = await answering(models, "mute", "frank")
@@ -106,6 +110,7 @@ async def test_a_model_that_says_nothing_twice_gives_way_to_the_next(answering: 
     assert [each[-1]["content"] for each in models.requests[1:]] == [SPEAK, SPEAK]
 
 
+@pytest.mark.one_database
 async def test_where_nobody_says_anything_the_reason_is_told(answering: Answering) -> None:
     models = Models(mute=[said(), said()], strict=[said("", "policy")])
     run = await answering(models, "mute", "strict")
@@ -116,6 +121,7 @@ async def test_where_nobody_says_anything_the_reason_is_told(answering: Answerin
     )
 
 
+@pytest.mark.one_database
 async def test_an_output_limit_that_is_used_up_before_a_word_is_named(answering: Answering) -> None:
     models = Models(m=[said("", "length"), said("", "length")])
     run = await answering(models, "m")
@@ -124,12 +130,14 @@ async def test_an_output_limit_that_is_used_up_before_a_word_is_named(answering:
     assert models.requests[1][-1]["content"] == BRIEF
 
 
+@pytest.mark.one_database
 async def test_a_request_that_only_one_model_refuses_goes_to_the_next(answering: Answering) -> None:
     refused = ModelError(ErrorKind.BAD_REQUEST, "This model does not support tools.", status=400)
     models = Models(old=[refused], new=[said("Forty-two.")])
     assert (await answering(models, "old", "new")).answer == "Forty-two."
 
 
+@pytest.mark.one_database
 async def test_a_wait_that_is_longer_than_the_run_ends_it_at_once(answering: Answering) -> None:
     limited = ModelError(ErrorKind.RATE_LIMITED, "Slow down.", status=429, retry_after=300)
     run = await answering(Models(m=[limited]), "m", max_seconds=60)
@@ -154,6 +162,7 @@ async def test_the_token_budget_is_never_overdrawn(answering: Answering) -> None
     assert len(limits) > 2
 
 
+@pytest.mark.one_database
 async def test_a_token_budget_that_bears_no_answer_asks_nobody(answering: Answering) -> None:
     models = Models(m=[])
     run = await answering(models, "m", max_tokens=300)
@@ -161,6 +170,7 @@ async def test_a_token_budget_that_bears_no_answer_asks_nobody(answering: Answer
     assert run.error == "The token budget does not bear another answer of the model."
 
 
+@pytest.mark.one_database
 async def test_arguments_that_were_cut_are_told_as_that_and_kept(answering: Answering) -> None:
     models = Models(m=[said("", "length", ToolUse("c1", "echo__echo", '{"text": "a lo')), said("I see.")])
     run = await answering(models, "m")

@@ -75,6 +75,7 @@ MISSING: dict[str, tuple[Callable[[Bench], None], str, str]] = {
 }
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize("name", MISSING)
 def test_what_is_missing_is_named_before_anything_is_spent(bench: Bench, name: str) -> None:
     spoil, sentence, remedy = MISSING[name]
@@ -90,6 +91,7 @@ def test_what_is_missing_is_named_before_anything_is_spent(bench: Bench, name: s
     assert not bench.models.journal
 
 
+@pytest.mark.one_database
 def test_one_model_with_a_key_is_enough(bench: Bench) -> None:
     other = Provider.objects.create(slug="paid", kind="anthropic")
     bench.expert(LanguageModel.objects.create(provider=other, name="x"), bench.model("m", {"text": "yes"}))
@@ -125,6 +127,7 @@ def test_the_longest_chain_through_a_tool() -> None:
     assert longest_through("p", {"p": ["q"], "q": ["p"]})[-1] == "q"
 
 
+@pytest.mark.one_database
 def test_a_key_may_be_a_reference_and_sees_only_what_the_operator_lists(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,6 +149,7 @@ def test_a_key_may_be_a_reference_and_sees_only_what_the_operator_lists(
     assert provider.key == "${MODEL_KEY}"
 
 
+@pytest.mark.one_database
 async def test_a_key_that_is_not_to_be_had_in_the_worker_leaves_the_model_to_the_next(
     bench: Bench, worker: Any
 ) -> None:
@@ -162,6 +166,7 @@ async def test_a_key_that_is_not_to_be_had_in_the_worker_leaves_the_model_to_the
     assert tried == [("paid/x", "auth")]
 
 
+@pytest.mark.one_database
 async def test_tools_of_one_name_on_two_servers_are_told_apart(bench: Bench, worker: Any) -> None:
     def prepare() -> Run:
         one, two = bench.server("echo", slug="docs"), bench.server("echo", slug="files")

@@ -38,6 +38,7 @@ async def asked(bench: Bench, kind: str, *, model: dict[str, Any] | None = None,
     return await complete(target, QUESTION, [TOOL])
 
 
+@pytest.mark.one_database
 async def test_options_of_the_provider_and_overrides_of_the_model_are_sent(bench: Bench, heard: list[Heard]) -> None:
     options = {"top_p": 0.9, "parallel_tool_calls": False}
     await asked(bench, "openai", options=options, model={"overrides": {"top_p": 0.5}})
@@ -45,6 +46,7 @@ async def test_options_of_the_provider_and_overrides_of_the_model_are_sent(bench
     assert (sent["temperature"], sent["top_p"], sent["parallel_tool_calls"]) == (0.7, 0.5, False)
 
 
+@pytest.mark.one_database
 async def test_a_models_own_temperature_goes_before_the_expert_tools(bench: Bench, heard: list[Heard]) -> None:
     await asked(bench, "openai", options={"temperature": 0.2}, model={"overrides": {"temperature": 0.3}})
     sent = heard[-1].body
@@ -52,6 +54,7 @@ async def test_a_models_own_temperature_goes_before_the_expert_tools(bench: Benc
     assert "parallel_tool_calls" not in sent  # each provider's own default, which is parallel
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("kind", "provider", "model", "sent"),
     [
@@ -69,6 +72,7 @@ async def test_the_models_tool_choice_goes_before_the_providers(
     assert heard[-1].body.get("tool_choice") == sent
 
 
+@pytest.mark.one_database
 async def test_openrouter_is_told_who_asks(bench: Bench, heard: list[Heard], settings: Any) -> None:
     settings.SITE_URL = "https://tools.example.org"
     await asked(bench, "openrouter")
@@ -78,12 +82,14 @@ async def test_openrouter_is_told_who_asks(bench: Bench, heard: list[Heard], set
     ]  # fmt: skip
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize("kind", ["openai", "openrouter", "compatible", "scripted"])
 async def test_these_are_asked_by_chat_completions(bench: Bench, heard: list[Heard], kind: str) -> None:
     await asked(bench, kind)
     assert heard[-1].path == "/v1/chat/completions"
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize("ending", ["", "/", "/v1", "/v1/", "/api", "/api/"])
 async def test_ollama_is_reached_by_its_own_api_however_its_address_is_written(
     bench: Bench, heard: list[Heard], ending: str
@@ -93,6 +99,7 @@ async def test_ollama_is_reached_by_its_own_api_however_its_address_is_written(
     assert heard[-1].path == "/api/chat"
 
 
+@pytest.mark.one_database
 async def test_everything_that_ollama_can_be_told_reaches_it(bench: Bench, heard: list[Heard]) -> None:
     options = {
         "num_ctx": 8192, "num_predict": 64, "top_p": 0.4, "top_k": 5, "min_p": 0.6, "repeat_last_n": 7,
@@ -103,6 +110,7 @@ async def test_everything_that_ollama_can_be_told_reaches_it(bench: Bench, heard
     assert (sent["think"], sent["options"]) == (True, {"temperature": 0.3, **options})
 
 
+@pytest.mark.one_database
 async def test_one_request_of_a_run_holds_all_of_it(bench: Bench, worker: Any, heard: list[Heard]) -> None:
     def prepare() -> Run:
         Provider.objects.update(options={"top_p": 0.9, "parallel_tool_calls": True}, tool_choice="auto")

@@ -43,9 +43,8 @@ from mcpregistry.loading import lasting
 ROOT = Path(__file__).resolve().parent.parent
 _LARGEST = 1 << 20  # bytes of one request: arguments and environment
 _HIGH = 500  # received descriptors are put out of the way of those that they shall become
-_KINDS = {
-    "controlplane.web": "web", "tests.conformance.without_lanes": "web", "celery": "worker", "controlplane.worker": "worker",
-    "runmcp": "runmcp",
+_KINDS = {  # by the last word of the module's name
+    "web": "web", "without_lanes": "web", "celery": "worker", "worker": "worker", "runmcp": "runmcp",
 }  # fmt: skip
 _PROGRAM = "program"  # whatever else: a test's own, given with -c or -m
 PREDECESSOR = "SLIPSNISSE_PREDECESSOR"
@@ -198,7 +197,7 @@ def _number(given: int | IO[Any] | None, usual: int) -> int:
 
 
 def _kind(args: Sequence[str]) -> str:
-    return _KINDS.get(args[1], _PROGRAM)
+    return _KINDS.get(args[1].rpartition(".")[2], _PROGRAM)
 
 
 # The test process's side

@@ -1,6 +1,7 @@
 """The early answers of ``runmcp``: identical to the real ones, never stale, never twice.
 
-On a site of its own with the embedded database, where an early ``tools/list`` is possible.
+On a site of its own with the embedded database, where an early ``tools/list`` is possible. Where a host gets what was kept, a
+real command line starts beside the forked ones.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ import json
 import os
 import shutil
 import sqlite3
-import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -20,6 +20,7 @@ from mcp import StdioServerParameters
 
 from mcpregistry.gateway.stdio import preload
 from mcpregistry.gateway.stdio.preload import lists_path
+from tests import forkserver, migrated
 from tests.externals import ROOT
 from tests.fakes.stage import MODERN, RawHost, envelope, folder, raw_host
 
@@ -33,70 +34,69 @@ stage.endpoint(instructions="Ask first.")
 stage.agent("local", stage.fake("echo", listed("echo", "pid")))
 stage.endpoint("plain")
 """
-WEB = """
-import asyncio, sqlite3, sys
-from contextlib import closing
-from controlplane.asgi import application
-from django.conf import settings
-
-def kept():
-    return [path.read_text() for path in (settings.VAR_DIR / "openings").glob(sys.argv[1])]
-
-def change(assignments):
-    with closing(sqlite3.connect(settings.VAR_DIR / "slipsnisse.sqlite3", timeout=20)) as database, database:
-        database.execute(f"UPDATE mcpregistry_endpoint SET {assignments}")
-
-async def run():
-    heard, told = asyncio.Queue(), asyncio.Queue()
-    heard.put_nowait({"type": "lifespan.startup"})
-    serving = asyncio.create_task(application({"type": "lifespan"}, heard.get, told.put))
-    assert (await told.get())["type"] == "lifespan.startup.complete"
-    async with asyncio.timeout(60):
-        while not kept():
-            await asyncio.sleep(0.01)
-        for assignments, word in [sys.argv[2:]] if sys.argv[2:] else []:
-            change(assignments)
-            while not all(word in text for text in kept()):
-                await asyncio.sleep(0.01)
-    heard.put_nowait({"type": "lifespan.shutdown"})
-    await serving
-
-asyncio.run(run())
-"""
+ENDPOINTS = "naming_style, description_style, instructions"
 
 
 class OwnSite:
     """Its configuration is changed as by another program: with SQL."""
 
-    def __init__(self, like: OwnSite | None = None) -> None:
+    def __init__(self) -> None:
         self.var = folder()
         self.env = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
         self.env |= {"SLIPSNISSE_VAR": str(self.var), "PYTHONPATH": str(ROOT)}
-        if like:
-            shutil.copytree(like.var, self.var, dirs_exist_ok=True, ignore=shutil.ignore_patterns("openings"))
-            return
-        self.run("manage.py", "migrate", "--verbosity=0")
+        migrated.put_into(self.var)
         self.run("-c", ROWS)
+        self._rows = self._database(f"SELECT {ENDPOINTS}, id FROM mcpregistry_endpoint")
+
+    def _database(self, statement: str, *values: Any) -> list[Any]:
+        with closing(sqlite3.connect(self.var / "slipsnisse.sqlite3", timeout=20)) as database, database:
+            return database.execute(statement, values).fetchall()
+
+    def as_new(self) -> None:
+        """Nothing is kept, and every endpoint is as it was."""
+        shutil.rmtree(self.var / "openings", ignore_errors=True)
+        for row in self._rows:
+            self._database(f"UPDATE mcpregistry_endpoint SET ({ENDPOINTS}) = (?, ?, ?) WHERE id = ?", *row)
 
     def change(self, assignments: str) -> None:
         """Of every endpoint."""
-        with closing(sqlite3.connect(self.var / "slipsnisse.sqlite3", timeout=20)) as database, database:
-            database.execute(f"UPDATE mcpregistry_endpoint SET {assignments}")
+        self._database(f"UPDATE mcpregistry_endpoint SET {assignments}")
 
     def run(self, *arguments: str) -> None:
-        subprocess.run([sys.executable, *arguments], cwd=ROOT, env=self.env, check=True, stdout=subprocess.DEVNULL)
+        with open(os.devnull, "w") as nothing:
+            assert forkserver.popen(arguments, env=self.env, stdout=nothing).wait(60) == 0
+
+    def web(self, *arguments: str) -> None:
+        """A web process, until it has kept what ``programs/web.py`` says."""
+        self.run("-m", "tests.gateway.programs.web", *arguments)
 
     def runmcp(self, *arguments: str) -> StdioServerParameters:
+        """The real command line."""
         arguments = ("manage.py", "runmcp", *arguments)
+        return StdioServerParameters(command=sys.executable, args=list(arguments), env=self.env, cwd=str(ROOT))
+
+    def late(self, lines: int, *arguments: str) -> StdioServerParameters:
+        """Forked; the server is there once so many lines were read."""
+        arguments = ("-m", "tests.gateway.programs.runmcp", str(lines), *arguments)
         return StdioServerParameters(command=sys.executable, args=list(arguments), env=self.env, cwd=str(ROOT))
 
     def kept(self) -> list[Path]:
         return list((self.var / "openings").glob("*.json"))
 
 
+def start(parameters: StdioServerParameters) -> Any:
+    return raw_host(parameters, forked=parameters.args[0] == "-m")
+
+
 @pytest.fixture(scope="module")
-def own() -> OwnSite:
+def site() -> OwnSite:
     return OwnSite()
+
+
+@pytest.fixture
+def own(site: OwnSite) -> OwnSite:
+    site.as_new()
+    return site
 
 
 INFO = {"name": "raw", "version": "1"}
@@ -119,6 +119,9 @@ def mark(kept: Path) -> None:
     kept.write_text(json.dumps(marked))
 
 
+LINES = {"legacy": 3, "modern": 2}  # of an opening
+
+
 async def converse(host: RawHost, era: str) -> list[dict[str, Any]]:
     """Open as a host of that era; the answers in order of asking."""
     for number, question in enumerate(OPENINGS[era]):
@@ -137,17 +140,17 @@ async def converse(host: RawHost, era: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_the_second_start_answers_the_same_from_kept_bytes(own, era):
-    parameters = own.runmcp("--cwd", str(folder()))
-    before = set(own.kept())
-    async with raw_host(parameters) as host:
+    where = str(folder())
+    late = own.late(LINES[era], "--cwd", where)
+    async with start(late) as host:
         first = await converse(host, era)
-    async with raw_host(parameters) as host:
+    async with start(late) as host:
         assert await converse(host, era) == first
-    (kept,) = set(own.kept()) - before
+    (kept,) = own.kept()
     stored = json.loads(kept.read_text())
     assert len(stored) == 2
     mark(kept)
-    async with raw_host(parameters) as host:
+    async with start(own.runmcp("--cwd", where)) as host:
         answers = await converse(host, era)
         assert [answer["result"].pop("mark") for answer in answers] == [1, 1]
         assert answers == first
@@ -167,9 +170,9 @@ def acks(host: RawHost) -> list[dict[str, Any]]:
 
 async def test_a_change_stream_is_acknowledged_at_once_in_the_servers_own_words_and_then_works(own):
     """Modern hosts wait for it before they ask for the tools; so all three come before the server is loaded."""
-    arguments = own.runmcp("--cwd", str(folder()))
+    where = str(folder())
     opening, tools = OPENINGS["modern"]
-    async with raw_host(arguments) as host:
+    async with start(own.late(1, "--cwd", where)) as host:
         host.send({"id": "q0"} | opening)
         await host.answer("q0")
         host.send({"id": "listen:0"} | LISTEN)
@@ -179,7 +182,7 @@ async def test_a_change_stream_is_acknowledged_at_once_in_the_servers_own_words_
         assert await host.end() == 0
     for kept in own.kept():
         mark(kept)
-    async with raw_host(arguments) as host:
+    async with start(own.late(3, "--cwd", where)) as host:
         host.send({"id": "q0"} | opening, {"id": "listen:0"} | LISTEN, {"id": "q1"} | tools)
         early = await host.until(lambda m: m.get("method") == ACK)
         assert early == real
@@ -188,16 +191,13 @@ async def test_a_change_stream_is_acknowledged_at_once_in_the_servers_own_words_
         meta = {"_meta": envelope()}
         assert "result" in await host.ask("call", "tools/call", name="echo__echo", arguments={"n": 1}, **meta)
         own.change("description_style = 'bracket'")
-        try:
-            await host.until(lambda m: m.get("method") == "notifications/tools/list_changed")
-        finally:
-            own.change("description_style = 'none'")
+        await host.until(lambda m: m.get("method") == "notifications/tools/list_changed")
         assert len(acks(host)) == 1
         assert await host.end() == 0
 
 
 async def test_a_change_stream_of_more_than_lists_is_left_to_the_server(own):
-    async with raw_host(own.runmcp("--cwd", str(folder()))) as host:
+    async with start(own.late(2, "--cwd", str(folder()))) as host:
         params = {"notifications": {"toolsListChanged": True, "taskIds": []}, "_meta": envelope()}
         host.send({"id": "q0"} | OPENINGS["modern"][0], {"id": "l"} | LISTEN | {"params": params})
         assert (await host.answer("l"))["error"]["code"] == -32021, "this host takes no tasks, as the server knows"
@@ -208,62 +208,61 @@ async def test_a_change_stream_of_more_than_lists_is_left_to_the_server(own):
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_the_very_first_start_answers_an_opening_with_what_a_web_process_kept(own, era):
     """From the same bytes; not where some endpoint has instructions, and not what a forced era would refuse."""
-    own.run("-c", WEB, "common.json")
+    own.web("common.json")
     common = own.var / "openings" / "common.json"
     mark(common)
 
-    async def opened(*arguments: str) -> dict[str, Any]:
-        async with raw_host(own.runmcp("--cwd", str(folder()), *arguments)) as host:
+    async def opened(parameters: StdioServerParameters) -> dict[str, Any]:
+        async with start(parameters) as host:
             host.send({"id": "q0"} | OPENINGS[era][0])
             answer = await host.answer("q0")
             await host.end()
         return answer
 
-    told = await opened()
+    def anywhere() -> tuple[str, str]:
+        return "--cwd", str(folder())
+
+    told = await opened(own.late(1, *anywhere()))
     assert "mark" not in told["result"]
     own.change("instructions = ''")
-    try:
-        first = (await opened())["result"]
-        assert first.pop("mark") == 1
-        assert "mark" not in (await opened("--era", "legacy")).get("result", {})
-        common.unlink()
-        assert (await opened())["result"] == first
-    finally:
-        own.change("instructions = 'Ask first.'")
+    first = (await opened(own.runmcp(*anywhere())))["result"]
+    assert first.pop("mark") == 1
+    assert "mark" not in (await opened(own.late(1, *anywhere(), "--era", "legacy"))).get("result", {})
+    common.unlink()
+    assert (await opened(own.late(1, *anywhere())))["result"] == first
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_the_very_first_start_answers_with_the_list_that_a_web_process_kept(own, era):
     """The real server's own bytes; no others once the configuration has changed, until they are kept anew."""
-    own = OwnSite(like=own)
     named = ("--endpoint", "default", "--agent", "local")
+    late = own.late(LINES[era], *named)
     lists = own.var / "openings" / "lists"
-    own.run("-c", WEB, "lists/*.json")
+    own.web("lists/*.json")
     assert lists_path(own.var, "default", "local").exists()  # the likeliest comes first
 
-    async def listed() -> tuple[dict[str, Any], list[str]]:
+    async def listed(parameters: StdioServerParameters) -> tuple[dict[str, Any], list[str]]:
         shutil.rmtree(own.var / "openings", ignore_errors=True)
         shutil.copytree(kept, lists)
-        async with raw_host(own.runmcp(*named)) as host:
+        async with start(parameters) as host:
             tools = (await converse(host, era))[1]["result"]
         return tools, [message["method"] for message in host.messages if "method" in message]
 
     kept = folder() / "lists"
     shutil.copytree(lists, kept)
-    tools, told = await listed()
+    tools, told = await listed(late)
     assert ([tool["name"] for tool in tools["tools"]], told) == (["echo__echo", "echo__pid"], [])
     mark(kept / lists_path(own.var, "default", "local").name)
-    assert (await listed())[0]["mark"] == 1
+    assert (await listed(own.runmcp(*named)))[0]["mark"] == 1
     own.change("naming_style = 'single'")
-    tools, _ = await listed()
+    tools, _ = await listed(late)
     assert [tool["name"] for tool in tools["tools"]] == ["echo_echo", "echo_pid"]
 
 
 async def test_after_a_change_a_web_process_keeps_the_list_anew(own):
-    own = OwnSite(like=own)
-    own.run("-c", WEB, "lists/*.json", "naming_style = 'single'", "echo_echo")
+    own.web("lists/*.json", "naming_style = 'single'", "echo_echo")
     mark(lists_path(own.var, "default", "local"))
-    async with raw_host(own.runmcp("--agent=local", "--endpoint=default")) as host:
+    async with start(own.late(1, "--agent=local", "--endpoint=default")) as host:
         host.send({"id": "q0"} | OPENINGS["modern"][1])
         tools = (await host.answer("q0"))["result"]
         await host.end()
@@ -285,28 +284,27 @@ def test_whom_the_command_line_names(arguments: list[str], agent: str) -> None:
 
 
 async def test_damaged_kept_bytes_are_no_obstacle(own):
-    parameters = own.runmcp("--cwd", str(folder()))
-    before = set(own.kept())
-    async with raw_host(parameters) as host:
+    parameters = own.late(LINES["legacy"], "--cwd", str(folder()))
+    async with start(parameters) as host:
         first = await converse(host, "legacy")
-    (kept,) = set(own.kept()) - before
+    (kept,) = own.kept()
     for damage in ("", "{", "[]", '{"initialize 2025-06-18": 5}', '{"initialize 2025-06-18": []}'):
         kept.write_text(damage)
-        async with raw_host(parameters) as host:
+        async with start(parameters) as host:
             assert await converse(host, "legacy") == first
 
 
 @pytest.mark.parametrize("era", ["auto", "legacy"])
 async def test_a_probe_and_then_a_handshake_on_one_pipe_get_what_the_sdk_says(own, era):
     """Whatever is kept: the first line decides the era, unless it was told to be the older one."""
-    parameters = own.runmcp("--era", era, "--cwd", str(folder()))
+    where = ("--era", era, "--cwd", str(folder()))
     probe, handshake = OPENINGS["modern"][0], OPENINGS["legacy"][0]
     for alone in (probe, handshake):  # both answers are kept, if there are any
-        async with raw_host(parameters) as host:
+        async with start(own.late(1, *where)) as host:
             host.send({"id": 1} | alone)
             await host.answer(1)
             await host.end()
-    async with raw_host(parameters) as host:
+    async with start(own.late(2, *where)) as host:
         host.send({"id": 1} | probe, {"id": 2} | handshake)
         answers = [await host.answer(1), await host.answer(2)]
         await host.end()
@@ -320,14 +318,13 @@ async def test_a_probe_and_then_a_handshake_on_one_pipe_get_what_the_sdk_says(ow
 
 
 async def test_nothing_stale_is_said_after_a_change(own):
-    own = OwnSite(like=own)
-    parameters = own.runmcp("--cwd", str(folder()))
+    parameters = own.late(LINES["legacy"], "--cwd", str(folder()))
     for _ in range(2):
-        async with raw_host(parameters) as host:
+        async with start(parameters) as host:
             opened, tools = await converse(host, "legacy")
     assert opened["result"]["instructions"] == "Ask first."
     own.change("naming_style = 'single', instructions = 'Ask twice.'")
-    async with raw_host(parameters) as host:
+    async with start(parameters) as host:
         opened, tools = await converse(host, "legacy")
     assert opened["result"]["instructions"] == "Ask twice."
     assert [tool["name"] for tool in tools["result"]["tools"]] == ["echo_echo", "echo_pid"]

@@ -64,7 +64,7 @@ class OwnSite:
 
     def run(self, *arguments: str) -> None:
         with open(os.devnull, "w") as nothing:
-            assert forkserver.popen(arguments, env=self.env, stdout=nothing).wait(60) == 0
+            assert forkserver.popen(arguments, env=self.env, stdout=nothing).wait(110) == 0
 
     def web(self, *arguments: str) -> None:
         """A web process, until it has kept what ``programs/web.py`` says."""
@@ -216,7 +216,7 @@ async def test_the_very_first_start_answers_an_opening_with_what_a_web_process_k
         async with start(parameters) as host:
             host.send({"id": "q0"} | OPENINGS[era][0])
             answer = await host.answer("q0")
-            await host.end()
+            await host.end(60)  # it may have been answered before anything was loaded
         return answer
 
     def anywhere() -> tuple[str, str]:

@@ -32,7 +32,7 @@ async def run() -> None:
     heard.put_nowait({"type": "lifespan.startup"})
     serving = asyncio.create_task(application({"type": "lifespan"}, heard.get, told.put))
     assert (await told.get())["type"] == "lifespan.startup.complete"
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         while not kept():
             await asyncio.sleep(0.01)
         for assignments, word in [sys.argv[2:]] if sys.argv[2:] else []:

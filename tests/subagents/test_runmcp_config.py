@@ -33,7 +33,8 @@ from subagents.models import ExpertTool, Provider, Run, ToolCall
 from tests import forkserver
 from tests.domain.formats.samples import sample
 from tests.externals import ROOT
-from tests.fakes.stage import eventually, raw_host, survivors
+from tests.fakes.stage import eventually, listed, raw_host, survivors
+from tests.fakes.targets import SERVERS
 from tests.subagents.kit import calls
 from tests.tasks import worker
 
@@ -66,19 +67,41 @@ def scripted(live_db: None, repository: Path) -> Iterator[ScriptedModels]:
 
     turns = [show(0), show(COMMITS // 2), calls(("time__get_current_time", {"timezone": "Etc/UTC"})),
              {"text": "Use the crate of page 19. Checked: {{ last.text | first:120 }}"}]  # fmt: skip
+    with provided(turns) as models:
+        yield models
+
+
+@pytest.fixture
+def endless(live_db: None) -> Iterator[None]:
+    """A model whose first tool call goes on for minutes."""
+    with provided([calls(("git__git_show", {"steps": 1000, "pause": 0.5}))]):
+        yield
+
+
+@contextlib.contextmanager
+def provided(turns: list[dict[str, Any]]) -> Iterator[ScriptedModels]:
     models = ScriptedModels(load({MODEL: {"turns": turns}}))
     with running(models) as base:
         Provider.objects.create(slug="google", kind="scripted", base_url=f"{base}/v1")
         yield models
 
 
-def example(path: Path, repository: Path, **changes: Any) -> Path:
-    """The example of the first source design with the two demo servers in place of its own."""
+GIT_TOOLS, TIME_TOOLS = ("git_show", "git_log", "git_status"), ("get_current_time", "convert_time")
+
+
+def stand_in(program: str, *names: str, **env: str) -> dict[str, Any]:
+    """A server that offers these tools and starts in a moment, where it does not matter what they do."""
+    command = ["-S", str(SERVERS / f"{program}.py")]
+    return {"command": sys.executable, "args": command, "env": {"FAKE_LISTED": json.dumps(listed(*names))} | env}
+
+
+QUICK = {"git": stand_in("echo", *GIT_TOOLS), "time": stand_in("echo", *TIME_TOOLS)}
+
+
+def example(path: Path, servers: dict[str, Any], **changes: Any) -> Path:
+    """The example of the first source design with these servers in place of its own."""
     data = yaml.safe_load(sample("slipsnisse/worked_example.yaml"))
-    data["mcps"] = {
-        "git": {"command": str(BIN / "mcp-server-git"), "args": ["--repository", str(repository)]},
-        "time": {"command": str(BIN / "mcp-server-time"), "args": []},
-    }
+    data["mcps"] = servers
     data["tools"][0] |= {"internal_tools": {"git": ["git_show", "git_log"], "time": ["get_current_time"]}} | changes
     file = path / "slipsnisse.config.yaml"
     file.write_text(yaml.safe_dump(data, sort_keys=False))
@@ -87,7 +110,9 @@ def example(path: Path, repository: Path, **changes: Any) -> Path:
 
 @pytest.fixture
 def file(tmp_path: Path, repository: Path, scripted: ScriptedModels) -> Path:
-    return example(tmp_path, repository)
+    """On the two demo servers."""
+    git = {"command": str(BIN / "mcp-server-git"), "args": ["--repository", str(repository)]}
+    return example(tmp_path, {"git": git, "time": {"command": str(BIN / "mcp-server-time"), "args": []}})
 
 
 def runmcp(env: dict[str, str], file: Path) -> StdioServerParameters:
@@ -149,9 +174,14 @@ async def test_the_example_of_the_first_source_design_runs_and_answers_in_few_wo
     assert used == {"git_show", "get_current_time"}
 
 
-async def test_a_file_is_vouched_for_by_whoever_names_it_and_no_further(file: Path, site_env: dict[str, str]) -> None:
-    async with host(runmcp(site_env, file), []) as client:
-        await client.list_tools()
+async def test_a_file_is_vouched_for_by_whoever_names_it_and_no_further(
+    tmp_path: Path, scripted: ScriptedModels, site_env: dict[str, str]
+) -> None:
+    file = example(tmp_path, QUICK)
+    async with raw_host(runmcp(site_env, file), forked=True) as raw:
+        await raw.handshake()
+        await raw.ask(1, "tools/list")
+        assert await raw.end() == 0
 
     def look() -> None:
         assert set(Server.objects.values_list("lifecycle", flat=True)) == {Lifecycle.ACTIVE}
@@ -202,12 +232,12 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_file_that_cannot_work_is_refused_at_start_with_the_remedy(
-    name: str, tmp_path: Path, repository: Path, scripted: ScriptedModels, site_env: dict[str, str]
+    name: str, tmp_path: Path, scripted: ScriptedModels, site_env: dict[str, str]
 ) -> None:
     Provider.objects.create(slug="anthropic", kind="anthropic")
     Provider.objects.create(slug="scripted", kind="scripted")
     changes, words = BAD[name]
-    code, said = start(site_env, example(tmp_path, repository, **changes))
+    code, said = start(site_env, example(tmp_path, QUICK, **changes))
     assert code == 1
     assert words in said
     assert not Run.objects.exists()
@@ -215,11 +245,10 @@ def test_a_file_that_cannot_work_is_refused_at_start_with_the_remedy(
 
 
 def test_what_is_no_file_of_expert_tools_or_has_a_broken_server_is_refused(
-    tmp_path: Path, repository: Path, scripted: ScriptedModels, site_env: dict[str, str]
+    tmp_path: Path, scripted: ScriptedModels, site_env: dict[str, str]
 ) -> None:
-    file = example(tmp_path, repository)
-    broken = file.read_text().replace("mcp-server-time", "mcp-server-tmie")
-    (tmp_path / "broken.yaml").write_text(broken)
+    broken = example(tmp_path, QUICK | {"time": {"command": str(BIN / "mcp-server-tmie"), "args": []}})
+    broken.rename(tmp_path / "broken.yaml")
     assert "The server 'time' does not work" in start(site_env, tmp_path / "broken.yaml")[1]
     (tmp_path / "mcp.json").write_text('{"mcpServers": {"a": {"command": "x"}}}')
     assert "has no expert tools. Use importconfig" in start(site_env, tmp_path / "mcp.json")[1]
@@ -227,11 +256,9 @@ def test_what_is_no_file_of_expert_tools_or_has_a_broken_server_is_refused(
     assert not ExpertTool.objects.filter(endpoints__isnull=False).exists()
 
 
-def test_what_was_decided_here_stands(
-    tmp_path: Path, repository: Path, scripted: ScriptedModels, site_env: dict[str, str]
-) -> None:
+def test_what_was_decided_here_stands(tmp_path: Path, scripted: ScriptedModels, site_env: dict[str, str]) -> None:
     """A server of somebody else is not changed by a file, and one that was switched off is not switched on."""
-    file = example(tmp_path, repository)
+    file = example(tmp_path, QUICK)
     mine = lifecycle.save_server(server=Server(slug="time", command=["my-time"]), actor="test")
     code, said = start(site_env, file)
     assert code == 1
@@ -247,14 +274,19 @@ def test_what_was_decided_here_stands(
 @pytest.mark.fault
 @pytest.mark.parametrize("ending", [None, signal.SIGTERM, signal.SIGKILL])
 async def test_its_own_worker_goes_with_the_host(
-    file: Path, site_env: dict[str, str], ending: signal.Signals | None
+    tmp_path: Path, endless: None, site_env: dict[str, str], ending: signal.Signals | None
 ) -> None:
+    """In the middle of a tool call."""
+    journal = tmp_path / "journal"
+    slow = stand_in("slow", *GIT_TOOLS, FAKE_JOURNAL=str(journal))
+    file = example(tmp_path, QUICK | {"git": slow})
     async with raw_host(runmcp(site_env, file), forked=True) as raw:
         await raw.handshake()
-        await eventually(lambda: raw.runs("soloworker"))
         arguments = {"query": "Which crate?"}
         raw.send({"id": 5, "method": "tools/call", "params": {"name": "research_dependency", "arguments": arguments}})
-        await eventually(lambda: raw.runs("mcp-server-git"), 60)
+        await eventually(lambda: '"tools/call"' in journal.read_text(), 60)
+        assert raw.runs("soloworker")
+        assert raw.runs("slow.py")
         family: list[psutil.Process] = raw.family()
         if ending is None:
             await raw.end(40)
@@ -265,14 +297,17 @@ async def test_its_own_worker_goes_with_the_host(
         assert all(json.loads(line)["jsonrpc"] == "2.0" for line in raw.lines)
 
 
-async def test_a_worker_of_the_site_is_used_where_one_runs(file: Path, site_env: dict[str, str], broker: str) -> None:
+async def test_a_worker_of_the_site_is_used_where_one_runs(
+    tmp_path: Path, scripted: ScriptedModels, site_env: dict[str, str], broker: str
+) -> None:
+    file = example(tmp_path, QUICK)
     worker.empty_broker()
     with worker.running(site_env, "site-worker"), worker.ticking("subagents.tasks.advance_due"):
         async with raw_host(runmcp(site_env, file), forked=True) as raw:
             await raw.handshake()
             arguments = {"query": "Which crate?"}
             answer = await raw.ask(5, "tools/call", name="research_dependency", arguments=arguments)
-            assert "page 19" in json.dumps(answer)
+            assert "Use the crate of page 19" in json.dumps(answer)
             assert not raw.runs("soloworker")
             await raw.end()
 

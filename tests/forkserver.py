@@ -12,7 +12,7 @@ Nothing runs in root and branches but one thread without an event loop or a data
 before it forks. Requests and exit codes pass over unix sockets, descriptors with them (SCM_RIGHTS).
 
 Real command lines stay under test in ``controlplane/test_up.py``, ``gateway/test_stdio.py``,
-``gateway/test_handshake_cache.py``, ``gateway/test_hosts.py`` and ``subagents/test_runmcp_config.py``.
+``gateway/test_handshake_cache.py``, ``gateway/test_hosts.py``, ``e2e/test_inspector.py``, ``subagents/test_runmcp_config.py``.
 """
 
 from __future__ import annotations

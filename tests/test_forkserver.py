@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests import forkserver
+from tests import forkserver, launcher
 from tests.conftest import VAR
 from tests.externals import ROOT
 from tests.waiting import eventually
@@ -70,3 +70,27 @@ def test_the_environment_is_what_it_was_asked_with_and_nothing_else(output):
         assert refused.wait(60) == 1
     output.seek(0)
     assert output.read().count("The database cannot be read") == 2
+
+
+ECHO = "import sys; sys.stdout.write(sys.stdin.read()); sys.exit(7)"
+SLEEP = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+
+
+@pytest.fixture
+def hosts(tmp_path: Path):
+    with launcher.launching(env(), tmp_path) as running:
+        yield running
+
+
+def test_a_program_may_start_it_and_has_its_pipes_and_its_exit_code(hosts):
+    done = subprocess.run(hosts.command("-c", ECHO), input="grüß", capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("grüß", 7)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_it_ends_with_the_program_that_stands_for_it(hosts, number):
+    with subprocess.Popen(hosts.command("-c", SLEEP), stdout=subprocess.PIPE, text=True) as stand_in:
+        leaf = psutil.Process(int(stand_in.stdout.readline()))
+        stand_in.send_signal(number)
+        stand_in.wait(20)
+    eventually(lambda: not leaf.is_running())

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.gateway.conftest import site, stage
+from tests.gateway.conftest import launched, site, stage
 
-__all__ = ["site", "stage"]
+__all__ = ["launched", "site", "stage"]

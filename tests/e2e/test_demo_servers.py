@@ -14,6 +14,7 @@ from mcp import Client
 from mcp.client.stdio import stdio_client
 
 from tests.fakes.stage import MODERN, Stage, Web, folder
+from tests.launcher import Launcher
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
 BIN = Path(sys.executable).parent
@@ -39,20 +40,21 @@ def token(stage: Stage, site: Web, repository: Path) -> str:
 
 
 @contextlib.asynccontextmanager
-async def door(kind: str, mode: str, stage: Stage, site: Web, token: str) -> AsyncIterator[Client]:
+async def door(kind: str, mode: str, launched: Launcher, site: Web, token: str) -> AsyncIterator[Client]:
     if kind == "http":
         async with site.client(token, mode) as client:
             yield client
         return
     with tempfile.TemporaryFile("w+") as log:
-        async with Client(stdio_client(stage.runmcp(), errlog=log), mode=mode, cache=None) as client:
+        parameters = launched.parameters("manage.py", "runmcp")
+        async with Client(stdio_client(parameters, errlog=log), mode=mode, cache=None) as client:
             yield client
 
 
 @pytest.mark.parametrize("mode", ["legacy", MODERN])
 @pytest.mark.parametrize("kind", ["http", "stdio"])
-async def test_time_and_git_answer(stage, site, token, repository, kind, mode):
-    async with door(kind, mode, stage, site, token) as client:
+async def test_time_and_git_answer(launched, site, token, repository, kind, mode):
+    async with door(kind, mode, launched, site, token) as client:
         names = [tool.name for tool in (await client.list_tools()).tools]
         assert names == ["git__git_log", "git__git_status", "time__get_current_time"]
         now = await client.call_tool("time__get_current_time", {"timezone": "Asia/Tokyo"})

@@ -21,6 +21,7 @@ from mcpregistry.services.access import agents, grants
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.servers import lifecycle
 from tests.fakes.stage import ACTOR, MODERN, Stage, Web, eventually, fresh, listed, outside
+from tests.launcher import Launcher
 
 pytestmark = pytest.mark.e2e
 PROMISE = 1.0
@@ -96,7 +97,7 @@ class Listener:
 
 
 @contextlib.asynccontextmanager
-async def connected(door: str, mode: str, scene: Scene, site: Web) -> AsyncIterator[Listener]:
+async def connected(door: str, mode: str, scene: Scene, site: Web, launched: Launcher) -> AsyncIterator[Listener]:
     listener = Listener()
     options: dict[str, Any] = {"message_handler": listener.on_message if mode == "legacy" else None}
     async with contextlib.AsyncExitStack() as stack:
@@ -105,7 +106,7 @@ async def connected(door: str, mode: str, scene: Scene, site: Web) -> AsyncItera
             client = await stack.enter_async_context(site.client(scene.token, mode, scene.slug, **options))
         else:
             log = stack.enter_context(tempfile.TemporaryFile("w+"))  # noqa: SIM115
-            parameters = scene.stage.runmcp("--endpoint", scene.slug, "--agent", scene.slug)
+            parameters = launched.parameters("manage.py", "runmcp", "--endpoint", scene.slug, "--agent", scene.slug)
             transport = stdio_client(parameters, errlog=log)
             client = await stack.enter_async_context(Client(transport, mode=mode, cache=None, **options))
         listener.client = client
@@ -125,11 +126,11 @@ async def connected(door: str, mode: str, scene: Scene, site: Web) -> AsyncItera
 
 @pytest.mark.parametrize("mode", ["legacy", MODERN])
 @pytest.mark.parametrize("door", ["http", "stdio"])
-async def test_every_change_made_by_another_process_is_told_within_a_second(stage, site, door, mode):
+async def test_every_change_made_by_another_process_is_told_within_a_second(stage, site, door, mode, launched):
     scene = await outside(Scene, stage)
     await outside(site.wait_known, scene.stranger_token)
     took: dict[str, float] = {}
-    async with connected(door, mode, scene, site) as host:
+    async with connected(door, mode, scene, site, launched) as host:
         one, two = f"{scene.slug}__one", f"{scene.slug}-2__two"
         assert await host.names() == {one}
         for change, expected in (
@@ -147,10 +148,10 @@ async def test_every_change_made_by_another_process_is_told_within_a_second(stag
 
 
 @pytest.mark.parametrize("mode", ["legacy", MODERN])
-async def test_a_grant_that_runs_out_is_told_though_nothing_is_written_then(stage, site, mode):
+async def test_a_grant_that_runs_out_is_told_though_nothing_is_written_then(stage, site, mode, launched):
     scene = await outside(Scene, stage)
     await outside(site.wait_known, scene.stranger_token)
-    async with connected("http", mode, scene, site) as host:
+    async with connected("http", mode, scene, site, launched) as host:
         await host.seconds_after(scene.grant_for, 2.0)
         ends = time.monotonic() + 2.0
         told = await asyncio.wait_for(host.told.get(), 20)
@@ -159,10 +160,10 @@ async def test_a_grant_that_runs_out_is_told_though_nothing_is_written_then(stag
 
 
 @pytest.mark.parametrize("mode", ["legacy", MODERN])
-async def test_changes_that_leave_this_callers_list_alone_are_not_told(stage, site, mode):
+async def test_changes_that_leave_this_callers_list_alone_are_not_told(stage, site, mode, launched):
     scene = await outside(Scene, stage)
     await outside(site.wait_known, scene.stranger_token)
-    async with connected("http", mode, scene, site) as host:
+    async with connected("http", mode, scene, site, launched) as host:
         await outside(scene.nothing_for_us)
         marker = await outside(stage.agent, fresh("marker"))
         await outside(site.wait_known, marker)  # the gateway has seen all of it

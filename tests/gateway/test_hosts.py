@@ -53,7 +53,7 @@ async def test_codex_opens_with_an_older_handshake_and_lists_at_once(stage, toke
 
 
 async def test_claude_code_probes_listens_discovers_again_lists_and_calls(stage, token):
-    async with raw_host(stage.runmcp("--cwd", str(folder()))) as host:
+    async with raw_host(stage.runmcp("--cwd", str(folder())), forked=True) as host:
         host.send(
             {"id": "server-discover-probe-1", "method": "server/discover", "params": {"_meta": claude()}},
         )
@@ -78,7 +78,7 @@ async def test_claude_code_probes_listens_discovers_again_lists_and_calls(stage,
 
 
 async def test_copilot_cancels_its_listen_id_when_it_leaves(stage, token):
-    async with raw_host(stage.runmcp("--cwd", str(folder()))) as host:
+    async with raw_host(stage.runmcp("--cwd", str(folder())), forked=True) as host:
         await host.ask(1, "server/discover", _meta=claude())
         wanted = {"notifications": {"toolsListChanged": True}, "_meta": claude(progressToken="l")}
         host.send({"id": "listen", "method": "subscriptions/listen", "params": wanted})

@@ -75,9 +75,8 @@ def runmcp(floor: Floor) -> Any:
 @pytest.mark.parametrize(("mode", "era"), [("legacy", "auto"), (MODERN, "auto"), ("auto", "auto"), ("auto", "legacy")])
 async def test_the_sdks_client_lists_and_calls(floor, mode, era):
     parameters = floor.stage.runmcp("--era", era, "--cwd", str(folder()))
-    async with raw_host(
-        parameters
-    ) as host:  # the SDK's probe waits 10 s, which a busy machine may need: keep its answer
+    # The SDK's probe waits 10 s, which a busy machine may need: keep its answer.
+    async with raw_host(parameters, forked=True) as host:
         await host.ask(1, "server/discover", _meta=envelope())
     with tempfile.TemporaryFile("w+") as log:
         transport = stdio_client(parameters, errlog=log)
@@ -136,7 +135,7 @@ async def test_cancels_that_come_too_late_or_twice_or_for_nothing_are_ignored(fl
 @pytest.mark.fault
 async def test_stdout_carries_the_protocol_alone_whatever_happens(floor, runmcp):
     """A crashing server, one that floods its stdout and stderr, poison values, our own errors, SIGTERM."""
-    async with raw_host(runmcp) as host:
+    async with raw_host(runmcp, forked=True) as host:
         await host.handshake()
         kinds = ["nul", "nan", "infinity", "overflow", "huge_int", "big_int", "surrogate", "deep", "duplicate_key"]
         calls = [
@@ -314,7 +313,7 @@ async def test_a_workspace_decides_endpoint_and_agent_by_the_directory(floor):
     inside, beside = home / "src" / "deep", Path(f"{home}-beside")
     inside.mkdir(parents=True)
     for directory, expected in ((inside, ["multi_all"]), (home, ["multi_all"]), (beside, None)):
-        async with raw_host(floor.stage.runmcp("--cwd", str(directory))) as host:
+        async with raw_host(floor.stage.runmcp("--cwd", str(directory)), forked=True) as host:
             await host.handshake()
             names = [tool["name"] for tool in (await host.ask(1, "tools/list"))["result"]["tools"]]
             assert await host.end() == 0

@@ -101,4 +101,4 @@ def _bury_predecessor(**_: Any) -> None:
     """Of the worker that we replace our supervisor knows that it is dead: no lease of its calls need run out."""
     if settings.PREDECESSOR:
         connections.forget_process(connections.process_name("worker", settings.PREDECESSOR))
-        log.info("buried", calls=reaping.bury("worker", settings.PREDECESSOR, timezone.now()))
+        log.info("buried", calls=reaping.bury("worker", settings.PREDECESSOR, database_now()))

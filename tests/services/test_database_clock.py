@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from django.db import connection
 
-from mcpregistry import db
+from mcpregistry import db, tasks
 from mcpregistry.db import database_now, note_clock
+from mcpregistry.models import Invocation
+from tests.services.rows import dispatched
 
 
 def test_it_is_the_databases_time(db_reading: None, transactional_db: None) -> None:
@@ -31,6 +35,19 @@ def test_a_machine_whose_clock_is_wrong_goes_by_the_databases(
     assert timedelta(seconds=39) < database_now() - datetime.now(UTC) < timedelta(seconds=45)
     monkeypatch.setattr(db, "_CLOCK_HOLDS", 0.0)  # the reading is old: the database is asked again
     assert abs(database_now() - datetime.now(UTC)) < timedelta(seconds=5)
+
+
+def test_a_worker_whose_clock_is_wrong_buries_nobody_else_with_its_predecessor(
+    db_reading: None, transactional_db: None, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    settings.PREDECESSOR = 47
+    note_clock(datetime.now(UTC) - timedelta(minutes=5), time.monotonic())  # that far is this machine ahead
+    alive = database_now() + timedelta(minutes=1)
+    own = f"worker:{socket.gethostname()[:24]}:47:aaaa"
+    dispatched("own", writer=own, lease_until=alive)
+    dispatched("another", writer="web:elsewhere:12:bbbb", lease_until=alive)
+    tasks._bury_predecessor()
+    assert dict(Invocation.objects.values_list("pk", "state")) == {"own": "unknown", "another": "dispatched"}
 
 
 @pytest.fixture

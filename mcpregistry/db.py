@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any, ParamSpec, TypeVar
 
-from django.db import DEFAULT_DB_ALIAS, close_old_connections, connections
+from django.db import DEFAULT_DB_ALIAS, close_old_connections, connections, transaction
+from django.db.models import QuerySet
 
 from mcpregistry.failpoints import database_point
 
@@ -61,6 +62,20 @@ def unheard(error: BaseException) -> bool:
     if cause.pgconn is not None or "Timeout" in type(cause).__name__:
         return False  # no connection could be opened, or the pool had none to give
     return cause.sqlstate is None or cause.sqlstate.startswith(("08", "57P"))
+
+
+def streamed(rows: QuerySet[Any, R], chunk_size: int = 2_000) -> Iterator[R]:
+    """The rows of a query that may find very many, a chunk at a time; for reading alone.
+
+    In a transaction on PostgreSQL: a pooler of transactions would give each chunk another session, which knows nothing
+    of the cursor. On SQLite every transaction is a writer's, and nobody waits for a reader's rows.
+    """
+    connection = connections[DEFAULT_DB_ALIAS]
+    if connection.vendor != "postgresql" or connection.in_atomic_block:
+        yield from rows.iterator(chunk_size=chunk_size)
+        return
+    with transaction.atomic():
+        yield from rows.iterator(chunk_size=chunk_size)
 
 
 def distrust_pool() -> None:

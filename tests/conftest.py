@@ -92,8 +92,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [
         item for item in items if any(item.get_closest_marker(tool.marker) and not tool.found for tool in externals.ALL)
     ]
-    if config.getoption("--postgres"):
-        left_out += legs.of_sqlite_alone(items)
+    left_out += legs.of_sqlite_alone(items) if config.getoption("--postgres") else legs.of_postgres_alone(items)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         gone = set(left_out)
@@ -103,23 +102,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session")
-def _migrated_database(request: pytest.FixtureRequest, django_db_blocker: Any) -> Iterator[None]:
-    """``connections["default"]`` leads to a migrated database that only this process and its children know."""
+def database_server(request: pytest.FixtureRequest, django_db_blocker: Any) -> Iterator[postgres.Postgres | None]:
+    """``connections["default"]`` leads to a migrated database that only this process and its children know.
+
+    Yields the PostgreSQL behind it, None for SQLite's file. Who stops it starts it again before the test ends.
+    """
     with ExitStack() as stack, django_db_blocker.unblock():
         vendor = "postgresql" if request.config.getoption("--postgres") else "sqlite"
         kept = migrated.Kept(vendor)
         with kept.found() as found:
-            if vendor == "postgresql":
-                url, data = stack.enter_context(postgres.running(found))
-            else:
-                url, data = "", VAR / "test.sqlite3"
-                if found:
-                    shutil.copy(found, data)
-            _lead_to(url, data)
+            server = stack.enter_context(postgres.running(found)) if vendor == "postgresql" else None
+            data = server.data if server else VAR / "test.sqlite3"
+            if found and not server:
+                shutil.copy(found, data)
+            _lead_to(server.url if server else "", data)
             if not found:
                 migrated.migrate()
                 kept.keep(data)
-        yield
+        yield server
         connections.close_all()
         if vendor == "postgresql":
             connections["default"].close_pool()  # type: ignore[attr-defined]
@@ -135,7 +135,7 @@ def _lead_to(url: str, data: Path) -> None:
 
 @pytest.fixture(scope="session")
 def django_db_setup(
-    django_test_environment: None, _migrated_database: None, django_db_blocker: Any
+    django_test_environment: None, database_server: postgres.Postgres | None, django_db_blocker: Any
 ) -> Iterator[Origin]:
     """Always make the database: pytest-django's own does not see that a module's fixture needs it."""
     with django_db_blocker.unblock():

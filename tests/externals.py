@@ -1,7 +1,8 @@
-"""Programs that the tests use when the machine has them: a Chromium, and Node with npm packages.
+"""Programs that the tests use when the machine has them: a Chromium, Node with npm packages, and PgBouncer.
 
 ``make test`` leaves their tests out where they are missing and says so in pytest's header.
-CI sets ``SLIPSNISSE_REQUIRE_BROWSER=1`` and ``SLIPSNISSE_REQUIRE_NODE=1``: then it is an error.
+CI sets ``SLIPSNISSE_REQUIRE_BROWSER=1``, ``SLIPSNISSE_REQUIRE_NODE=1`` and ``SLIPSNISSE_REQUIRE_PGBOUNCER=1``: then it is
+an error.
 ``SLIPSNISSE_NODE`` names a folder with ``node_modules`` (``.ci/run`` makes ``.cache/node``).
 """
 
@@ -37,7 +38,7 @@ class External:
 
     @cached_property
     def found(self) -> Path | None:
-        path = _browser() if self.marker == "web" else _node()
+        path = _FIND[self.marker]()
         if path is None and os.environ.get(self.required_by) == "1":
             raise pytest.UsageError(f"{self.required_by}=1, but there is no {self.what}.")
         return path
@@ -49,7 +50,8 @@ class External:
 
 BROWSER = External("web", "Chromium on the PATH", "SLIPSNISSE_REQUIRE_BROWSER")
 NODE = External("node", f"Node >= 22 and npm packages in {NODE_FOLDER}", "SLIPSNISSE_REQUIRE_NODE")
-ALL = (BROWSER, NODE)
+PGBOUNCER = External("pgbouncer", "PgBouncer", "SLIPSNISSE_REQUIRE_PGBOUNCER")
+ALL = (BROWSER, NODE, PGBOUNCER)
 
 
 def node_program() -> str:
@@ -81,6 +83,11 @@ def _browser() -> Path | None:
     return next((Path(path) for path in map(shutil.which, names) if path), None)
 
 
+def _pgbouncer() -> Path | None:
+    found = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    return Path(found) if found else None
+
+
 def _node() -> Path | None:
     own = NODE_FOLDER / "node_modules" / ".bin" / "node"
     path = str(own) if own.exists() else shutil.which("node")
@@ -88,3 +95,6 @@ def _node() -> Path | None:
         return None
     version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
     return Path(path) if int(version.lstrip("v").split(".")[0] or 0) >= 22 else None
+
+
+_FIND = {"web": _browser, "node": _node, "pgbouncer": _pgbouncer}

@@ -19,6 +19,11 @@ def of_sqlite_alone(items: list[pytest.Item]) -> list[pytest.Item]:
     return [item for item in items if not _needs_database(item) or item.get_closest_marker("one_database")]
 
 
+def of_postgres_alone(items: list[pytest.Item]) -> list[pytest.Item]:
+    """The tests that the leg on SQLite leaves out: those that stop PostgreSQL, or put something before it."""
+    return [item for item in items if item.get_closest_marker("postgres_only")]
+
+
 def _needs_database(item: pytest.Item) -> bool:
     """Every fixture that gives a database needs ``django_db_setup``, directly or through others."""
     return "django_db_setup" in item.fixturenames or item.get_closest_marker("django_db") is not None  # type: ignore[attr-defined]

@@ -17,20 +17,44 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from signal import SIGQUIT
 
 from controlplane.children import die_with_parent, stop
 
+USER = "slipsnisse"
 _FAST = (
     "fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off", "listen_addresses=",
     "max_connections=200",
 )  # fmt: skip
 
 
+class Postgres:
+    """A server in a folder of its own. A test may end it and start it again, like an operator."""
+
+    def __init__(self, binaries: Path, folder: Path, as_user: Callable[[], None]) -> None:
+        self.folder, self.data = folder, folder / "data"
+        self.url = f"postgres://{USER}@{str(folder).replace('/', '%2F')}:5432/postgres"
+        self._start = partial(_start, binaries, folder, as_user)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Returns when it answers; does nothing while it runs."""
+        if self._process is None:
+            self._process = self._start()
+            _wait(self._process, self.folder)
+
+    def stop(self) -> None:
+        """End it at once, with all connections; what was committed is there again after a start."""
+        if self._process is not None:
+            stop(self._process, 10, SIGQUIT)
+            self._process = None
+
+
 @contextmanager
-def running(data: Path | None = None) -> Iterator[tuple[str, Path]]:
-    """Yields a server's address, as DATABASE_URL wants it, and its data folder: a copy of ``data``, else empty."""
+def running(data: Path | None = None) -> Iterator[Postgres]:
+    """Yields a server that answers. Its data folder is a copy of ``data``, else empty."""
     folder = Path(tempfile.mkdtemp(prefix="slipsnisse-pg-", dir="/tmp"))
     try:
         binaries = _binaries(folder)
@@ -39,12 +63,12 @@ def running(data: Path | None = None) -> Iterator[tuple[str, Path]]:
         as_user = _as_nobody(folder) if os.geteuid() == 0 else lambda: None
         if not data:
             _initialise(binaries, folder, as_user)
-        server = _start(binaries, folder, as_user)
+        server = Postgres(binaries, folder, as_user)
         try:
-            _wait(server, folder)
-            yield f"postgres://slipsnisse@{str(folder).replace('/', '%2F')}:5432/postgres", folder / "data"
+            server.start()
+            yield server
         finally:
-            stop(server, 10, SIGQUIT)
+            server.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -73,7 +97,7 @@ def _as_nobody(folder: Path) -> Callable[[], None]:
 
 
 def _initialise(binaries: Path, folder: Path, as_user: Callable[[], None]) -> None:
-    command = [str(binaries / "initdb"), "-D", str(folder / "data"), "-U", "slipsnisse", "-A", "trust"]
+    command = [str(binaries / "initdb"), "-D", str(folder / "data"), "-U", USER, "-A", "trust"]
     command += ["-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions"]
     done = subprocess.run(command, cwd=folder, preexec_fn=as_user, capture_output=True, text=True)
     if done.returncode:
@@ -105,7 +129,7 @@ def _wait(server: subprocess.Popen[bytes], folder: Path) -> None:
     deadline = time.monotonic() + 30
     while True:
         try:
-            psycopg.connect(host=str(folder), user="slipsnisse", dbname="postgres").close()
+            psycopg.connect(host=str(folder), user=USER, dbname="postgres").close()
             return
         except psycopg.OperationalError:
             if server.poll() is not None or time.monotonic() > deadline:

@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from mcpregistry.api.auth import allowed, bearer
 from mcpregistry.api.errors import database_away, refusal, unauthorized
 from mcpregistry.api.permissions import Rule
+from mcpregistry.db import streamed
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.models import (
     AuditEntry,
@@ -105,7 +106,7 @@ def _calls(since: datetime) -> Metric:
 def _durations(since: datetime) -> Metric:
     """Of calls that were sent to servers and ended, from receiving to the end; of none that a person was asked about."""
     rows = Invocation.objects.of_servers_alone().filter(received_at__gte=since, dispatched_at__isnull=False)
-    values = rows.order_by().values_list("duration_ms", flat=True).iterator()
+    values = streamed(rows.order_by().values_list("duration_ms", flat=True))
     seconds = [ms / 1000 for ms in values if ms is not None]
     counts = Counter(next((limit for limit in BUCKETS if value <= limit), None) for value in seconds)
     total, buckets = 0, []

@@ -9,6 +9,7 @@ from datetime import datetime
 
 from django.db.models import QuerySet
 
+from mcpregistry.db import streamed
 from mcpregistry.domain.text.canonical import plain
 from mcpregistry.models import AuditEntry, Invocation
 from mcpregistry.models.audit import GENESIS, entry_hash
@@ -69,4 +70,4 @@ def _verify(writer: str) -> Chain:
 
 
 def _entries(writer: str) -> Iterator[AuditEntry]:
-    return AuditEntry.objects.filter(writer=writer).order_by("seq").iterator(chunk_size=2_000)
+    return streamed(AuditEntry.objects.filter(writer=writer).order_by("seq"))

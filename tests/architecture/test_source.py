@@ -86,3 +86,9 @@ def test_every_management_command_is_called_by_a_test():
         p.stem for p in commands if not re.search(rf"""call_command\(\s*["']{p.stem}["']|["']{p.stem}["'],?""", tests)
     ]
     assert uncalled == []
+
+
+def test_long_reads_are_streamed():
+    """A cursor of the database's own is lost behind a pooler of transactions, unless it is within one."""
+    direct = [str(path) for path in sources() if ".iterator(" in path.read_text() and path.name != "db.py"]
+    assert direct == []

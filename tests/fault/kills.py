@@ -438,8 +438,8 @@ def _database(on_postgres: bool) -> Iterator[None]:
     """An empty database of the site's own kind."""
     with ExitStack() as stack:
         if on_postgres:
-            url, _ = stack.enter_context(postgres.running())
-            connections.databases["default"].update(settings_for(url, VAR))
+            server = stack.enter_context(postgres.running())
+            connections.databases["default"].update(settings_for(server.url, VAR))
             del connections["default"]
         call_command("migrate", verbosity=0)
         Origin.remember()  # the makers of rows look whether the site is new

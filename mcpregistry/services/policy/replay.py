@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 
 from django.db.models import QuerySet
 
+from mcpregistry.db import streamed
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.policy.decision import Decision, Outcome, Policy, Question, decide
 from mcpregistry.domain.policy.rules import Rules, RuleSpec
@@ -101,7 +102,7 @@ def replay(
     now_policy, then_policy = snapshot.policy, Rules(_with(snapshot.rules, drafts), snapshot.default_outcome)
     rows = _calls(days, now)
     report.found = rows.count()
-    for row in rows[:most].iterator(chunk_size=1_000) if most else rows.iterator(chunk_size=1_000):
+    for row in streamed(rows[:most] if most else rows, 1_000):
         report.looked_at += 1
         _judge(row, _question(row, snapshot, tools), now_policy, then_policy, report)
         if on_progress and report.looked_at % _EVERY == 0:

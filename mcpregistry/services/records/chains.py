@@ -12,6 +12,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
+from mcpregistry.db import streamed
 from mcpregistry.domain.text.canonical import plain
 from mcpregistry.models.audit import GENESIS, AuditEntry, entry_hash
 
@@ -21,7 +22,7 @@ _PAGE = 500
 def verify() -> Iterator[str]:
     """One sentence for each broken place, chain by chain. Reads the whole log, a page at a time."""
     writer, seq, head = None, 0, GENESIS
-    for entry in AuditEntry.objects.order_by("writer", "seq").iterator(chunk_size=_PAGE):
+    for entry in streamed(AuditEntry.objects.order_by("writer", "seq"), _PAGE):
         if entry.writer != writer:
             writer, seq, head = entry.writer, 0, GENESIS
         yield from (f"{writer} #{entry.seq}: {problem}" for problem in _problems(entry, seq + 1, head))
@@ -51,7 +52,7 @@ def _columns_agree(entry: AuditEntry) -> bool:
 
 def export() -> Iterator[str]:
     """The whole log as JSON lines: writer, seq, prev, hash and the text that the hash covers."""
-    for entry in AuditEntry.objects.order_by("id").iterator(chunk_size=_PAGE):
+    for entry in streamed(AuditEntry.objects.order_by("id"), _PAGE):
         yield json.dumps({name: getattr(entry, name) for name in ("writer", "seq", "prev", "hash", "body")})
 
 

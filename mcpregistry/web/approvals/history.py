@@ -11,6 +11,7 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
 
+from mcpregistry.db import streamed
 from mcpregistry.domain.calls.arguments import sha256
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Agent, ApprovalRequest, ApprovalVote, Server
@@ -108,7 +109,7 @@ class _Echo:
 def as_csv(request: HttpRequest) -> HttpResponse:
     """What the page would show, up to 50,000 rows, streamed."""
     rows = queries.history(wanted(request), _period(request), who=person(request))[:_MOST]
-    return csv_of("approvals", _COLUMNS, (_line(row) for row in rows.iterator(chunk_size=500)))  # type: ignore[return-value]
+    return csv_of("approvals", _COLUMNS, (_line(row) for row in streamed(rows, 500)))  # type: ignore[return-value]
 
 
 def _line(row: ApprovalRequest) -> tuple[Any, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
+from mcpregistry.db import streamed
 from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.models import ApprovalRequest, ApprovalVote, AuditEntry, Invocation
 from mcpregistry.services.approvals.requests import arguments_hash, binding_for
@@ -34,7 +35,7 @@ def without_request(now: datetime) -> Iterator[str]:
 
 def without_quorum(now: datetime) -> Iterator[str]:
     """Different people, agreeing on one and the same bytes: those that ran, as far as they are still stored."""
-    for request in _asked_and_let_go().prefetch_related("votes").iterator(chunk_size=_BATCH):
+    for request in streamed(_asked_and_let_go().prefetch_related("votes"), _BATCH):
         agreeing = Counter(vote.arguments_hash for vote in request.votes.all() if vote.approve)
         if request.call.arguments:
             bytes_that_ran = arguments_hash(request)
@@ -46,18 +47,18 @@ def without_quorum(now: datetime) -> Iterator[str]:
 def rejected_and_let_go(now: datetime) -> Iterator[str]:
     """Calls that somebody rejected and that ran all the same."""
     against = ApprovalVote.objects.filter(request=OuterRef("pk"), approve=False)
-    return iter(_asked_and_let_go().filter(Exists(against)).values_list("call_id", flat=True).iterator())
+    return streamed(_asked_and_let_go().filter(Exists(against)).values_list("call_id", flat=True))
 
 
 def confirmed_by_nobody_allowed(now: datetime) -> Iterator[str]:
     """Calls that the person at the host confirmed although their rule does not let the requester."""
     odd = ApprovalVote.objects.filter(via="host", request__requester_may_confirm=False)
-    return (each.request.call_id for each in odd.select_related("request").order_by().iterator())
+    return (each.request.call_id for each in streamed(odd.select_related("request").order_by()))
 
 
 def not_as_approved(now: datetime) -> Iterator[str]:
     """The record still says what its binding says, and what the audit log says was sent is that."""
-    requests = _asked_and_let_go().iterator(chunk_size=_BATCH)
+    requests = streamed(_asked_and_let_go(), _BATCH)
     while batch := list(islice(requests, _BATCH)):
         sent = _sent_bindings([request.call_id for request in batch])
         for request in batch:
@@ -78,7 +79,7 @@ def _sent_bindings(calls: list[str]) -> dict[str, str | None]:
 def joinable_after_its_end(now: datetime) -> Iterator[str]:
     """Requests that would give an end to the identical call although it was told already, or is stale."""
     kept = ApprovalRequest.objects.exclude(join_key=None).filter(call__state__in=[*TERMINAL]).select_related("call")
-    for request in kept.order_by().iterator():
+    for request in streamed(kept.order_by()):
         ended = request.call.finished_at or now
         if request.delivered_at is not None or ended + timedelta(seconds=request.execute_seconds) < now - _GRACE:
             yield request.call_id
@@ -89,7 +90,7 @@ def past_its_time(now: datetime) -> Iterator[str]:
     late = Q(call__state=State.PENDING, decide_by__lt=now - _GRACE) | Q(
         call__state=State.READY, execute_by__lt=now - _GRACE
     )
-    return (each.call_id for each in ApprovalRequest.objects.filter(late).order_by().iterator())
+    return (each.call_id for each in streamed(ApprovalRequest.objects.filter(late).order_by()))
 
 
 def decided_without_time(now: datetime) -> Iterator[str]:
@@ -99,7 +100,7 @@ def decided_without_time(now: datetime) -> Iterator[str]:
 
 
 def _ids(rows: QuerySet[Any]) -> Iterator[str]:
-    return (str(key) for key in rows.order_by().values_list("pk", flat=True).iterator())
+    return (str(key) for key in streamed(rows.order_by().values_list("pk", flat=True)))
 
 
 RULES = [

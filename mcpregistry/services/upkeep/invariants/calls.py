@@ -15,6 +15,7 @@ from typing import Any
 from django.db.models import CharField, Count, Exists, F, OuterRef, Q, QuerySet, Value
 from django.db.models.functions import Concat
 
+from mcpregistry.db import streamed
 from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.models import AuditEntry, Channel, Connection, Credential, Invocation, Server, ServerTest, Tool
 from mcpregistry.models.guards import missing_guards
@@ -53,7 +54,7 @@ def _finding(rule: str, places: Iterator[str]) -> Finding:
 
 
 def _ids(rows: QuerySet[Any]) -> Iterator[str]:
-    return (str(key) for key in rows.order_by().values_list("pk", flat=True).iterator())
+    return (str(key) for key in streamed(rows.order_by().values_list("pk", flat=True)))
 
 
 def _entries() -> QuerySet[AuditEntry]:
@@ -90,7 +91,7 @@ def _corrected_though_known(now: datetime) -> Iterator[str]:
 
 def _repeated(entries: QuerySet[AuditEntry]) -> Iterator[str]:
     subjects = entries.order_by().values("subject").annotate(times=Count("id")).filter(times__gt=1)
-    return (row["subject"] for row in subjects.iterator())
+    return (row["subject"] for row in streamed(subjects))
 
 
 def _end_not_told(now: datetime) -> Iterator[str]:
@@ -124,7 +125,7 @@ def _pinned_unapproved(now: datetime) -> Iterator[str]:
 
 
 def _active_unconfirmed(now: datetime) -> Iterator[str]:
-    return (server.slug for server in Server.objects.active().iterator() if not server.launch_confirmed)
+    return (server.slug for server in streamed(Server.objects.active()) if not server.launch_confirmed)
 
 
 def _unsealed(now: datetime) -> Iterator[str]:

@@ -328,3 +328,33 @@ async def test_nothing_stale_is_said_after_a_change(own):
         opened, tools = await converse(host, "legacy")
     assert opened["result"]["instructions"] == "Ask twice."
     assert [tool["name"] for tool in tools["result"]["tools"]] == ["echo_echo", "echo_pid"]
+
+
+_START = """
+import sys, threading
+from pathlib import Path
+from mcpregistry.gateway.stdio.preload import Kept, open_door
+door = open_door(Path(sys.argv[1]), ["--config", sys.argv[2]])
+[thread.join() for thread in threading.enumerate() if thread.name == "stdin"]
+door.settle("1", Kept(sys.argv[3]))
+"""
+
+
+def test_a_list_made_of_a_file_is_said_again_only_while_the_file_is_the_same(tmp_path):
+    """An edited one may be refused, and then its host must not have seen what it offered before."""
+
+    def said(result: str) -> str:
+        meta = {"_meta": {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}}
+        asked = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": meta}) + "\n"
+        argv = [sys.executable, "-c", _START, str(tmp_path / "var"), str(file), result]
+        return subprocess.run(argv, cwd=ROOT, input=asked, capture_output=True, text=True, check=True).stdout
+
+    file = tmp_path / "experts.yaml"
+    file.write_text("tools: [one]")
+    assert said('{"tools":["one"]}') == ""
+    assert '{"tools":["one"]}' in said('{"tools":["one"]}')
+    file.write_text("tools: [two]")
+    assert said('{"tools":["two"]}') == ""
+    assert '{"tools":["two"]}' in said('{"tools":["two"]}')
+    (kept,) = (tmp_path / "var/openings").iterdir()
+    assert "one" not in kept.read_text()

@@ -50,8 +50,12 @@ class Kept(NamedTuple):
 class Preload:
     """Owns the host's pipe. ``attach`` hands over what was read so far and all that follows."""
 
-    def __init__(self, kept: Path, common: Path | None, lists: Path | None, database: Path | None) -> None:
+    def __init__(
+        self, kept: Path, common: Path | None, lists: Path | None, database: Path | None, served: str = ""
+    ) -> None:
+        """``served``: of what a list is made besides the configuration, see ``_served``."""
         self._kept_path, self._common_path, self._lists_path = kept, common, lists
+        self._list_question = f"tools/list {served}".rstrip()
         self._database = database
         self._kept = load(kept)
         self._common: dict[str, Kept] | None = None  # read when first needed
@@ -91,12 +95,17 @@ class Preload:
         if question is None:
             return False
         if self._kept.get(question) != answer:
-            self._kept[question] = answer
+            current = {known: kept for known, kept in self._kept.items() if not self._of_before(known)}
+            self._kept = current | {question: answer}
             save(self._kept_path, self._kept)
         said = self._answered.pop(request_id, None)
         if said is None:
             return False
         return True if said == answer.result else None
+
+    def _of_before(self, question: str) -> bool:
+        """Whether it asks for a list of what the file was once."""
+        return question.startswith("tools/list ") and not question.startswith(f"{self._list_question} ")
 
     def has_answered(self, request_id: str) -> bool:
         """Whether this id got its answer here; says so once, since a host may use an id again."""
@@ -139,7 +148,8 @@ class Preload:
             self._era = asked.era if asked and asked.first else ""
         if asked is None:
             return
-        key, question = json.dumps(asked.id), f"{asked.method} {asked.version}"
+        method = self._list_question if asked.method == "tools/list" else asked.method
+        key, question = json.dumps(asked.id), f"{method} {asked.version}"
         if asked.method == _LISTEN:
             self._acknowledge(key, asked)
             return
@@ -299,8 +309,19 @@ def open_door(var: Path, arguments: list[str]) -> Preload:
         database = var / "slipsnisse.sqlite3" if embedded else None
         common = None if "--era" in named else common_path(var)  # it says what one of the two eras refuses
         lists = lists_path(var, endpoint, agent) if endpoint and agent and not {"--era", "--config"} & named else None
-        _preload = Preload(var / "openings" / f"{_digest(*arguments, *place)}.json", common, lists, database)
+        kept = var / "openings" / f"{_digest(*arguments, *place)}.json"
+        _preload = Preload(kept, common, lists, database, _served(arguments))
     return _preload
+
+
+def _served(arguments: list[str]) -> str:
+    """What the file of ``--config`` holds, as a digest: an edited one is perhaps refused, so no older list is said."""
+    if not (name := _option(arguments, "--config")):
+        return ""
+    try:
+        return hashlib.sha256(Path(name).read_bytes()).hexdigest()[:32]
+    except OSError:
+        return "unreadable"
 
 
 def _option(arguments: list[str], name: str) -> str:

@@ -72,6 +72,7 @@ def test_nor_wherever_it_dies(site_env: dict[str, str], tmp_path: Path, crowd: B
 
 
 @pytest.mark.fault
+@pytest.mark.one_database  # the two above die on both; here it is about the time that deaths cost
 @pytest.mark.timeout(240)
 def test_with_the_default_time_nine_of_ten_answer_all_the_same(
     site_env: dict[str, str], tmp_path: Path, crowd: Bench

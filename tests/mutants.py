@@ -79,7 +79,7 @@ MUTANTS = [
     ),
     *_of(
         "mcpregistry/services/records/ending.py",
-        "tests/calls/test_recorder.py tests/services/test_reaping.py tests/calls/test_told.py",
+        "tests/calls/test_recorder.py tests/services/test_reaping.py tests/calls/test_told.py tests/fault/test_late_ends.py",
         ("ending: any fence", "WHERE id = %s AND fence = %s AND state = %s AND {", "WHERE id = %s AND fence >= %s AND state = %s AND {"),
         ("ending: whatever is unknown", "OR {{0}}error_code = '{SUPPOSED}')", "OR {{0}}error_code <> '')"),
     ),

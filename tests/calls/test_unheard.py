@@ -97,12 +97,46 @@ def test_a_session_that_was_ended_in_its_transaction_leaves_a_doubt(live_db: Non
     if connection.vendor == "sqlite":
         assert not unheard(OperationalError("disk I/O error")), "it was this process that did not commit"
         return
-    with psycopg.connect(raw.info.dsn, password=raw.info.password, autocommit=True) as other:
-        other.execute("SELECT pg_terminate_backend(%s)", [raw.info.backend_pid])
+    end_session(raw)
     with pytest.raises(OperationalError) as ended:
         Invocation.objects.count()
     connection.close()
     assert unheard(ended.value)
+
+
+async def test_the_recorders_own_connection_leaves_one_when_it_breaks(
+    site: Make, echo: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of a transaction, as nearly as a test can: the session is ended, and the driver finds out."""
+    here: Site = await site()
+    real, errors = ledger.BACKENDS[connection.vendor], list[Exception]()
+
+    def commit(work: ledger.Work, *claims: ledger.Claims) -> ledger.Changed:
+        if not errors:
+            end_session(connection.connection)
+        try:
+            return real(work, *claims)
+        except Exception as error:
+            errors.append(error)
+            raise
+
+    assert (await here.call("echo__echo", {"n": 1})).state == State.SUCCEEDED  # it is connected
+    monkeypatch.setitem(ledger.BACKENDS, connection.vendor, commit)
+    told = await here.call("echo__echo", {"n": 2})
+    assert (told.state, told.error_code) == (State.NOT_SENT, "NOT_RECORDED")
+    assert unheard(errors[0]) == (connection.vendor == "postgresql")
+    await soon(lambda: not here.engine.recorder.late)
+    assert await db_call(Invocation.objects.count) == 1
+    assert (await here.call("echo__echo", {"n": 3})).state == State.SUCCEEDED
+
+
+def end_session(raw: Any) -> None:
+    """PostgreSQL's is ended by another; SQLite's handle is closed underneath it."""
+    if connection.vendor == "sqlite":
+        raw.close()
+        return
+    with psycopg.connect(raw.info.dsn, password=raw.info.password, autocommit=True) as other:
+        other.execute("SELECT pg_terminate_backend(%s)", [raw.info.backend_pid])
 
 
 # -- a call's own beginning ---------------------------------------------------------------------------

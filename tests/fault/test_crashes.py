@@ -26,6 +26,7 @@ from tests.calls.conftest import Site, journal, site
 from tests.calls.test_approvals import asking, bob, calling, held, seated, until
 from tests.conftest import child_env
 from tests.externals import ROOT
+from tests.fault.database import until as comes_true
 
 __all__ = ["asking", "bob", "journal", "site"]  # fixtures
 
@@ -135,7 +136,7 @@ async def test_a_joined_caller_whose_process_is_killed_keeps_its_seat_no_longer_
     def living_alone_renewed() -> bool:
         return ApprovalSeat.objects.filter(doubted=False).count() == 1
 
-    await until(lambda: db_call(living_alone_renewed))
+    await comes_true(living_alone_renewed)
     later = at + seats.DOUBT + timedelta(seconds=1)
     assert await db_call(held_calls.leave_dead_seats, later) == 1
     (request,) = await held()

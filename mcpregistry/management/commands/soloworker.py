@@ -13,6 +13,8 @@ from celery import Celery, current_app
 from celery.beat import EmbeddedService
 from django.core.management.base import BaseCommand, CommandError
 
+from mcpregistry.loading import lasting
+
 _PATIENCE = 10.0  # seconds that work in hand gets when the input ends
 
 
@@ -30,6 +32,9 @@ class Command(BaseCommand):
         if not app.conf.broker_url.startswith("memory:"):
             raise CommandError("It needs no broker and must not take another's work. Set CELERY_BROKER_URL=memory://.")
         app.conf.broker_transport_options = {"polling_interval": 0.05}
+        with lasting():
+            # Before there are threads: of clock and worker, the second would not wait for what the first still imports.
+            app.loader.import_default_modules()
         threading.Thread(target=_listen, args=(app,), name="stdin", daemon=True).start()
         clock: Any = EmbeddedService(app, thread=True, scheduler_cls="celery.beat:Scheduler")
         clock.start()

@@ -78,7 +78,7 @@ async def test_a_crash_during_a_call_is_told_at_once_and_the_next_call_starts_an
     started = time.monotonic()
     with pytest.raises(ConnectionFailed) as caught:
         await here.call("crash")
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 15
     assert caught.value.sent
     assert "about to fall over" in (await here.event("stderr")).detail
     assert await here.call("pid") != first
@@ -116,8 +116,8 @@ async def test_a_line_beyond_the_limit_is_a_typed_error_within_bounds(bench: Mak
         await call
     assert caught.value.sent
     assert process.memory_info().rss - before < 64 * MIB
-    assert took < 5, "bounded by the limit, not by the size of the line"
-    assert worst < 2
+    assert took < 15, "bounded by the limit, not by the size of the line"
+    assert worst < 5
 
 
 async def test_an_answer_just_below_the_limit_passes_and_one_above_its_own_bound_fails_alone(bench: Make):
@@ -226,7 +226,7 @@ async def test_a_server_that_hangs_stops_or_drips_is_left_at_the_deadline(bench:
     with pytest.raises(TimedOut) as caught:
         await here.call(tool, timeout=0.5)
     assert caught.value.sent
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 10
 
 
 # -- the end of processes ------------------------------------------------------------------------
@@ -256,7 +256,7 @@ async def test_a_server_that_ignores_every_hint_is_ended_with_its_daemon(bench: 
     pids = await started_stubborn(here, path)
     started = time.monotonic()
     await here.pool.disconnect(1)
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < 20
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
 
 

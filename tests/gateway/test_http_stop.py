@@ -54,8 +54,8 @@ async def test_sigterm_ends_open_streams_at_once_and_the_process_soon(own, token
         own.terminate()
         await asyncio.wait_for(hearing, 20)
         assert await asyncio.to_thread(own.processes[0].wait, 20) == 0 or own.processes[0].returncode == -signal.SIGTERM
-    assert ended[0] - began < 2
-    assert time.monotonic() - began < 6
+    assert ended[0] - began < 5
+    assert time.monotonic() - began < 15
     await eventually(lambda: not survivors(family))
 
 

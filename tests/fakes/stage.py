@@ -395,7 +395,13 @@ def fresh(word: str) -> str:
 
 
 def survivors(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
-    return [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    return [process for process in processes if _runs(process)]
+
+
+def _runs(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):  # it may end between two looks
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def folder() -> Path:

@@ -35,6 +35,8 @@ GRACE_SECONDS = float(env.number("SLIPSNISSE_GRACE"))
 MCP_HOLD_SECONDS = env.seconds("SLIPSNISSE_HOLD")
 
 _ground = ["django.contrib.auth", "django.contrib.contenttypes", "simple_history", "mcpregistry", "subagents"]
+if PROCESS == "worker":
+    _ground.append("controlplane")  # it needs our Celery app, however it is started
 INSTALLED_APPS = (
     _ground
     if LEAN

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import IO
 
 ROOT = Path(__file__).resolve().parent.parent
-PYTEST = (sys.executable, "-m", "pytest", "-n", "auto", "--maxprocesses=4", "--dist=loadfile", "--no-loadscope-reorder")
+PYTEST = (sys.executable, "-m", "pytest", "--dist=loadfile", "--no-loadscope-reorder")
+CORES = min(os.cpu_count() or 1, 4)
 NOTHING_TO_DO = 5  # pytest's word for: every test was left out
 
 
@@ -24,8 +25,11 @@ def main(arguments: list[str]) -> int:
     with tempfile.NamedTemporaryFile("w+", prefix="slipsnisse-postgres-", suffix=".log") as second:
         # Each leg has a cache of its own: what failed last in one need not have failed in the other.
         legs = {
-            "SQLite": _started(["-o", "cache_dir=.pytest_cache/sqlite", *arguments], None),
-            "PostgreSQL": _started(["--postgres", "-o", "cache_dir=.pytest_cache/postgres", *arguments], second),
+            # The longer one has a worker more, since many of its tests wait.
+            "SQLite": _started([f"-n{CORES + 1}", "-o", "cache_dir=.pytest_cache/sqlite", *arguments], None),
+            "PostgreSQL": _started(
+                [f"-n{CORES}", "--postgres", "-o", "cache_dir=.pytest_cache/postgres", *arguments], second
+            ),
         }
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # both legs get it from the terminal, and close in order
         signal.signal(signal.SIGTERM, lambda *_: [leg.terminate() for leg in legs.values()])  # nothing may run on

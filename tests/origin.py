@@ -98,17 +98,18 @@ def unguarded(tables: set[str]) -> Iterator[None]:
 
 
 def _triggers_fire(on: bool) -> bool:
-    """Tell SQLite so, for this connection; False where it cannot be told (Python 3.11 off Linux)."""
+    """Tell SQLite so, for this connection; False where it cannot be told (some builds of Python 3.11)."""
     raw = connection.connection
     if hasattr(raw, "setconfig"):
         raw.setconfig(_ENABLE_TRIGGER, on)
         return True
-    if not sys.platform.startswith("linux"):
+    library = getattr(_sqlite3, "__file__", None)  # none where it is built in
+    if library is None or not sys.platform.startswith("linux"):
         return False
     # sqlite3_db_config(3): the handle stands first in Python's object, behind what every object has.
     handle = ctypes.c_void_p.from_address(id(raw) + object.__basicsize__)
     told = ctypes.c_int(-1)
-    ctypes.CDLL(_sqlite3.__file__).sqlite3_db_config(handle, _ENABLE_TRIGGER, ctypes.c_int(on), ctypes.byref(told))
+    ctypes.CDLL(library).sqlite3_db_config(handle, _ENABLE_TRIGGER, ctypes.c_int(on), ctypes.byref(told))
     return told.value == on
 
 

@@ -14,6 +14,8 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.streamable_http import EventCallback, EventMessage, EventStore
 from mcp_types import JSONRPCMessage
 
+from tests.waiting import until
+
 
 def make_server() -> MCPServer:
     server = MCPServer("sdk", instructions="made with the SDK")
@@ -89,19 +91,33 @@ class Events(EventStore):
                 await send_callback(EventMessage(message, str(number)))
         return stream
 
+    def primed(self, stream_id: str) -> str:
+        """The id under which this stream was opened."""
+        return str(self._said.index((stream_id, None)) + 1)
+
 
 @contextlib.contextmanager
 def resumable_server() -> Iterator[str]:
     """A server with an event store, as 2025-11-25 recommends: it primes its streams and may end them early."""
-    server = make_server()
+    server, events, sent = make_server(), Events(), bytearray()
 
     @server.tool()
     async def leave_and_answer(a: int, b: int, ctx: Context) -> int:
         """Add two numbers, but let the caller come back for the sum."""
+        opening = f"id: {events.primed(str(ctx.request_id))}\r\n".encode()
+        await until(lambda: opening in sent)  # closed sooner, the stream would be lost: its caller knows no id of it
         await ctx.close_sse_stream()
         await asyncio.sleep(0.3)
         return a + b
 
-    app = server.streamable_http_app(event_store=Events(), retry_interval=50)
-    with serving(app) as address:
+    app = server.streamable_http_app(event_store=events, retry_interval=50)
+
+    async def heard(scope: Any, receive: Any, send: Any) -> None:
+        async def passing_on(message: Any) -> None:
+            await send(message)
+            sent.extend(message.get("body", b""))
+
+        await app(scope, receive, passing_on)
+
+    with serving(heard) as address:
         yield f"{address}/mcp"

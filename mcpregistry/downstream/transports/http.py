@@ -31,8 +31,8 @@ SESSION_HEADER = "Mcp-Session-Id"
 LAST_EVENT_HEADER = "Last-Event-ID"
 NOTICE_SECONDS = 5.0
 CLOSE_SECONDS = 5.0
-RESUME_ATTEMPTS = 5  # in a row that bring nothing new
-RESUME_PAUSE_LEAST = 0.05  # seconds, whatever a server's ``retry`` says
+RESUME_ATTEMPTS = 8  # in a row that bring nothing new: some 13 s, and longer where the server asks for that
+RESUME_PAUSE_LEAST = 0.05  # seconds, whatever a server's ``retry`` says; doubled while nothing comes
 ACCEPT = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
 
 
@@ -204,7 +204,7 @@ class HttpChannel:
         fruitless = 0
         while fruitless < RESUME_ATTEMPTS:
             known = reader.last_id
-            await asyncio.sleep(max(reader.retry, RESUME_PAUSE_LEAST))
+            await asyncio.sleep(max(reader.retry, RESUME_PAUSE_LEAST * 2**fruitless))
             reader = reader.anew()
             try:
                 answer = await self._resumed(reader, request_id, request)

@@ -45,7 +45,7 @@ def _of(path: str, tests: str, *mutants: tuple[str, str, str]) -> list[Mutant]:
 MUTANTS = [
     *_of(
         "mcpregistry/calls/pipeline.py",
-        "tests/calls/test_pipeline.py tests/calls/test_claims.py",
+        "tests/calls/test_pipeline.py tests/calls/test_claims.py tests/calls/test_approvals.py",
         ("pipeline: crash in judging lets through", "            refusal = Denied(_CRASHED, remedy=\"Ask the operator.\")\n        call = Call(", "            refusal = None\n        call = Call("),
         ("pipeline: asking is skipped", "if call.decision.outcome is Outcome.ASK:", "if False:"),
         ("pipeline: rate is free", "limited = self._afford(call)", "limited = None"),

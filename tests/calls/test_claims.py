@@ -82,6 +82,21 @@ async def test_a_claim_on_what_is_no_longer_so_is_lost_without_a_trace(recorder:
     assert (call.state, call.fence, await db_call(dispatched)) == (State.READY, 0, 0)
 
 
+@pytest.mark.parametrize(
+    "meanwhile",
+    [{"state": State.PENDING}, {"state": State.DISPATCHED}, {"state": State.REJECTED}, {"fence": 1}],
+    ids=["not approved", "sent by another", "refused", "begun before"],
+)
+async def test_a_call_that_is_no_longer_as_the_claim_says_is_left_alone(recorder: Recorder, meanwhile: dict[str, Any]):
+    row = await db_call(ready, 1)
+    await db_call(Invocation.objects.update, **meanwhile)
+    with pytest.raises(NotClaimed):
+        await recorder.claim(row, SENT)
+    call = await db_call(row_of, 1)
+    assert {name: getattr(call, name) for name in meanwhile} == meanwhile
+    assert await db_call(dispatched) == 0
+
+
 async def test_of_many_claims_in_one_commit_each_call_is_won_once(recorder: Recorder):
     rows = await db_call(lambda: [ready(number) for number in range(1, 6)])
     tried = await asyncio.gather(*(recorder.claim(row, SENT) for row in rows * 4), return_exceptions=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import datetime, timedelta
 from threading import Barrier
 
 import pytest
@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import AuditEntry, Invocation
+from mcpregistry.services.upkeep import reaping
 from mcpregistry.services.upkeep.reaping import reap_calls
 from tests.services.rows import dispatched, ended
 
@@ -38,6 +39,20 @@ def test_calls_that_are_held_or_ended_are_left_alone():
     ended("done")
     assert reap_calls(timezone.now()) == 0
     assert set(Invocation.objects.values_list("state", flat=True)) == {"dispatched", "succeeded"}
+
+
+@pytest.mark.django_db
+def test_a_lease_that_is_renewed_while_the_clock_looks_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    call, end = dispatched(), reaping._end
+
+    def renewed_just_before(call_id: str, now: datetime) -> bool:
+        Invocation.objects.update(lease_until=now + timedelta(seconds=60))
+        return end(call_id, now)
+
+    monkeypatch.setattr(reaping, "_end", renewed_just_before)
+    assert reap_calls(timezone.now()) == 0
+    call.refresh_from_db()
+    assert call.state == State.DISPATCHED
 
 
 def test_many_reapers_end_each_call_once(live_db):

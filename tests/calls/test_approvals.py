@@ -346,16 +346,20 @@ async def test_the_person_at_the_host_confirms_where_the_rule_says_so(site: Make
 
 
 async def test_an_approval_is_seen_and_its_call_sent_in_a_moment(site: Make, asking: Server, bob: User):
-    """The database alone carries a decision to the claim; well under 300 ms on a machine with nothing else to do."""
+    """At most 300 ms from the decision to the claim, which the database alone carries from one to the other.
+
+    A busy machine is given more tries; what looks only now and then would not be quicker in any of them.
+    """
     here: Site = await site()
-    for number in range(5):
-        call = calling(here, {"n": number})
+    took: list[float] = []
+    while len(took) < 20 and min(took, default=1.0) > 0.3:
+        call = calling(here, {"n": len(took)})
         await held()
         await vote(bob)
         await call
-    rows = await db_call(lambda: list(ApprovalRequest.objects.select_related("call")))
-    took = sorted((each.call.dispatched_at - each.decided_at).total_seconds() for each in rows)
-    assert took[0] <= 2.0, took
+        last = await db_call(ApprovalRequest.objects.select_related("call").latest, "asked_at")
+        took.append((last.call.dispatched_at - last.decided_at).total_seconds())
+    assert min(took) <= 0.3, took
 
 
 async def test_of_callers_who_joined_one_request_the_running_call_is_everybodys(

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
-from celery.signals import worker_process_shutdown, worker_shutdown
+from celery import bootsteps
+from celery.signals import worker_init, worker_process_shutdown, worker_shutdown
 
 from mcpregistry.calls.background import Background
 from mcpregistry.services.notifications.delivery import Deliverer
@@ -79,6 +80,26 @@ class WorkerRuntime:
 
 
 runtime = WorkerRuntime()
+
+
+class InterruptTests(bootsteps.StartStopStep):
+    """Tests of servers are cut when the worker stops: its pool of threads waits for its tasks, and they for a server."""
+
+    requires = ("celery.worker.components:Pool",)  # started after it, hence stopped before
+
+    def start(self, worker: object) -> None:
+        """Nothing: whoever tests first makes the prober."""
+
+    def stop(self, worker: object) -> None:
+        """Called by Celery once the worker takes no more tasks. One that is about to begin its test is refused it."""
+        runtime.prober.get().interrupt()
+
+    terminate = stop
+
+
+@worker_init.connect
+def _add_steps(sender: Any, **_: object) -> None:
+    sender.app.steps["worker"].add(InterruptTests)
 
 
 @worker_shutdown.connect

@@ -70,6 +70,12 @@ class Busy(SlipsnisseError):
     code = "BUSY"
 
 
+class Interrupted(SlipsnisseError):
+    """We were told to stop while it was under way; nothing is known against the server."""
+
+    code = "INTERRUPTED"
+
+
 class DownstreamError(SlipsnisseError):
     """A downstream server failed us.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import psutil
@@ -11,6 +12,7 @@ from django.db import connections
 
 from mcpregistry.services.servers.prober import Prober
 from tests.services.rows import confirmed, draft
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -70,3 +72,30 @@ def test_closing_leaves_neither_threads_nor_processes(live_db):
     left = {thread.name for thread in threading.enumerate()} - before
     assert not [name for name in left if name.startswith("mcp")]
     assert not [child for child in psutil.Process().children() if "echo.py" in " ".join(child.cmdline())]
+
+
+def _started(name: str) -> list[psutil.Process]:
+    """The processes of this fake that were started below us."""
+    return [child for child in psutil.Process().children(recursive=True) if f"{name}.py" in " ".join(child.cmdline())]
+
+
+@pytest.mark.parametrize("call", [None, ("count", b'{"steps":900,"pause":0.1}')], ids=["connecting", "calling"])
+def test_an_interrupted_test_ends_at_once_with_its_processes_and_no_other_begins(live_db, prober, call):
+    name = "slow" if call else "mute"
+    server = confirmed(name)
+
+    def test():
+        try:
+            return prober.test(server.pk, call)
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(1) as thread:
+        report = thread.submit(test)
+        eventually(lambda: _started(name))
+        began = time.monotonic()
+        prober.interrupt()
+        assert report.result(60).error.code == "INTERRUPTED"
+    assert time.monotonic() - began < 15  # left to itself it takes a minute and a half
+    assert not _started(name)
+    assert prober.test(server.pk).error.code == "INTERRUPTED"

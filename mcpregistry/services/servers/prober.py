@@ -8,7 +8,7 @@ from collections.abc import Callable
 import structlog
 
 from mcpregistry.db import db_call
-from mcpregistry.domain.errors import SlipsnisseError, TimedOut
+from mcpregistry.domain.errors import Interrupted, SlipsnisseError, TimedOut
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.downstream.pool.events import ConnectionEvent, TestReport
 from mcpregistry.downstream.pool.pool import Pool
@@ -27,6 +27,8 @@ class Prober:
     def __init__(self, on_event: Callable[[ConnectionEvent], None] = lambda event: None) -> None:
         self._loop = LoopThread()
         self._pool = Pool(lambda server_id: db_call(target_for, server_id), on_event)
+        self._running: set[asyncio.Task[TestReport]] = set()  # touched on the loop alone
+        self._interrupted = False
 
     def test(self, server_id: int, call: tuple[str, bytes] | None = None) -> TestReport:
         """Connect afresh, list the tools, perhaps make one call, close. Whatever goes wrong is in the report."""
@@ -44,8 +46,29 @@ class Prober:
 
     async def _within(self, patience: float, target: Target, call: tuple[str, bytes] | None) -> TestReport:
         """Too long a test is ended here, on the loop, so that its server is gone when we return."""
-        async with asyncio.timeout(patience):
-            return await self._pool.test(target, call=call)
+        if self._interrupted:
+            raise _stopped()
+        test = asyncio.create_task(self._pool.test(target, call=call))
+        self._running.add(test)
+        try:
+            async with asyncio.timeout(patience):
+                return await test
+        except asyncio.CancelledError:
+            raise (_stopped() if self._interrupted else asyncio.CancelledError) from None
+        finally:
+            self._running.discard(test)
+
+    def interrupt(self) -> None:
+        """End the tests that run now, and let no other begin: a worker that stops does not wait for servers.
+
+        Returns at once, from any thread; each ``test`` returns as soon as its server's processes are gone.
+        """
+        self._interrupted = True
+        self._loop.loop.call_soon_threadsafe(self._cut)
+
+    def _cut(self) -> None:
+        while self._running:  # each once: a second cancellation would break into its tidying up
+            self._running.pop().cancel()
 
     def close(self) -> None:
         """Close every connection and end the loop thread."""
@@ -57,6 +80,10 @@ class Prober:
 
 def _patience(target: Target) -> float:
     return target.limits.connect_timeout + min(target.limits.request_timeout or CALL_SECONDS, CALL_SECONDS) + 30
+
+
+def _stopped() -> Interrupted:
+    return Interrupted("This process was stopped before the test was over.", remedy="Test again.")
 
 
 def _failed(error: SlipsnisseError) -> TestReport:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from django.db import transaction
 from django.utils import timezone
 
+from mcpregistry.domain.errors import Interrupted
 from mcpregistry.domain.text.canonical import canonical, plain
 from mcpregistry.models import Server, ServerTest
 from mcpregistry.services.servers.checks import QUEUED, RUNNING, learn, mark_failed, send_test
@@ -99,6 +100,9 @@ def _learn(server: Server, report: TestReport, process: str) -> bool:
     if report.discovery is not None and report.listed:
         learn(server=server, discovery=report.discovery, process=process)
         return True
+    if isinstance(report.error, Interrupted):  # says nothing of the server; who runs next looks at once
+        Server.objects.filter(pk=server.pk).update(next_check_at=timezone.now())
+        return False
     code, error = _verdict(report)
     mark_failed(server_id=server.pk, code=code, message=error)
     return False

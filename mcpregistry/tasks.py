@@ -17,6 +17,7 @@ from django.utils import timezone
 from mcpregistry.db import database_now
 from mcpregistry.services.approvals import held_calls
 from mcpregistry.services.configuration.dispatch import wake
+from mcpregistry.services.policy import permits
 from mcpregistry.services.servers import checks, connections, trials
 from mcpregistry.services.servers.targets import passed_variables
 from mcpregistry.services.upkeep import reaping, retention
@@ -76,6 +77,7 @@ def reap() -> None:
         "dead_seats": held_calls.leave_dead_seats(now),
         "ends_forgotten": held_calls.forget_ends(now),
         "calls": reaping.reap_calls(now) if reaping.settled(now) else 0,
+        "uses_given_back": permits.give_back_left(now),
         "tests_given_up": trials.give_up_lost(now),
         "tests_resent": trials.resend_waiting(now),
         "connections": connections.forget_stale(now),

@@ -87,14 +87,16 @@ class InterruptTests(bootsteps.StartStopStep):
 
     requires = ("celery.worker.components:Pool",)  # started after it, hence stopped before
 
-    def start(self, worker: object) -> None:
+    def start(self, parent: Any) -> None:
         """Nothing: whoever tests first makes the prober."""
 
-    def stop(self, worker: object) -> None:
+    def stop(self, parent: Any) -> None:
         """Called by Celery once the worker takes no more tasks. One that is about to begin its test is refused it."""
         runtime.prober.get().interrupt()
 
-    terminate = stop
+    def terminate(self, parent: Any) -> None:
+        """The same when it is told to hurry."""
+        self.stop(parent)
 
 
 @worker_init.connect

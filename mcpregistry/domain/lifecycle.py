@@ -37,6 +37,9 @@ SUPPOSED = "LEASE_EXPIRED"
 
 TERMINAL: frozenset[State] = frozenset(state for state in State if state not in MOVES)
 
+# Ended, and nothing ran.
+NEVER_RAN: frozenset[State] = TERMINAL - MOVES[State.DISPATCHED] | {State.NOT_SENT}
+
 # What a supposed UNKNOWN may become: what the process that has the server's answer says, though it was thought dead.
 CORRECTIONS: frozenset[State] = MOVES[State.DISPATCHED] - {State.UNKNOWN}
 

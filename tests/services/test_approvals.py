@@ -25,7 +25,7 @@ from mcpregistry.services.policy import permits
 from mcpregistry.services.policy.permits import PermitWish
 from mcpregistry.services.tasks.host_tasks import TaskWish
 from mcpregistry.services.upkeep import retention
-from tests.services.rows import confirmed
+from tests.services.rows import confirmed, dispatched, ended
 from tests.services.test_invariants import broken
 
 pytestmark = pytest.mark.django_db
@@ -344,6 +344,37 @@ def test_a_permit_covers_only_what_it_was_given_for(bob: User):
     )  # fmt: skip
     uses = [permits.use(call_id="c", permits=found, agent_slug="ann", now=timezone.now()) for _ in range(3)]
     assert [bool(each) for each in uses] == [True, False, False]
+    assert not covered(bob)
+
+
+def _used(bob: User) -> None:
+    """The only use of a permit is taken, by the call ``c``."""
+    yes(ask(), bob, permit=PermitWish(hours(1), {"n": 1}, uses=1))
+    found = permits.covering(
+        agent_slug="ann", tool_id=Permit.objects.get().tool_id, definition_hash="d", server_revision=1,
+        arguments={"n": 1}, fingerprint="f" * 64, now=timezone.now(),
+    )  # fmt: skip
+    assert permits.use(call_id="c", permits=found, agent_slug="ann", now=timezone.now())
+
+
+@pytest.mark.parametrize("state", ["not_sent", "cancelled"])
+def test_the_use_of_a_call_that_never_ran_is_given_back_though_its_process_died(bob: User, state: str):
+    _used(bob)
+    ended("c", state=state, finished_at=timezone.now())
+    assert permits.give_back_left(timezone.now()) == 0  # it may do it itself
+    assert [permits.give_back_left(hours(0.1)) for _ in range(2)] == [1, 0]
+    assert covered(bob)
+    assert AuditEntry.objects.filter(kind="permit.returned", actor="ann").count() == 1
+
+
+@pytest.mark.parametrize("state", ["succeeded", "tool_error", "unknown", "dispatched", "none"])
+def test_the_use_of_a_call_that_may_have_run_or_may_yet_run_stays_taken(bob: User, state: str):
+    _used(bob)
+    if state == "dispatched":
+        dispatched("c")
+    elif state != "none":
+        ended("c", state=state, finished_at=timezone.now())
+    assert permits.give_back_left(hours(0.1)) == 0
     assert not covered(bob)
 
 

@@ -19,14 +19,17 @@ from django.db.models import F
 from django.utils import timezone
 
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
+from mcpregistry.domain.lifecycle import NEVER_RAN
 from mcpregistry.domain.policy.access import pinned
 from mcpregistry.domain.text.canonical import stored
-from mcpregistry.models import Agent, ApprovalRequest, AuditEntry, Permit, Tool
+from mcpregistry.models import Agent, ApprovalRequest, AuditEntry, Invocation, Permit, Tool
 from mcpregistry.services.access.roles import DECIDE
 from mcpregistry.services.records import audit
 
-_USED = "permit.used"
+_USED, _RETURNED = "permit.used", "permit.returned"
 LONGEST = timedelta(days=30)
+_GIVEN_UP = timedelta(minutes=1)  # after a call's end; who made it has given its use back long before, if it lives
+_LOOK_BACK = timedelta(hours=6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +133,27 @@ def give_back(*, permit_id: int, call_id: str, agent_slug: str) -> None:
     if set(told.values_list("kind", flat=True)) != {_USED}:
         return
     Permit.objects.filter(pk=permit_id, uses_left__isnull=False).update(uses_left=F("uses_left") + 1)
-    audit.record(kind="permit.returned", actor=agent_slug, subject=f"permit:{permit_id}", call=call_id)
+    audit.record(kind=_RETURNED, actor=agent_slug, subject=f"permit:{permit_id}", call=call_id)
+
+
+def give_back_left(now: datetime) -> int:
+    """Give back the uses of calls that never ran, as their records say, whose process died before it did. Returns how many.
+
+    Not of calls without a record: their process may only be slow, and would make them on a use that another has by then.
+    """
+    limited = Permit.objects.filter(revoked_at=None, expires_at__gt=now, uses_left__isnull=False)
+    agents = {f"permit:{pk}": slug for pk, slug in limited.values_list("pk", "agent__slug")}
+    told = AuditEntry.objects.filter(subject__in=agents, kind__in=(_USED, _RETURNED), at__gt=now - _LOOK_BACK)
+    taken: dict[str, set[tuple[str, str]]] = {_USED: set(), _RETURNED: set()}
+    for kind, subject, body in told.order_by().values_list("kind", "subject", "body"):
+        taken[kind].add((json.loads(body)["call"], subject))
+    open_uses = taken[_USED] - taken[_RETURNED]
+    ended = Invocation.objects.filter(state__in=NEVER_RAN, finished_at__lt=now - _GIVEN_UP)
+    left = {*ended.filter(pk__in=[call for call, _ in open_uses]).values_list("pk", flat=True)}
+    for call, subject in open_uses:
+        if call in left:
+            give_back(permit_id=int(subject.partition(":")[2]), call_id=call, agent_slug=agents[subject])
+    return len(left)
 
 
 def _giver_stands(permit: Permit) -> bool:

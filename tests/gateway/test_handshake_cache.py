@@ -332,30 +332,80 @@ async def test_nothing_stale_is_said_after_a_change(own):
 
 
 _START = """
-import sys, threading
+import json, sys, threading
 from pathlib import Path
 from mcpregistry.gateway.stdio.preload import Kept, open_door
 door = open_door(Path(sys.argv[1]), ["--config", sys.argv[2]])
+door.refers_to(json.loads(sys.argv[4]))
 [thread.join() for thread in threading.enumerate() if thread.name == "stdin"]
 door.settle("1", Kept(sys.argv[3]))
 """
 
 
-def test_a_list_made_of_a_file_is_said_again_only_while_the_file_is_the_same(tmp_path):
-    """An edited one may be refused, and then its host must not have seen what it offered before."""
+class Files:
+    """Starts of ``runmcp --config``, each of which is asked for its list."""
 
-    def said(result: str) -> str:
+    def __init__(self, folder: Path) -> None:
+        self.var, self.file = folder / "var", folder / "experts.yaml"
+        self.env = {
+            name: value for name, value in os.environ.items() if "DATABASE" not in name and "CELERY" not in name
+        }
+
+    def said(self, result: str, *variables: str) -> str:
+        """What the host hears early; ``result`` is the real answer, ``variables`` what is referred to besides."""
         meta = {"_meta": {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}}
         asked = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": meta}) + "\n"
-        argv = [sys.executable, "-c", _START, str(tmp_path / "var"), str(file), result]
-        return subprocess.run(argv, cwd=ROOT, input=asked, capture_output=True, text=True, check=True).stdout
+        argv = [sys.executable, "-S", "-c", _START, str(self.var), str(self.file), result, json.dumps(variables)]
+        return subprocess.run(
+            argv, cwd=ROOT, env=self.env, input=asked, capture_output=True, text=True, check=True
+        ).stdout
 
-    file = tmp_path / "experts.yaml"
-    file.write_text("tools: [one]")
-    assert said('{"tools":["one"]}') == ""
-    assert '{"tools":["one"]}' in said('{"tools":["one"]}')
-    file.write_text("tools: [two]")
-    assert said('{"tools":["two"]}') == ""
-    assert '{"tools":["two"]}' in said('{"tools":["two"]}')
-    (kept,) = (tmp_path / "var/openings").iterdir()
+    def again(self, result: str, *variables: str) -> None:
+        """What was kept does not count any more, and what is kept instead does."""
+        assert self.said(result, *variables) == ""
+        assert result in self.said(result, *variables)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    made = Files(tmp_path)
+    made.file.write_text("tools: [one]")
+    made.again('{"tools":["one"]}')
+    return made
+
+
+def test_a_list_made_of_a_file_is_said_again_only_while_the_file_is_the_same(files):
+    """An edited one may be refused, and then its host must not have seen what it offered before."""
+    files.file.write_text("tools: [two]")
+    files.again('{"tools":["two"]}')
+    (kept,) = (files.var / "openings").iterdir()
     assert "one" not in kept.read_text()
+
+
+@pytest.mark.parametrize(
+    "text", ["command: ${TOOL_DIR}/x", "url: http://x/{env:TOOL_DIR}", 'key: "${env:TOOL_DIR:-d}"']
+)
+def test_a_list_made_of_a_file_is_said_again_only_while_its_variables_are_the_same(files, text):
+    """Without one of them it is refused."""
+    files.file.write_text(text)
+    files.env["TOOL_DIR"] = "/opt/secret"
+    files.again('{"tools":["a"]}')
+    (kept,) = (files.var / "openings").iterdir()
+    assert "secret" not in kept.read_text()
+    del files.env["TOOL_DIR"]
+    files.again('{"tools":["b"]}')
+
+
+def test_so_it_is_with_variables_that_only_a_record_refers_to(files):
+    files.env["SOME_KEY"] = "k"
+    files.again('{"tools":["a"]}', "SOME_KEY")
+    del files.env["SOME_KEY"]
+    files.again('{"tools":["b"]}', "SOME_KEY")
+
+
+def test_a_site_that_has_started_meanwhile_may_not_know_the_keys_of_a_file(files):
+    """Its workers are asked, and the file is refused if they do not get them."""
+    (files.var / "up.lock").write_text("4711")
+    files.again('{"tools":["b"]}')
+    files.env["CELERY_BROKER_URL"] = "redis://broker"  # whose workers start and end unseen
+    assert (files.said('{"tools":["c"]}'), files.said('{"tools":["c"]}')) == ("", "")

@@ -53,13 +53,17 @@ def test_export_gives_back_what_import_took(name: str, path: Path, tmp_path: Pat
 
 @pytest.mark.django_db
 def test_what_is_taken_as_it_stands_does_not_hide_the_rest(tmp_path: Path) -> None:
-    file = put(tmp_path / "mcp.json", {"mcpServers": {"a": {"command": "x", "args": ["y"], "env": {"A": "${HOME}"}}}})
-    every = run("importconfig", file)[1].splitlines()
+    file = put(tmp_path / "mcp.json", {"mcpServers": {"a": {"command": "x", "args": ["y"], "colour": "blue"}}})
+    every = run("importconfig", file, "-v", "2")[1].splitlines()
     plain = [line.endswith(": kept: Kept.") for line in every]
     assert any(plain)
     assert plain == sorted(plain, reverse=True), "what matters stands last, next to the summary"
-    short = run("importconfig", file, "-v", "0")[1].splitlines()
-    assert [line.endswith(": kept: Kept.") for line in short] == [False] * (len(plain) - sum(plain))
+    matters = every[sum(plain) : -1]
+    assert matters
+    count = f"{file}: kept as they stand: {sum(plain)} (-v 2 names each)."
+    assert run("importconfig", file)[1].splitlines()[:-1] == [count, *matters]
+    assert run("importconfig", file, "-v", "0")[1].splitlines()[:-1] == matters
+    assert run("importconfig", file, "--check")[1].splitlines()[0] == count
 
 
 @pytest.mark.django_db
@@ -84,7 +88,7 @@ def test_yaml_and_json_of_one_configuration_export_to_the_same_bytes() -> None:
 @pytest.mark.django_db
 def test_one_line_is_printed_for_every_key(tmp_path: Path) -> None:
     file = put(tmp_path / "x.json", {"mcpServers": {"a": {"command": "x", "colour": "blue", "env": {"K": "${env:V}"}}}})
-    code, out, _ = run("importconfig", file)
+    code, out, _ = run("importconfig", file, "-v", "2")
     assert code == 0
     lines = {line.split(": ")[1]: line.split(": ")[2] for line in out.splitlines()[:-1]}
     assert lines == {

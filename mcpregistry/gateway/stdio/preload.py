@@ -18,13 +18,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import sqlite3
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterable
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,6 +33,8 @@ MAX_LINE = 16 * 1024 * 1024
 _LISTEN = "subscriptions/listen"
 _OPENINGS = {"server/discover", "initialize", "tools/list", _LISTEN}
 _STREAMS = {"toolsListChanged", "promptsListChanged", "resourcesListChanged"}
+_NAMES = "variables"  # among what is kept: those that the file of --config was served for
+_VARIABLE = re.compile(rb"\{(?:env:)?([A-Za-z_]\w*)")  # however a host writes them; of a name too many nothing comes
 _OPENING_BYTES = [f'"{name}"'.encode() for name in sorted(_OPENINGS)]
 
 
@@ -47,19 +50,52 @@ class Kept(NamedTuple):
     until: float | None = None
 
 
+class ServedFile:
+    """The file of ``--config``, and all else that decides whether it is served today as it was the last time.
+
+    It may be refused now: edited, without a variable that it had, or beside a site that has started meanwhile and whose
+    workers do not get its keys. Then its host must not have seen what it offered before.
+    """
+
+    def __init__(self, var: Path, name: Path) -> None:
+        self._var = var
+        try:
+            self._content = name.read_bytes()
+        except OSError:
+            self._content = b""
+
+    def digest(self, names: Iterable[str]) -> str:
+        """The same while nothing of that has changed. ``names``: variables besides those that stand in the file."""
+        found = {name.decode() for name in _VARIABLE.findall(self._content)} | {*names, "HOME"}
+        values = "\0".join(f"{name}={os.environ.get(name)!r}" for name in sorted(found))
+        state = hashlib.sha256(self._content + os.fsencode(values) + self._site())
+        return state.hexdigest()[:32]
+
+    def _site(self) -> bytes:
+        """When the site was started, and its key, which keeps the digest from telling anything of a short secret."""
+        if {"CELERY_BROKER_URL", "CELERY_BROKER_URL_FILE"} & set(os.environ):
+            return os.urandom(16)  # its workers start and end unseen
+        parts = []
+        for name in ("up.lock", "keys.json"):
+            with suppress(OSError):
+                file = self._var / name
+                parts.append(f"{file.stat().st_mtime_ns} ".encode() + file.read_bytes())
+        return b"\0".join(parts)
+
+
 class Preload:
     """Owns the host's pipe. ``attach`` hands over what was read so far and all that follows."""
 
     def __init__(
-        self, kept: Path, common: Path | None, lists: Path | None, database: Path | None, served: str = ""
+        self, kept: Path, common: Path | None, lists: Path | None, database: Path | None, file: ServedFile | None = None
     ) -> None:
-        """``served``: of what a list is made besides the configuration, see ``_served``."""
+        """``file``: of what a list is made besides the configuration."""
         self._kept_path, self._common_path, self._lists_path = kept, common, lists
-        self._list_question = f"tools/list {served}".rstrip()
-        self._database = database
+        self._database, self._file = database, file
         self._kept = load(kept)
+        self._list_question = self._named_list(_names(self._kept))
         self._common: dict[str, Kept] | None = None  # read when first needed
-        self._questions: dict[str, str] = {}  # request id (JSON) -> question asked
+        self._questions: dict[str, tuple[str, str]] = {}  # request id (JSON) -> method and version asked
         self._answered: dict[str, str] = {}  # request id (JSON) -> result that was said
         self._acknowledged: set[str] = set()  # request ids (JSON) of change streams
         self._era: str | None = None  # of the host's first line: "legacy", "modern" or, for anything else, ""
@@ -80,6 +116,15 @@ class Preload:
                 take(self._read.popleft())
             self._take = take
 
+    def refers_to(self, variables: Iterable[str]) -> None:
+        """What the file of ``--config`` is served for: said as soon as that is known, by ``runmcp``.
+
+        ``variables``: names of the environment that its servers and providers refer to, also where it does not itself.
+        """
+        names = Kept(json.dumps(sorted(variables)))
+        self._list_question = self._named_list(json.loads(names.result))
+        self._kept = self._kept | {_NAMES: names}
+
     def write(self, line: bytes) -> None:
         """Write one message with its line break, wholly. Blocks while the host does not read."""
         view = memoryview(line)
@@ -91,9 +136,10 @@ class Preload:
 
         False: it must be sent. True: the same was said already. None: something older was said.
         """
-        question = self._questions.pop(request_id, None)
-        if question is None:
+        asked = self._questions.pop(request_id, None)
+        if asked is None:
             return False
+        question = self._question(*asked)
         if self._kept.get(question) != answer:
             current = {known: kept for known, kept in self._kept.items() if not self._of_before(known)}
             self._kept = current | {question: answer}
@@ -102,6 +148,12 @@ class Preload:
         if said is None:
             return False
         return True if said == answer.result else None
+
+    def _named_list(self, names: Iterable[str]) -> str:
+        return f"tools/list {self._file.digest(names)}" if self._file else "tools/list"
+
+    def _question(self, method: str, version: str) -> str:
+        return f"{self._list_question if method == 'tools/list' else method} {version}"
 
     def _of_before(self, question: str) -> bool:
         """Whether it asks for a list of what the file was once."""
@@ -148,12 +200,11 @@ class Preload:
             self._era = asked.era if asked and asked.first else ""
         if asked is None:
             return
-        method = self._list_question if asked.method == "tools/list" else asked.method
-        key, question = json.dumps(asked.id), f"{method} {asked.version}"
+        key, question = json.dumps(asked.id), self._question(asked.method, asked.version)
         if asked.method == _LISTEN:
             self._acknowledge(key, asked)
             return
-        self._questions[key] = question
+        self._questions[key] = asked.method, asked.version
         # The first line decides the era of the whole pipe; what is of the other one the server refuses.
         if self._take is None and asked.era == self._era and (kept := self._known(question)):
             self._answered[key] = kept.result
@@ -217,6 +268,10 @@ def load(path: Path) -> dict[str, Kept]:
         return {question: Kept(*kept) for question, kept in json.loads(path.read_text()).items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
+
+
+def _names(kept: dict[str, Kept]) -> list[str]:
+    return [str(name) for name in json.loads(kept[_NAMES].result)] if _NAMES in kept else []
 
 
 def save(path: Path, kept: dict[str, Kept]) -> None:
@@ -310,18 +365,13 @@ def open_door(var: Path, arguments: list[str]) -> Preload:
         common = None if "--era" in named else common_path(var)  # it says what one of the two eras refuses
         lists = lists_path(var, endpoint, agent) if endpoint and agent and not {"--era", "--config"} & named else None
         kept = var / "openings" / f"{_digest(*arguments, *place)}.json"
-        _preload = Preload(kept, common, lists, database, _served(arguments))
+        _preload = Preload(kept, common, lists, database, _file(var, arguments))
     return _preload
 
 
-def _served(arguments: list[str]) -> str:
-    """What the file of ``--config`` holds, as a digest: an edited one is perhaps refused, so no older list is said."""
-    if not (name := _option(arguments, "--config")):
-        return ""
-    try:
-        return hashlib.sha256(Path(name).read_bytes()).hexdigest()[:32]
-    except OSError:
-        return "unreadable"
+def _file(var: Path, arguments: list[str]) -> ServedFile | None:
+    name = _option(arguments, "--config")
+    return ServedFile(var, Path(name)) if name else None
 
 
 def _option(arguments: list[str], name: str) -> str:

@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from argparse import ArgumentParser
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ ACTOR = "importconfig"
 
 
 class Command(BaseCommand):
-    """Reads a file and prints a note for each key (``-v 0``: only where it is not taken as it stands); saves nothing if anything is refused."""
+    """Reads a file and prints a note for each key that is not taken as it stands (``-v 2``: for every key); saves nothing
+    if anything is refused.
+    """
 
     help = "Import MCP servers from a configuration file of any known program. New servers are drafts; nothing starts."
 
@@ -122,9 +125,12 @@ class Command(BaseCommand):
             self.stdout.write(f"{name}: valid {found.title} file with {len(document.servers)} servers.")
         return not document.refused
 
-    def _print_notes(self, notes: list[Note] | tuple[Note, ...]) -> None:
-        told = notes if self.options["verbosity"] else [note for note in notes if not note.plain]
-        for note in sorted(told, key=lambda note: not note.plain):  # what matters stands last, next to the summary
+    def _print_notes(self, notes: Sequence[Note]) -> None:
+        """What is taken as it stands comes first, and as a count unless it is asked for: it shall not hide the rest."""
+        plain, level = [note for note in notes if note.plain], self.options["verbosity"]
+        if plain and level == 1:
+            self.stdout.write(f"{plain[0].file}: kept as they stand: {len(plain)} (-v 2 names each).")
+        for note in [*(plain if level > 1 else ()), *(note for note in notes if not note.plain)]:
             (self.stderr if note.action == "refused" else self.stdout).write(str(note))
 
     def _summary(self, outcome: Outcome) -> None:

@@ -49,6 +49,7 @@ class Command(BaseCommand):
         try:
             served = self._served(options) if options["config"] else None
             if served is not None:
+                preload.refers_to(served.variables)
                 options |= {"endpoint": served.endpoint, "agent": served.agent}
             endpoint, agent = chosen(load_snapshot(), options["endpoint"], options["agent"], options["cwd"])
         except DatabaseError as error:

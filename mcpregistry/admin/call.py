@@ -84,8 +84,8 @@ class InvocationAdmin(ReadOnlyAdmin):
 
     list_display = ("shown_name", "shown_state", "shown_agent", "shown_server", "duration", "error_code", "received_at")
     list_filter = ("state", PeriodFilter, CallServerFilter, CallAgentFilter, "origin")
-    search_fields = ("=id", "exposed_name", "tool_name", "error_code", "=request_id")
-    search_help_text = "Call id, tool or error code"
+    search_fields = ("=id", "exposed_name", "tool_name", "error_code", "=request_id", "=requester")
+    search_help_text = "Call id, tool, error code or the person who asked"
     sortable_by = ("received_at",)
     fields = ("origin", "shown_host", "shown_request", "server_revision", "definition_hash", "binding", "writer")
     change_form_outer_before_template = "admin/mcpregistry/call.html"

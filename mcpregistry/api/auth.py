@@ -26,6 +26,7 @@ from mcpregistry.api.errors import TooManyRequests, database_away, unauthorized
 from mcpregistry.api.permissions import Rule
 from mcpregistry.api.throttle import Guesses, place
 from mcpregistry.db import db_call
+from mcpregistry.domain.calls.requester import NOBODY, Requester
 from mcpregistry.domain.errors import Denied
 from mcpregistry.models import Agent, Token
 from mcpregistry.services.access.tokens import find_token, token_hash
@@ -54,6 +55,11 @@ class Principal:
     def actor(self) -> str:
         """As the audit log names it."""
         return f"agent:{self.agent.slug}" if self.agent else f"user:{self.user}"
+
+    @property
+    def requester(self) -> Requester:
+        """The person, as a call or run that they ask for knows them."""
+        return Requester(self.user.pk, self.user.get_username()) if self.user else NOBODY
 
 
 def principal(request: HttpRequest) -> Principal:

@@ -129,6 +129,7 @@ async def _call(
         CallRequest(
             catalogue, name, payload.params, "rest",
             host_name=name_of_host, request_id=payload.mcp.request_id, host=host, call_id=call_id,
+            requester=who.requester,
         )
     )  # fmt: skip
     return _told(outcome, entry, name, payload, strict=strict)

@@ -10,6 +10,7 @@ from typing import Any
 
 from mcpregistry.calls.catalog import Catalogue, Entry
 from mcpregistry.domain.calls.forwarding import NOTHING, Forwarding
+from mcpregistry.domain.calls.requester import NOBODY, Requester
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.policy.decision import Decision
@@ -74,7 +75,10 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class CallRequest:
-    """What a face hands in. ``meta`` is the host's ``_meta`` as far as it may go downstream."""
+    """What a face hands in. ``meta`` is the host's ``_meta`` as far as it may go downstream.
+
+    ``requester`` is the person who asked, or started the run that asks: they may not approve it.
+    """
 
     catalogue: Catalogue
     name: str
@@ -86,6 +90,7 @@ class CallRequest:
     on_progress: OnProgress | None = None
     host: Host = field(default_factory=Host)
     expert: str = ""  # the expert tool whose run makes the call
+    requester: Requester = NOBODY
     call_id: str = ""  # for a caller that must find the record again whatever happens; unique, 32 hex digits
 
 

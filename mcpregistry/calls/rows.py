@@ -53,6 +53,8 @@ def identity(call: Call) -> Identity:
         "outcome": call.decision.outcome.value,
         "origin": request.origin,
         "host_name": plain(request.host_name, 100),
+        "requester": plain(request.requester.name, 150),
+        "requester_id": request.requester.id,
         "request_id": plain(request.request_id, 100),
         "received_at": call.received_at,
     }
@@ -130,6 +132,8 @@ def _about(call: Call) -> dict[str, object]:
         "binding": call.binding,
         "decision": call.decision.outcome.value,
     }
+    if call.request.requester.name:
+        about["requester"] = plain(call.request.requester.name, 150)
     if answers := call.request.host.forwarding.answers:
         about["answers"] = digest(stored(dict(answers)))  # what the host said to the server's questions
     return about

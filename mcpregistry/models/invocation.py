@@ -60,6 +60,11 @@ class Invocation(models.Model):
     result_bytes = models.BigIntegerField(default=0)
     origin = models.CharField(max_length=10, help_text="stdio, http, rest or run")
     host_name = models.CharField("host", max_length=100, blank=True)
+    requester = models.CharField(
+        max_length=150, blank=True, default="", db_default="",
+        help_text="The person who asked, where one is known. They may not approve it.",
+    )  # fmt: skip
+    requester_id = models.BigIntegerField(null=True, blank=True, help_text="The key of that person's account.")
     request_id = models.CharField(max_length=100, blank=True)
     writer = models.CharField(max_length=64, help_text="The process that recorded it.")
     received_at = models.DateTimeField()

@@ -13,6 +13,7 @@ from django.utils import timezone
 from unfold.decorators import display
 
 from mcpregistry.admin.base import ReadOnlyAdmin, Verb, actor
+from mcpregistry.domain.calls.requester import Requester
 from mcpregistry.domain.errors import NotFound, SlipsnisseError
 from mcpregistry.domain.text.display import printable
 from mcpregistry.templatetags.slipsnisse import milliseconds
@@ -61,7 +62,8 @@ def _again(request: HttpRequest, run: Run) -> str:
     if model_id and model is None:
         raise NotFound("There is no such model any more.", remedy="Choose another one.")
     version = _whole(number) if number else None
-    new = runs.replay(run_id=run.pk, actor=actor(request), version=version, model=model)
+    asks = Requester(request.user.pk, request.user.get_username())
+    new = runs.replay(run_id=run.pk, actor=actor(request), version=version, model=model, requester=asks)
     return f"Started again as {new.pk[:8]}, with version {new.version.number}; it is compared with this run below."
 
 

@@ -69,7 +69,7 @@ def start_run(request: HttpRequest, name: Name, payload: RunOrder) -> Status[Run
     if who.agent is not None and not ExpertTool.objects.filter(name=name, enabled=True, users=who.agent).exists():
         raise NotFound(f"There is no expert tool '{name}'.")
     caller = who.agent.slug if who.agent is not None else ""
-    run = runs.start(expert=name, arguments=payload.arguments, origin="rest", caller=caller)
+    run = runs.start(expert=name, arguments=payload.arguments, origin="rest", caller=caller, requester=who.requester)
     return Status(202, run_out(_own(who, run.pk)))
 
 
@@ -160,7 +160,8 @@ def replay_run(request: HttpRequest, run_id: RunId, payload: ReplayOrder | None 
     """Ask the same question once more as a new run, to compare cost and answer."""
     run, order = _own(principal(request), run_id), payload or ReplayOrder()
     model = _model(order.model) if order.model else None
-    new = runs.replay(run_id=run.pk, actor=actor(request), version=order.version, model=model)
+    who = principal(request)
+    new = runs.replay(run_id=run.pk, actor=who.actor, version=order.version, model=model, requester=who.requester)
     return Status(202, run_out(_own(principal(request), new.pk)))
 
 

@@ -42,6 +42,11 @@ class Run(models.Model):
     answer = models.TextField(blank=True)
     structured = models.TextField(blank=True, help_text="The answer as JSON, where the tool has an output schema.")
     caller = models.CharField("agent", max_length=63, blank=True)
+    requester = models.CharField(
+        max_length=150, blank=True, default="", db_default="",
+        help_text="The person who started it, where one is known. They may not approve its calls.",
+    )  # fmt: skip
+    requester_id = models.BigIntegerField(null=True, blank=True, help_text="The key of that person's account.")
     endpoint_slug = models.CharField("endpoint", max_length=63, blank=True)
     origin = models.CharField(max_length=10, help_text="call, rest, command or replay")
     call_id = models.CharField(max_length=32, blank=True, help_text="The call that started it.")

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import structlog
 from django.db import OperationalError
@@ -22,6 +23,7 @@ from mcpregistry.calls.engine import Engine
 from mcpregistry.calls.watch.changes import Feed
 from mcpregistry.calls.watch.waiting import Watch
 from mcpregistry.db import db_call, reckoned_now
+from mcpregistry.domain.calls.requester import Requester
 from mcpregistry.domain.errors import Busy, SlipsnisseError
 from mcpregistry.failpoints import failpoint
 from mcpregistry.models.feed import CALLS
@@ -138,10 +140,10 @@ class RunEngine:
         while await patiently(partial(self._step, taken, who)):
             pass
 
-    async def _step(self, taken: lease.Lease, who: tuple[str, str]) -> bool:
+    async def _step(self, taken: lease.Lease, who: _Identity) -> bool:
         """True: look again at once. False: the run has ended or sleeps."""
         try:
-            tools = await self._tools(taken, *who)
+            tools = await self._tools(taken, who)
         except SlipsnisseError as error:
             await db_call(records.finish, taken, state=RunState.FAILED, exit=Exit.TOOL, error=str(error))
             return False
@@ -151,10 +153,11 @@ class RunEngine:
             return False
         return await self._do(Held(taken, seen, tools), next_step(seen.spec, seen.turns, seen.spent, seen.final))
 
-    async def _tools(self, taken: lease.Lease, agent: str, expert: str) -> Toolbox:
-        if agent not in self._engine.live.current.agents:  # perhaps made a moment ago
+    async def _tools(self, taken: lease.Lease, who: _Identity) -> Toolbox:
+        if who.agent not in self._engine.live.current.agents:  # perhaps made a moment ago
             await db_call(self._engine.live.refresh)
-        return Toolbox(self._engine, self._engine.run_catalogue(agent), run=taken.run, expert=expert)
+        catalogue = self._engine.run_catalogue(who.agent)
+        return Toolbox(self._engine, catalogue, run=taken.run, expert=who.expert, requester=who.requester)
 
     async def _do(self, held: Held, step: Step) -> bool:
         match step:
@@ -171,7 +174,15 @@ class RunEngine:
 
 
 _ONE = Run.objects.filter(id=Given("id"))
-_WHO = Select(_ONE.values_list("version__expert__agent__slug", "expert_name", named=True))
+_WHO = Select(_ONE.values_list("version__expert__agent__slug", "expert_name", "requester_id", "requester", named=True))
+
+
+class _Identity(NamedTuple):
+    """As which agent a run's calls are made, for which expert tool, and for whom."""
+
+    agent: str
+    expert: str
+    requester: Requester
 
 
 async def _pulse(taken: lease.Lease, wishes: Watch[bool]) -> None:
@@ -235,9 +246,9 @@ async def _give_back(taken: lease.Lease) -> None:
             await asyncio.shield(db_call(lease.release, taken))
 
 
-def _identity(run_id: str) -> tuple[str, str]:
-    """(the agent that the run's calls are made as, the name of the expert tool)"""
-    return tuple(_WHO.get(id=run_id))
+def _identity(run_id: str) -> _Identity:
+    agent, expert, key, name = _WHO.get(id=run_id)
+    return _Identity(agent, expert, Requester(key, name))
 
 
 async def _cancelled(taken: lease.Lease) -> None:

@@ -185,7 +185,7 @@ def _begin(call: Call) -> Begun:
     run = runs.start(
         expert=call.entry.offer.tool.name, arguments=json.loads(call.arguments_json), origin="call",
         caller=catalogue.agent.slug, endpoint=catalogue.endpoint.slug, call_id=call.id,
-        parent=request.request_id if request.origin == "run" else "",
+        parent=request.request_id if request.origin == "run" else "", requester=request.requester,
     )  # fmt: skip
     if not request.host.tasks:
         return Begun(run.pk)

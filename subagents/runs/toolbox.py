@@ -15,6 +15,7 @@ from mcpregistry.calls.call import CallOutcome, CallRequest, Host, OnProgress
 from mcpregistry.calls.catalog import Catalogue
 from mcpregistry.calls.engine import Engine
 from mcpregistry.calls.recorded import outcome_of_record
+from mcpregistry.domain.calls.requester import NOBODY, Requester
 from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.domain.policy.risk import risk_of
 from mcpregistry.domain.schema.validation import problems
@@ -42,6 +43,7 @@ class Toolbox:
     catalogue: Catalogue
     run: str
     expert: str
+    requester: Requester = NOBODY  # the person who started the run: its calls are theirs
 
     @property
     def read_only(self) -> frozenset[str]:
@@ -94,7 +96,7 @@ class Toolbox:
         """Make the call through the pipeline. PENDING or READY means: people decide, look again later."""
         request = CallRequest(
             self.catalogue, name, arguments, "run", host_name=self.expert, request_id=self.run, on_progress=on_progress,
-            host=HOST, expert=self.expert, call_id=invocation,
+            host=HOST, expert=self.expert, call_id=invocation, requester=self.requester,
         )  # fmt: skip
         return await self.engine.call(request)
 

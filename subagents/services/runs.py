@@ -8,15 +8,17 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.contrib.auth.models import User
 from django.db import transaction
 from django.db.models import Exists, F, OuterRef, Q
 from django.utils import timezone
 
+from mcpregistry.domain.calls.requester import NOBODY, Requester
 from mcpregistry.domain.errors import ArgumentsInvalid, ConfigInvalid, Conflict, Denied, NotFound
 from mcpregistry.domain.lifecycle import TERMINAL
 from mcpregistry.domain.policy.decision import Outcome
 from mcpregistry.domain.schema.validation import check_arguments
-from mcpregistry.domain.text.canonical import canonical
+from mcpregistry.domain.text.canonical import canonical, plain
 from mcpregistry.models import Invocation
 from mcpregistry.services.configuration.dispatch import send
 from mcpregistry.services.configuration.snapshot import current_revision
@@ -32,21 +34,24 @@ from subagents.services.readiness import obstacles
 def start(
     *, expert: str, arguments: Mapping[str, Any], origin: str, caller: str = "", endpoint: str = "", call_id: str = "",
     parent: str = "", version: ExpertVersion | None = None, replay_of: str = "", asks: LanguageModel | None = None,
+    requester: Requester = NOBODY,
 ) -> Run:  # fmt: skip
     """Queue a run; a worker is woken once it is committed.
 
     Raises before anything is spent: ``NotFound``, ``ArgumentsInvalid``, ``Denied`` (too deep, or a model, its key or a
-    tool of the whitelist is missing). ``asks``: a model in place of the version's own.
+    tool of the whitelist is missing). ``asks``: a model in place of the version's own. ``requester``: the person behind
+    it, who may not approve what its calls ask for.
     """
     version = version or _newest(expert)
     body = json.loads(version.body) | ({"targets": [asks.pk]} if asks else {})
     arguments = _with_defaults(body["input_schema"], arguments)
     _check(version, body, arguments)
     depth = _depth(parent, expert)
+    requester = requester if requester.id is not None else _behind(caller)
     run = Run.objects.create(
         id=secrets.token_hex(16), version=version, expert_name=body["name"], arguments=canonical(arguments),
         origin=origin, caller=caller, endpoint_slug=endpoint, call_id=call_id, parent_id=parent or None, depth=depth,
-        replay_of_id=replay_of or None, asks=asks,
+        replay_of_id=replay_of or None, asks=asks, requester=plain(requester.name, 150), requester_id=requester.id,
         created_at=timezone.now(), revision=current_revision(),
     )  # fmt: skip
     transaction.on_commit(lambda: wake(run.pk))
@@ -98,6 +103,12 @@ def _check(version: ExpertVersion, body: Mapping[str, Any], arguments: Mapping[s
         raise ArgumentsInvalid("The arguments hold a number that JSON does not have.", remedy="Correct it.") from error
     for obstacle in obstacles(version.expert, body["targets"]):
         raise Denied(obstacle.sentence, remedy=obstacle.remedy)
+
+
+def _behind(caller: str) -> Requester:
+    """The owner of the agent that starts a run with its own token: its calls are another agent's, which has none."""
+    owner = User.objects.filter(agents__slug=caller).first() if caller else None
+    return Requester(owner.pk, owner.get_username()) if owner else NOBODY
 
 
 def _depth(parent: str, expert: str) -> int:
@@ -256,7 +267,10 @@ def resume(*, run_id: str, actor: str) -> Run:
 
 
 @transaction.atomic
-def replay(*, run_id: str, actor: str, version: int | None = None, model: LanguageModel | None = None) -> Run:
+def replay(
+    *, run_id: str, actor: str, version: int | None = None, model: LanguageModel | None = None,
+    requester: Requester = NOBODY,
+) -> Run:  # fmt: skip
     """Ask the same question once more, of the newest or another version, or of a model that it would not ask.
 
     To compare cost and answer: every replay hangs on the run that was asked first. Raises as ``start`` does,
@@ -272,7 +286,7 @@ def replay(*, run_id: str, actor: str, version: int | None = None, model: Langua
     _check_prices(asked, model)
     run = start(
         expert=old.expert_name, arguments=json.loads(old.arguments), origin="replay", caller=actor[:63],
-        version=asked, replay_of=old.replay_of_id or old.pk, asks=model,
+        version=asked, replay_of=old.replay_of_id or old.pk, asks=model, requester=requester,
     )  # fmt: skip
     audit.record(
         kind="run.replayed", actor=actor, subject=f"run:{run.pk}", of=old.pk, version=asked.number,

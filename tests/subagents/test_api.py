@@ -72,6 +72,14 @@ def test_a_run_is_started_with_defaults_filled_in_and_listed(expert: ExpertTool)
     assert operator.get("/runs?state=done").json()["items"] == []
 
 
+def test_a_run_knows_the_person_who_started_it_or_asked_again(expert: ExpertTool) -> None:
+    operator, other = person("operator"), person("admin")
+    started = operator.post("/experts/digest/runs", {"arguments": {"q": "why"}}).json()
+    again = other.post(f"/runs/{started['id']}/replay").json()
+    assert (started["requester"], again["requester"]) == ("operator", "admin")
+    assert Run.objects.get(pk=again["id"]).requester_id == User.objects.get(username="admin").pk
+
+
 def test_a_start_and_a_replay_that_are_repeated_with_their_key_are_one_run_each(
     expert: ExpertTool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, User
 from django.test import Client
 from django.utils import timezone
 
@@ -42,6 +42,20 @@ def state(held: ApprovalRequest) -> str:
 def plain(html: str) -> str:
     """The text of a page, tags and runs of white space taken out."""
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
+
+
+@pytest.mark.attack
+def test_who_asked_is_named_and_gets_no_form(client_of: ClientOf):
+    held, client = hold(), client_of("approver")
+    asked = User.objects.get(pk=client.session["_auth_user_id"])
+    Invocation.objects.filter(pk=held.call_id).update(requester=asked.username, requester_id=asked.pk)
+    page = seen(client, address(held))
+    assert f"<strong>{asked.username}</strong>, as agent <strong>local</strong>" in page
+    assert "You asked for this call, so somebody else has to decide." in plain(page)
+    assert 'name="do"' not in page
+    forged = form_tokens.sign(form_tokens.Rendering({held.pk: requests.arguments_hash(held)}, True), asked)
+    assert client.post(address(held), {"token": forged, "do": "approve"}).status_code == 403
+    assert state(held) == State.PENDING
 
 
 def test_the_facts_come_from_the_stored_record(client_of: ClientOf):

@@ -90,6 +90,15 @@ def test_a_stranger_is_told_what_to_do(room):
     assert room.views == []
 
 
+@pytest.mark.attack
+def test_who_asked_does_not_approve_with_a_button(room):
+    asked = person()
+    request, stamp = room.ask(call={"origin": "rest", "requester": "ann", "requester_id": asked.pk})
+    room.press(room.address, stamp, "approve")
+    assert (state(request), ApprovalVote.objects.count()) == ("pending", 0)
+    assert "You asked for this call" in room.whispers[0]["text"]
+
+
 def test_the_rules_of_the_page_hold_in_slack(room):
     owner = person("ann")
     Agent.objects.create(slug="robot", owner=owner)

@@ -46,6 +46,7 @@ class ApprovalOut(Schema):
     call: str
     state: str = Field(description="The call's own state: pending, ready, then how it ended.")
     agent: str
+    requester: str = Field(description="The person who asked, where one is known; they may not approve it.")
     endpoint: str
     server: str
     tool: str
@@ -150,6 +151,7 @@ def _facts(row: ApprovalRequest) -> dict[str, Any]:
         "call": call.pk,
         "state": State(call.state),
         "agent": call.agent_slug,
+        "requester": call.requester,
         "endpoint": call.endpoint_slug,
         "server": call.server_slug,
         "tool": call.tool_name,

@@ -12,7 +12,8 @@ from mcpregistry.api.schemas.basics import capped, decoded
 from mcpregistry.models import AuditEntry, Invocation
 
 _SAME = (
-    "id", "state", "exposed_name", "origin", "outcome", "error_code", "host_name", "request_id", "result_bytes",
+    "id", "state", "exposed_name", "origin", "outcome", "error_code", "host_name", "requester", "request_id",
+    "result_bytes",
     "received_at", "dispatched_at", "finished_at", "duration_ms",
 )  # fmt: skip
 
@@ -32,6 +33,7 @@ class InvocationOut(Schema):
     reason: str
     error_code: str
     host_name: str
+    requester: str = Field(description="The person who asked, where one is known.")
     request_id: str
     result_bytes: int
     received_at: datetime

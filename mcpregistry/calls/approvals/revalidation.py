@@ -11,6 +11,7 @@ from typing import Any
 from mcpregistry.calls.call import Call, CallRequest, Host
 from mcpregistry.calls.catalog import Catalogue, Entry
 from mcpregistry.domain.calls.forwarding import AS_TASK, NOTHING, Forwarding
+from mcpregistry.domain.calls.requester import Requester
 from mcpregistry.domain.errors import Conflict, NotFound
 from mcpregistry.domain.policy.access import may_call
 from mcpregistry.domain.policy.decision import Decision, Outcome, Policy, Question, decide
@@ -103,6 +104,7 @@ def _request(request: ApprovalRequest, catalogue: Catalogue, entry: Entry) -> Ca
     return CallRequest(
         catalogue, entry.name, json.loads(row.arguments), row.origin, host_name=row.host_name,
         request_id=row.request_id, host=Host(name=request.host, forwarding=_forwarding(request)), expert=request.expert,
+        requester=Requester(row.requester_id, row.requester),
     )  # fmt: skip
 
 

@@ -15,13 +15,15 @@ def binding_of(
     definition: str,
     arguments: str,
     fingerprint: str = "",
+    requester: int | None = None,
 ) -> str:
     """SHA-256 (hex) over everything that must be the same when the approved call runs.
 
     ``arguments`` are canonical JSON, ``revision`` is the server's; ``fingerprint`` is that of the rule that asked,
-    empty without one.
+    empty without one. ``requester`` is the key of the person who asked, so that two people's identical calls are two.
     """
-    return digest(agent, endpoint, server, str(revision), tool, definition, arguments, fingerprint)
+    asked = () if requester is None else (str(requester),)
+    return digest(agent, endpoint, server, str(revision), tool, definition, arguments, fingerprint, *asked)
 
 
 def call_key(*, agent: str, server: str, tool: str, arguments: str) -> str:

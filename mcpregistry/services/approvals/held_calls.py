@@ -129,6 +129,7 @@ def rejoin(*, request_id: str, row: Held) -> Ticket | None:
     request = _lock(
         pk=request_id, call__agent_slug=row["agent_slug"], call__endpoint_slug=row["endpoint_slug"],
         call__server_slug=row["server_slug"], call__tool_name=row["tool_name"], call__arguments=row["arguments"],
+        call__requester_id=row["requester_id"],
     )  # fmt: skip
     return None if request is None else _seated(request, row)
 
@@ -166,7 +167,7 @@ def _hold(
     audit.record(
         kind="call.pending", actor=call.agent_slug, subject=f"call:{call.pk}", binding=call.binding,
         tool=f"{call.server_slug}::{call.tool_name}", rule=request.rule_name, fingerprint=terms.fingerprint,
-        quorum=terms.quorum, decide_by=decide_by.isoformat(),
+        quorum=terms.quorum, decide_by=decide_by.isoformat(), requester=call.requester,
     )  # fmt: skip
     announce(Event.ASKED, request, now)
     if task:

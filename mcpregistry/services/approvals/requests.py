@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from django.contrib.auth.models import User
+
 from mcpregistry.domain.calls.binding import binding_of
 from mcpregistry.domain.calls.edits import told
 from mcpregistry.domain.text.canonical import digest
@@ -20,6 +22,14 @@ def asked_of(request: ApprovalRequest) -> str:
     if group is None:
         return "an approver" if number == 1 else f"{number} approvers"
     return f"one of the group {group.name}" if number == 1 else f"{number} people of the group {group.name}"
+
+
+def asked_by(request: ApprovalRequest, user: User) -> bool:
+    """Whether this person asked for the call. A process of the release before named them in ``host_name`` alone."""
+    call = request.call
+    if call.requester_id is not None:
+        return bool(call.requester_id == user.pk)
+    return call.origin == "rest" and call.host_name == f"user:{user.get_username()}"[:100]
 
 
 def current_arguments(request: ApprovalRequest) -> str:
@@ -47,5 +57,5 @@ def binding_for(request: ApprovalRequest) -> str:
     return binding_of(
         agent=call.agent_slug, endpoint=call.endpoint_slug, server=call.server_slug, revision=call.server_revision,
         tool=call.tool_name, definition=call.definition_hash, arguments=current_arguments(request),
-        fingerprint=request.rule_fingerprint,
+        fingerprint=request.rule_fingerprint, requester=call.requester_id,
     )  # fmt: skip

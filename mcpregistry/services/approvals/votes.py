@@ -28,7 +28,7 @@ from mcpregistry.models import Agent, ApprovalRequest, ApprovalVote, Definition,
 from mcpregistry.services.access.roles import DECIDE
 from mcpregistry.services.approvals import held_calls, refusals, seats
 from mcpregistry.services.approvals.announce import announce
-from mcpregistry.services.approvals.requests import arguments_hash, binding_for, current_arguments
+from mcpregistry.services.approvals.requests import arguments_hash, asked_by, binding_for, current_arguments
 from mcpregistry.services.configuration.dispatch import wake
 from mcpregistry.services.configuration.snapshot import load_snapshot
 from mcpregistry.services.policy import permits
@@ -59,15 +59,20 @@ def why_not(request: ApprovalRequest, user: User) -> str:
 def _not_eligible(request: ApprovalRequest, user: User) -> str:
     if not user.is_active:
         return "This account is switched off."
-    if _owner_id(request) == user.pk:
-        if request.requester_may_confirm:
-            return ""
-        return "The agent that asks is yours, so somebody else has to decide."
+    if told := _asked_by(request, user):
+        return "" if request.requester_may_confirm else told
     if not user.has_perm(DECIDE):
         return "You may not decide on held calls. An admin can give you the role approver."
     if request.group is not None and not user.groups.filter(pk=request.group_id).exists():
         return f"Only members of the group {request.group.name} decide on this."
     return ""
+
+
+def _asked_by(request: ApprovalRequest, user: User) -> str:
+    """Words for somebody whose own request this is, through whichever door; "" for everybody else."""
+    if asked_by(request, user):
+        return "You asked for this call, so somebody else has to decide."
+    return "The agent that asks is yours, so somebody else has to decide." if _owner_id(request) == user.pk else ""
 
 
 def _owner_id(request: ApprovalRequest) -> int | None:
@@ -125,8 +130,8 @@ def _check_approval(request: ApprovalRequest, user: User, permit: PermitWish | N
         raise Conflict(told, remedy="Somebody else has to agree as well.")
     if permit is not None:
         permits.check(permit, request=request, arguments=current_arguments(request), now=now)
-        if _owner_id(request) == user.pk:
-            raise Denied("You may confirm this call of your own agent, not permit further ones.")
+        if _asked_by(request, user):
+            raise Denied("You may confirm this call of your own, not permit further ones.")
 
 
 def confirm(*, request_id: str, by: str, now: datetime | None = None) -> ApprovalRequest:

@@ -103,12 +103,18 @@ def covering(
     arguments: Mapping[str, Any],
     fingerprint: str,
     now: datetime,
+    requester: int | None = None,
 ) -> list[Permit]:
-    """The live permits that allow this call, those with the fewest uses first."""
+    """The live permits that allow this call, those with the fewest uses first.
+
+    ``requester`` is the key of the person who asks, for whom what they have permitted themselves does not count.
+    """
     live = Permit.objects.filter(
         agent__slug=agent_slug, tool_id=tool_id, definition_hash=definition_hash, server_revision=server_revision,
         revoked_at=None, expires_at__gt=now, request__rule_fingerprint=fingerprint,
     ).exclude(uses_left=0)  # fmt: skip
+    if requester is not None:
+        live = live.exclude(created_by=requester)
     found = live.select_related("created_by", "request").order_by(F("uses_left").asc(nulls_last=True), "expires_at")
     return [permit for permit in found if pinned(permit.argument_pins, arguments) and _giver_stands(permit)]
 

@@ -28,6 +28,8 @@ class Identity(TypedDict):
     outcome: str
     origin: str
     host_name: str
+    requester: str
+    requester_id: int | None
     request_id: str
     received_at: datetime
 

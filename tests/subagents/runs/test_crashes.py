@@ -6,11 +6,15 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from django.contrib.auth.models import Group, User
 from django.utils import timezone
 
 from mcpregistry.db import db_call
-from mcpregistry.models import ApprovalRequest, Configuration, Invocation, PolicyRule
+from mcpregistry.domain.calls.requester import Requester
+from mcpregistry.domain.errors import Denied
+from mcpregistry.models import Agent, ApprovalRequest, Configuration, Invocation, PolicyRule
+from mcpregistry.services.access import agents
 from mcpregistry.services.approvals import votes
 from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.domain.transcript import UNKNOWN_OUTCOME
@@ -177,6 +181,33 @@ async def test_a_run_sleeps_while_people_decide(bench: Bench, worker: Any) -> No
     done = await here.until(run, lambda r: r.finished_at is not None)
     assert (done.state, len(bench.sent())) == (RunState.DONE, 1)
     assert done.waited_seconds > 0
+
+
+@pytest.mark.attack
+async def test_who_started_a_run_does_not_approve_what_its_calls_ask_for(bench: Bench, worker: Any) -> None:
+    def prepare() -> tuple[User, Run, Run]:
+        prepared(bench)
+        Run.objects.all().delete()
+        Configuration.objects.update(default_outcome="ask")
+        ann = approver()
+        agents.save_agent(agent=Agent(slug="hers", owner=ann), actor="test")
+        as_ann = Requester(ann.pk, "ann")
+        mine = runs.start(expert="expert", arguments={"text": "why?"}, origin="rest", requester=as_ann)
+        her_agents = runs.start(expert="expert", arguments={"text": "why?"}, origin="rest", caller="hers")
+        return ann, mine, her_agents
+
+    ann, *started = await db_call(prepare)
+    here = await worker()
+    for run in started:
+        await here.drive(run)
+    for request in await db_call(lambda: list(ApprovalRequest.objects.select_related("call"))):
+        assert (request.call.requester, request.call.requester_id) == ("ann", ann.pk)
+        with pytest.raises(Denied, match="You asked for this call"):
+            await db_call(votes.vote, request_id=request.pk, user=ann, approve=True, via="web")
+    assert await db_call(ApprovalRequest.objects.count) == 2
+    for run in started:
+        await db_call(runs.cancel, run_id=run.pk, actor="test")
+        assert (await here.drive(run)).state == RunState.CANCELLED
 
 
 async def test_a_run_that_waits_for_a_person_is_looked_at_when_that_person_has_decided_and_not_before(

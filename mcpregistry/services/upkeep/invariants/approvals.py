@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
 
 from mcpregistry.db import streamed
 from mcpregistry.domain.lifecycle import TERMINAL, State
@@ -54,6 +54,13 @@ def confirmed_by_nobody_allowed(now: datetime) -> Iterator[str]:
     """Calls that the person at the host confirmed although their rule does not let the requester."""
     odd = ApprovalVote.objects.filter(via="host", request__requester_may_confirm=False)
     return (each.request.call_id for each in streamed(odd.select_related("request").order_by()))
+
+
+def approved_by_requester(now: datetime) -> Iterator[str]:
+    """Calls that the person who asked for them approved, although their rule does not let the requester."""
+    own = ApprovalVote.objects.filter(approve=True, user_id=F("request__call__requester_id"))
+    odd = own.filter(request__requester_may_confirm=False).order_by()
+    return streamed(odd.values_list("request__call_id", flat=True))
 
 
 def not_as_approved(now: datetime) -> Iterator[str]:
@@ -108,6 +115,7 @@ RULES = [
     ("What was asked about ran only with enough approvals of those very arguments.", without_quorum),
     ("What one person rejected never ran.", rejected_and_let_go),
     ("Only where the rule says so did the requester confirm.", confirmed_by_nobody_allowed),
+    ("Nobody approved what they asked for.", approved_by_requester),
     ("What ran is what was approved: agent, server, definition, arguments, rule.", not_as_approved),
     ("No end is kept for callers that have had it, or came too late.", joinable_after_its_end),
     ("No held call outlives its time.", past_its_time),

@@ -134,7 +134,42 @@ def test_whoever_follows_a_task_that_only_the_clock_has_ended_follows_it_to_its_
     assert remote_tasks.take_over(task_id=followed.task_id, now=late) is None, "it has an end for everybody else"
     assert remote_tasks.finish(followed=followed, state=State.SUCCEEDED, outcome={"result": {"content": []}})
     assert (held("c1").state, remote_tasks.keep([followed], late)) == (State.SUCCEEDED, {followed.task_id})
-    assert host_tasks.view(HostTask.objects.get())["result"] == {"content": []}
+
+
+ENDS = {
+    "succeeded": (State.SUCCEEDED, "", {"result": {"content": [{"type": "text", "text": "42"}], "_meta": {"a": 1}}}, "42"),
+    "the server's error": (State.TOOL_ERROR, "TOOL_CALL_FAILED", {"error": {"code": -1, "message": "no"}}, "TOOL_CALL_FAILED"),
+    "not sent": (State.NOT_SENT, "CANCELLED", None, "NOT SENT (CANCELLED)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_a_task_that_was_told_as_unknown_names_the_correction_and_keeps_its_final_status(case):
+    state, code, outcome, words = ENDS[case]
+    followed, late = adopted(), NOW + remote_tasks.PATIENCE + remote_tasks.LEASE * 2
+    host_tasks.withdraw(task_id=followed.task_id)
+    assert reaping.reap_calls(late) == 1
+    first = host_tasks.view(HostTask.objects.get())
+    assert (first["status"], first["result"]["structuredContent"]["state"]) == ("completed", "unknown")
+    assert "OUTCOME UNKNOWN" in first["result"]["content"][0]["text"]
+    assert remote_tasks.finish(followed=followed, state=state, code=code, reason="so it was", outcome=outcome)
+    second = host_tasks.view(HostTask.objects.get())
+    assert (second["status"], "error" in second) == ("completed", False)
+    told, *rest = [item["text"] for item in second["result"]["content"]]
+    assert "told as OUTCOME UNKNOWN at first" in told
+    assert words in rest[0]
+    assert second["result"]["_meta"]["slipsnisse/corrected"] == {"was": "unknown"}
+    assert "result" not in host_tasks.handle(HostTask.objects.get())
+
+
+def test_an_unknown_that_stays_unknown_corrects_nothing_that_was_told():
+    followed, late = adopted(), NOW + remote_tasks.PATIENCE + remote_tasks.LEASE * 2
+    host_tasks.withdraw(task_id=followed.task_id)
+    assert reaping.reap_calls(late) == 1
+    assert remote_tasks.finish(followed=followed, state=State.UNKNOWN, code="CANCELLED", reason="It was withdrawn.")
+    view = host_tasks.view(HostTask.objects.get())
+    assert (view["status"], view["result"]["structuredContent"]["state"]) == ("completed", "unknown")
+    assert "told as" not in str(view["result"])
 
 
 def test_a_released_task_is_an_orphan_at_once():

@@ -18,6 +18,9 @@ _IDEMPOTENT = (
 )
 _ASK_ANEW = "Tell the user. If the call is still wanted, make it again: people are asked anew."
 RECORD_LATE = "The end of this call could not be recorded yet. Until it is, its record says that the call is under way, or unknown."
+CORRECTED = (
+    "This call was told as OUTCOME UNKNOWN at first, for no end of it was recorded in time. This is what became of it:"
+)
 _HEADLINES = {State.UNKNOWN: "OUTCOME UNKNOWN", State.NOT_SENT: "NOT SENT"}
 
 

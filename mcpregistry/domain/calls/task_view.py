@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mcpregistry.domain.calls.ends import headline
+from mcpregistry.domain.calls.ends import CORRECTED, headline
 from mcpregistry.domain.lifecycle import TERMINAL, State
 
 DONE = frozenset({"completed", "failed", "cancelled"})
+CORRECTED_KEY = "slipsnisse/corrected"  # in the _meta of a result
 _RELATED = "io.modelcontextprotocol/related-task"  # of the draft of 2025; gone
 _SERVER_INFO = "io.modelcontextprotocol/serverInfo"  # the server's name tag; hosts get ours
 
@@ -37,6 +38,13 @@ def inlined(result: Mapping[str, Any]) -> dict[str, Any]:
     meta = result.get("_meta")
     kept = {k: v for k, v in meta.items() if k not in (_RELATED, _SERVER_INFO)} if isinstance(meta, dict) else {}
     return own | ({"_meta": kept} if kept else {})
+
+
+def corrected(result: Mapping[str, Any]) -> dict[str, Any]:
+    """A result that takes the place of the unknown that the host may have been shown: it says so, ahead of all else."""
+    note, meta = {"type": "text", "text": CORRECTED}, result.get("_meta") or {}
+    named = {CORRECTED_KEY: {"was": State.UNKNOWN.value}}
+    return {**result, "content": [note, *result.get("content", [])], "_meta": {**meta, **named}}
 
 
 def own_words(*, code: str, text: str, state: State, **facts: str) -> dict[str, Any]:

@@ -17,9 +17,10 @@ from typing import Any, TypedDict
 
 from django.db import connection
 
-from mcpregistry.domain.lifecycle import SUPPOSED, State
+from mcpregistry.domain.lifecycle import MOVES, SUPPOSED, State
 from mcpregistry.domain.text.canonical import plain, stored
 from mcpregistry.models.approval import ApprovalRequest
+from mcpregistry.models.audit import AuditEntry
 from mcpregistry.models.invocation import Invocation
 from mcpregistry.services.records import audit
 from mcpregistry.services.records.sql import moment
@@ -117,6 +118,13 @@ def correcting(end: End) -> End:
 def corrected(known: audit.Fact) -> audit.Fact:
     """The audit entry of such an end, from the one that it would have had."""
     return known._replace(kind=CORRECTED, facts={**known.facts, "was": State.UNKNOWN.value})
+
+
+def was_corrected(call: Invocation) -> bool:
+    """Whether the call's end has replaced a supposed one, which somebody may have been told."""
+    if call.state not in MOVES[State.DISPATCHED] or call.error_code == SUPPOSED:
+        return False
+    return AuditEntry.objects.filter(subject=f"call:{call.pk}", kind=CORRECTED).exists()
 
 
 def write(call: Invocation, end: Ended, *, actor: str, keep: bool = False) -> bool:

@@ -21,7 +21,7 @@ from django.utils import timezone
 
 from mcpregistry.domain.calls.ends import advice
 from mcpregistry.domain.calls.forwarding import attributed
-from mcpregistry.domain.calls.task_view import inlined, own_words, status_of
+from mcpregistry.domain.calls.task_view import corrected, inlined, own_words, status_of
 from mcpregistry.domain.errors import Busy
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.notifications.events import Event
@@ -29,6 +29,7 @@ from mcpregistry.domain.text.canonical import plain, stored
 from mcpregistry.models import ApprovalRequest, HostTask, Invocation
 from mcpregistry.prepared_queries import Given, Update
 from mcpregistry.services.approvals.requests import asked_of, result_told
+from mcpregistry.services.records import ending
 
 MAX_OPEN = 1_000  # of one agent: each is a durable row that a caller makes
 KEPT_MS = 24 * 60 * 60 * 1000  # how long a result stays at least, as told to hosts; retention keeps it longer
@@ -118,7 +119,10 @@ def view(task: HostTask, *, typed: bool = False) -> dict[str, Any]:
     call, ended = task.call, _end(task)
     questions = open_questions(task)
     withdrawn = task.cancel_requested and (call.state == State.CANCELLED or call.error_code == "CANCELLED")
+    late = ending.was_corrected(call)
     status = status_of(State(call.state), withdrawn=withdrawn, error="error" in ended, asking=bool(questions))
+    if late:  # it has been told as completed, with an unknown outcome; a status that is final stays as it is
+        status = "completed"
     shown: dict[str, Any] = {
         "taskId": task.id,
         "status": status,
@@ -134,7 +138,8 @@ def view(task: HostTask, *, typed: bool = False) -> dict[str, Any]:
     elif status == "failed":
         shown["error"] = ended["error"]
     elif status == "completed":
-        shown["result"] = _shown_result(task, ended, typed=typed)
+        result = _shown_result(task, ended, typed=typed)
+        shown["result"] = corrected(result) if late and call.state != State.UNKNOWN else result
     return shown
 
 

@@ -21,6 +21,7 @@ from mcpregistry.api.schemas.approvals import (
     ApprovalDetail,
     ApprovalOut,
     ApproveOrder,
+    LiftOrder,
     RejectOrder,
     ResultOut,
     Ticket,
@@ -144,6 +145,15 @@ def reject_call(request: HttpRequest, approval_id: Id, payload: RejectOrder) -> 
     user = person(request)
     assert user is not None, "the permission table lets no agent in"
     votes.vote(request_id=approval_id, user=user, approve=False, reason=payload.reason, via="rest")
+    return _shown(principal(request), approval_id)
+
+
+@router.post("/approvals/{approval_id}/lift-refusal", response={200: ApprovalDetail, 409: Problem})
+def lift_refusal(request: HttpRequest, approval_id: Id, payload: LiftOrder) -> ApprovalDetail:
+    """Take a refusal back: when the identical call is made again, people are asked. This call stays refused."""
+    user = person(request)
+    assert user is not None, "the permission table lets no agent in"
+    votes.lift_refusal(request_id=approval_id, user=user, reason=payload.reason)
     return _shown(principal(request), approval_id)
 
 

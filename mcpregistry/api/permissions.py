@@ -78,6 +78,7 @@ TABLE: dict[str, Rule] = {
     "GET /approvals/{approval_id}/result": Rule("view_approvalrequest", agent=True),
     "POST /approvals/{approval_id}/approve": Rule("decide_approval"),
     "POST /approvals/{approval_id}/reject": Rule("decide_approval"),
+    "POST /approvals/{approval_id}/lift-refusal": Rule("decide_approval"),
     "POST /approvals/{approval_id}/withdraw": Rule("call_tool", agent=True),
     "GET /channels": Rule("view_channel"),
     "POST /channels": Rule("add_channel"),

@@ -18,6 +18,7 @@ approvals = [
     path("<slug:pk>/", detail.detail, name="detail"),
     path("<slug:pk>/live/", detail.live, name="detail-live"),
     path("<slug:pk>/preview/", detail.preview, name="preview"),
+    path("<slug:pk>/again/", detail.ask_again, name="again"),
     path("<slug:pk>/alike/", queue.alike, name="alike"),
 ]
 

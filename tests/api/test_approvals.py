@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from mcpregistry.api.approvals import seconds_to_wait
 from mcpregistry.db import db_call
-from mcpregistry.models import ApprovalRequest, Configuration, Invocation, Permit, PolicyRule
+from mcpregistry.models import ApprovalRequest, AuditEntry, Configuration, Invocation, Permit, PolicyRule
 from mcpregistry.services.access import tokens
 from tests.api.conftest import ROOT, new_agent, new_user
 from tests.api.test_calls import Site, site  # noqa: F401 - the fixture
@@ -89,6 +89,20 @@ async def test_a_refusal_is_the_callers_403_with_the_reason(held):
     assert "not on a Friday" in answer["message"]
     status, second = await send(held, "POST", f"/{held_id}/reject", "bob", {})
     assert (status, second["code"]) == (409, "ALREADY_DECIDED")
+
+
+async def test_a_refusal_by_mistake_is_taken_back_and_people_are_asked_again(held):
+    held_id = await ask(held, a=1)
+    _, shown = await send(held, "POST", f"/{held_id}/reject", "ann", {"reason": "wrong button"})
+    assert shown["refused_until"] > shown["decided_at"]
+    assert (await send(held, "POST", f"/{held_id}/lift-refusal", "viewer", {}))[0] == 403
+    status, lifted = await send(held, "POST", f"/{held_id}/lift-refusal", "ann", {"reason": "my mistake"})
+    assert (status, lifted["state"], lifted["refused_until"]) == (200, "rejected", None)
+    status, second = await send(held, "POST", f"/{held_id}/lift-refusal", "ann", {})
+    assert (status, second["code"]) == (409, "CONFLICT")
+    entry = await db_call(AuditEntry.objects.get, kind="approval.refusal_lifted")
+    assert (entry.actor[:13], "my mistake" in entry.body) == ("user:approver", True)
+    assert await ask(held, a=1) != held_id
 
 
 async def test_prefer_wait_holds_the_answer_until_the_decision(held):

@@ -45,6 +45,7 @@ LOWEST = {
         POST /definitions/{definition_id}/approve | POST /definitions/{definition_id}/reject
         POST /definitions/{definition_id}/revert
         POST /approvals/{approval_id}/approve | POST /approvals/{approval_id}/reject
+        | POST /approvals/{approval_id}/lift-refusal
         | PUT /tools/{name}/annotations | DELETE /permits/{permit_id}
         """,
     "admin": """

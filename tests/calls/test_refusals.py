@@ -13,9 +13,11 @@ from django.contrib.auth.models import User
 from mcpregistry.calls import pipeline
 from mcpregistry.calls.call import CallOutcome, CallRequest, Host
 from mcpregistry.db import db_call
+from mcpregistry.domain.errors import Conflict, Denied
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import Agent, ApprovalRequest, Endpoint, Invocation, PolicyRule, Server
 from mcpregistry.services.access import agents, grants
+from mcpregistry.services.approvals import votes
 from mcpregistry.services.policy.permits import PermitWish
 from tests.calls.conftest import ACTOR, Site
 from tests.calls.test_approvals import Make, asking, bob, calling, held, vote
@@ -114,6 +116,51 @@ async def test_it_is_asked_about_again(site: Make, asking: Server, bob: User, ho
     await db_call(LIFTED[how])
     await db_call(here.engine.live.refresh)
     await asks(here)
+
+
+async def test_who_may_decide_takes_it_back_and_the_refused_call_stays_refused(
+    site: Make, asking: Server, bob: User
+) -> None:
+    here: Site = await site()
+    request = await refused(here, bob)
+    assert (await here.call("echo__echo", {"n": 1})).state is State.REJECTED
+    await db_call(votes.lift_refusal, request_id=request.pk, user=bob)
+    await asks(here)
+    assert (await db_call(Invocation.objects.get, pk=request.call_id)).state == State.REJECTED
+    assert here.sent() == []
+
+
+async def test_who_was_told_to_come_back_is_not_given_a_refusal_that_was_taken_back(
+    site: Make, asking: Server, bob: User
+) -> None:
+    here: Site = await site()
+    away = Host(name="x", transport="rest", hold=0.0)
+    assert (await here.call("echo__echo", {"n": 1}, host=away)).state is State.PENDING
+    (request,) = await held()
+    await vote(bob, False, reason="not on a Friday")
+    await db_call(votes.lift_refusal, request_id=request.pk, user=bob)
+    again = await here.call("echo__echo", {"n": 1}, host=away)
+    assert again.state is State.PENDING
+    assert again.ticket is not None
+    assert again.ticket.id != request.pk
+    await here.engine.approvals.cancel(again.ticket, "enough")
+
+
+async def test_who_may_not_decide_takes_nothing_back_and_what_waits_is_no_refusal(
+    site: Make, asking: Server, bob: User
+) -> None:
+    here: Site = await site()
+    request = await refused(here, bob)
+    call = calling(here, {"n": 2})
+    (waiting,) = await held()
+    with pytest.raises(Conflict, match="No refusal"):
+        await db_call(votes.lift_refusal, request_id=waiting.pk, user=bob)
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+    eve = await db_call(User.objects.create_user, "eve")
+    with pytest.raises(Denied):
+        await db_call(votes.lift_refusal, request_id=request.pk, user=eve)
+    assert (await here.call("echo__echo", {"n": 1})).message == SAID
 
 
 async def test_a_rule_and_a_permit_lift_it(site: Make, asking: Server, bob: User) -> None:

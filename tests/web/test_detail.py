@@ -14,7 +14,17 @@ from django.utils import timezone
 
 from mcpregistry.domain.calls.arguments import sha256
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.models import Agent, ApprovalRequest, ApprovalVote, Invocation, Permit, PolicyRule, Server, Tool
+from mcpregistry.models import (
+    Agent,
+    ApprovalRequest,
+    ApprovalVote,
+    AuditEntry,
+    Invocation,
+    Permit,
+    PolicyRule,
+    Server,
+    Tool,
+)
 from mcpregistry.services.approvals import requests, votes
 from mcpregistry.services.servers import lifecycle
 from mcpregistry.web.approvals import form_tokens
@@ -341,3 +351,19 @@ def test_there_is_no_such_request(client_of: ClientOf):
     answer = client_of("viewer").get("/approvals/0123456789abcdef/")
     assert answer.status_code == 404
     assert "There is no such request" in answer.content.decode()
+
+
+def test_a_refusal_by_mistake_is_taken_back_with_one_button(client_of: ClientOf):
+    held, approver = hold(), client_of("approver")
+    decide(approver, held, "deny", reason="wrong button")
+    assert "Let it ask again" in seen(approver, address(held))
+    assert "Let it ask again" not in seen(client_of("viewer"), address(held))
+    assert client_of("viewer").post(f"{address(held)}again/").status_code == 403
+    assert approver.get(f"{address(held)}again/").status_code == 302
+    assert AuditEntry.objects.filter(kind="approval.refusal_lifted").count() == 0, "a GET changes nothing"
+    answer = approver.post(f"{address(held)}again/", follow=True)
+    assert "The refusal is taken back" in plain(answer.content.decode())
+    assert "Let it ask again" not in answer.content.decode()
+    assert AuditEntry.objects.filter(kind="approval.refusal_lifted").count() == 1
+    assert approver.post(f"{address(held)}again/").status_code == 409
+    assert hold().pk != held.pk

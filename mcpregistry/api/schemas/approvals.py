@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any
 
+from django.utils import timezone
 from ninja import Schema
 from pydantic import Field
 
@@ -12,7 +13,7 @@ from mcpregistry.api.schemas.basics import Input, Object, Text, When, capped, de
 from mcpregistry.calls.approvals.status import status_of
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import ApprovalRequest, ApprovalVote
-from mcpregistry.services.approvals import held_calls
+from mcpregistry.services.approvals import held_calls, refusals
 from mcpregistry.services.approvals.requests import arguments_hash
 
 Reason = Annotated[Text, Field(max_length=2000, description="The agent is told it, word for word.")]
@@ -75,6 +76,9 @@ class ApprovalDetail(ApprovalOut):
     seen: str = Field(description="Send it back with an approval: SHA-256 of the arguments that would run now.")
     votes: list[VoteOut]
     said: str
+    refused_until: datetime | None = Field(
+        description="Until then the identical call gets this refusal, and nobody is asked; null: it is asked about."
+    )
 
 
 class PermitOrder(Input):
@@ -96,6 +100,12 @@ class ApproveOrder(Input):
 
 class RejectOrder(Input):
     """A no. The agent reads the reason."""
+
+    reason: Reason = ""
+
+
+class LiftOrder(Input):
+    """The refusal is taken back. The reason is for the audit log."""
 
     reason: Reason = ""
 
@@ -136,6 +146,7 @@ def approval_detail(row: ApprovalRequest) -> ApprovalDetail:
     return ApprovalDetail(
         **_facts(row), arguments=decoded(row.call.arguments), edited=decoded(row.edited), seen=arguments_hash(row),
         votes=[_vote(vote) for vote in row.votes.all()], said=capped(row.said),
+        refused_until=refusals.holds_until(row, timezone.now()),
     )  # fmt: skip
 
 

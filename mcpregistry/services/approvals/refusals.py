@@ -1,8 +1,8 @@
 """A refused call is not asked about again at once: the identical call gets the refusal back.
 
 Identical is the same agent, tool and canonical arguments, by whatever endpoint. How long the refusal holds is what the
-rule that would ask says now, so whoever changes the rule, or lets the call run by a rule or a permit, lifts it. Looked up
-only where people would be asked; every process sees it, because it stands in the request that was refused.
+rule that would ask says now, so whoever changes the rule, or lets the call run by a rule or a permit, lifts it, and so
+does who may decide on the request and takes the refusal back (``votes.lift_refusal``). Looked up only where people would be asked; every process sees it, because it stands in the request that was refused.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from django.conf import settings
 
 from mcpregistry.domain.calls.binding import call_key
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.domain.policy.decision import Terms
+from mcpregistry.domain.policy.decision import DEFAULT_TERMS, Terms
 from mcpregistry.models import ApprovalRequest
 from mcpregistry.services.records.call_rows import Held
 
@@ -33,6 +33,23 @@ def remember(request: ApprovalRequest) -> None:
     call = request.call
     key = call_key(agent=call.agent_slug, server=call.server_slug, tool=call.tool_name, arguments=call.arguments)
     ApprovalRequest.objects.filter(pk=request.pk).update(refused_key=key)
+
+
+def forget(request: ApprovalRequest) -> bool:
+    """The identical call is asked about again; whoever comes back for what was decided starts anew, too. Within the
+    caller's transaction. False: there is no refusal of it to forget.
+    """
+    key = request.refused_key
+    return bool(key and ApprovalRequest.objects.filter(refused_key=key).update(refused_key=None, join_key=None))
+
+
+def holds_until(request: ApprovalRequest, now: datetime) -> datetime | None:
+    """Until when the identical call gets this refusal back, as the rule that asked says now. None: it does not."""
+    if request.refused_key is None or request.decided_at is None:
+        return None
+    rule = request.rule or DEFAULT_TERMS
+    until = request.decided_at + timedelta(seconds=rule.refusal_seconds)
+    return until if until > now else None
 
 
 def check(*, row: Held, terms: Terms, now: datetime) -> None:

@@ -162,6 +162,24 @@ def refuse(*, request_id: str, by: str, reason: str = "", now: datetime | None =
     return request
 
 
+@transaction.atomic
+def lift_refusal(*, request_id: str, user: User, reason: str = "") -> ApprovalRequest:
+    """Take a refusal back: the identical call is asked about again at once. The refused call itself stays refused.
+
+    Raises NotFound, Denied (whoever may not decide on it), Conflict (no refusal of it is kept).
+    """
+    request = held_calls.locked(request_id)
+    if told := _not_eligible(request, user):
+        raise Denied(told)
+    if not refusals.forget(request):
+        raise Conflict("No refusal of this call is kept.", remedy="People are asked when it is made again.")
+    audit.record(
+        kind="approval.refusal_lifted", actor=f"user:{user.username}", subject=f"call:{request.call_id}",
+        reason=plain(reason),
+    )  # fmt: skip
+    return request
+
+
 def _at_host(request_id: str) -> tuple[ApprovalRequest, User | None]:
     request = _open(request_id)
     if not request.requester_may_confirm:

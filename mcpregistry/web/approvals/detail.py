@@ -18,7 +18,7 @@ from mcpregistry.domain.text.canonical import canonical
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import ApprovalRequest
 from mcpregistry.queries import approvals as queries
-from mcpregistry.services.approvals import requests, votes
+from mcpregistry.services.approvals import refusals, requests, votes
 from mcpregistry.web.approvals import decisions, facts, form_tokens
 from mcpregistry.web.pages import page, person, show
 
@@ -65,6 +65,7 @@ def _status(request: HttpRequest, held: ApprovalRequest) -> dict[str, Any]:
         "until": int(held.decide_by.timestamp()), "state_words": facts.state_words(held), "end": queries.end_of(held),
         "agreed": _agreed(held), "votes": [(vote, vote.arguments_hash != now_hash) for vote in held.votes.all()],
         "why_not": votes.why_not(held, person(request)) if pending else "",
+        "refused_until": refusals.holds_until(held, timezone.now()),
     }  # fmt: skip
 
 
@@ -130,6 +131,19 @@ def _told(held: ApprovalRequest, wish: decisions.Wish) -> str:
     if held.call.state == State.PENDING:
         return f"You approve {name}; {_agreed(held)} of {held.quorum} agree so far."
     return f"Approved {name}{' as you edited it' if wish.arguments is not None else ''}."
+
+
+@page("decide_approval", "POST")
+def ask_again(request: HttpRequest, pk: str) -> HttpResponse:
+    """POST takes the refusal of this call back; a GET only leads to its page."""
+    held = _found(request, pk)
+    if request.method == "POST":
+        try:
+            votes.lift_refusal(request_id=held.pk, user=person(request))
+        except (Denied, Conflict) as error:
+            return _shown(request, held, status=403 if isinstance(error, Denied) else 409, problem=str(error))
+        messages.success(request, "The refusal is taken back: when the agent makes this call again, people are asked.")
+    return HttpResponseRedirect(reverse("approvals:detail", args=[held.pk]))
 
 
 # What the page asks for while it is open

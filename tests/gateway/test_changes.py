@@ -24,8 +24,9 @@ from tests.fakes.stage import ACTOR, MODERN, Stage, Web, eventually, fresh, list
 from tests.launcher import Launcher
 
 pytestmark = pytest.mark.e2e
-PROMISE = 1.0
-SLACK = 4.0  # for a machine that is busy with other tests
+# Seconds. A busy machine is given more tries, and the best must keep the promise. What looks only now and then, every few
+# seconds, keeps it in none: each change follows at once on one that the process has seen, when that is longest away.
+PROMISE, TRIES = 1.0, 10
 
 
 class Scene:
@@ -39,15 +40,25 @@ class Scene:
         self.token = stage.agent(self.slug, self.server)
         self.agent = Agent.objects.get(slug=self.slug)
         self.stranger_token = stage.agent(f"{self.slug}-x")
+        self.tools, self.between = ["one"], "__"
 
     def approve(self) -> None:
-        observe.observe(server=self.server, listed=listed("one", "new"))
+        self.tools.append(f"new{len(self.tools)}")
+        observe.observe(server=self.server, listed=listed(*self.tools))
         decisions.approve_waiting(server=self.server, actor=ACTOR)
 
     def rename(self) -> None:
         endpoint = Endpoint.objects.get(pk=self.endpoint.pk)
-        endpoint.naming_style = "single"
+        self.between = "_" if self.between == "__" else "__"
+        endpoint.naming_style = "single" if self.between == "_" else "double"
         agents.save_endpoint(endpoint=endpoint, actor=ACTOR)
+
+    def own(self) -> set[str]:
+        """What the list calls the tools of our server."""
+        return {f"{self.slug}{self.between}{tool}" for tool in self.tools}
+
+    def others(self) -> set[str]:
+        return {f"{self.slug}-2{self.between}two"}
 
     def grant(self) -> None:
         grants.grant(agent=self.agent, server=self.other, actor=ACTOR)
@@ -72,6 +83,7 @@ class Scene:
         lifecycle.save_server(server=server, actor=ACTOR)
 
     def grant_for(self, seconds: float) -> None:
+        Grant.objects.filter(agent=self.agent, server=self.other).delete()  # that has run out
         until = timezone.now() + timedelta(seconds=seconds)
         grants.save_grant(grant=Grant(agent=self.agent, server=self.other, expires_at=until), actor=ACTOR)
 
@@ -129,34 +141,39 @@ async def connected(door: str, mode: str, scene: Scene, site: Web, launched: Lau
 async def test_every_change_made_by_another_process_is_told_within_a_second(stage, site, door, mode, launched):
     scene = await outside(Scene, stage)
     await outside(site.wait_known, scene.stranger_token)
-    took: dict[str, float] = {}
+    best: dict[str, float] = {}
     async with connected(door, mode, scene, site, launched) as host:
-        one, two = f"{scene.slug}__one", f"{scene.slug}-2__two"
-        assert await host.names() == {one}
-        for change, expected in (
-            (scene.approve, {one, f"{scene.slug}__new"}),
-            (scene.grant, {one, f"{scene.slug}__new", two}),
-            (scene.disable, {two}),
-            (scene.enable, {one, f"{scene.slug}__new", two}),
-            (scene.withdraw, {one, f"{scene.slug}__new"}),
-            (scene.rename, {f"{scene.slug}_one", f"{scene.slug}_new"}),
-        ):
-            took[change.__name__] = await host.seconds_after(change)
-            assert await host.names() == expected
-    print({name: round(seconds, 2) for name, seconds in took.items()})
-    assert max(took.values()) < PROMISE + SLACK
+        assert await host.names() == scene.own()
+        for _ in range(TRIES):
+            for change, expected in (
+                (scene.approve, scene.own),
+                (scene.grant, lambda: scene.own() | scene.others()),
+                (scene.disable, scene.others),
+                (scene.enable, lambda: scene.own() | scene.others()),
+                (scene.withdraw, scene.own),
+                (scene.rename, scene.own),
+            ):
+                seconds = await host.seconds_after(change)
+                best[change.__name__] = min(seconds, best.get(change.__name__, seconds))
+                assert await host.names() == expected()
+            if max(best.values()) <= PROMISE:
+                break
+    assert max(best.values()) <= PROMISE, best
 
 
 @pytest.mark.parametrize("mode", ["legacy", MODERN])
 async def test_a_grant_that_runs_out_is_told_though_nothing_is_written_then(stage, site, mode, launched):
     scene = await outside(Scene, stage)
     await outside(site.wait_known, scene.stranger_token)
+    took: list[float] = []
     async with connected("http", mode, scene, site, launched) as host:
-        await host.seconds_after(scene.grant_for, 2.0)
-        ends = time.monotonic() + 2.0
-        told = await asyncio.wait_for(host.told.get(), 20)
-        assert told - ends < PROMISE + SLACK
-        assert await host.names() == {f"{scene.slug}__one"}
+        while len(took) < TRIES and min(took, default=TRIES) > PROMISE:
+            await host.seconds_after(scene.grant_for, 2.0)
+            ends = time.monotonic() + 2.0
+            told = await asyncio.wait_for(host.told.get(), 20)
+            took.append(told - ends)
+            assert await host.names() == scene.own()
+    assert min(took) <= PROMISE, took
 
 
 @pytest.mark.parametrize("mode", ["legacy", MODERN])

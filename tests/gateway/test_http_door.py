@@ -358,6 +358,15 @@ ENDS = {
 
 @pytest.mark.parametrize("end", ENDS)
 async def test_access_ends_within_a_second_when(site, stage, token, end):
+    """A busy machine is given more tries. What looks every few seconds has seen the agent appear just before, and is in
+    none of them so quick."""
+    took: list[float] = []
+    while len(took) < 10 and min(took, default=2.0) > 1.0:
+        took.append(await _seconds_to_the_end(site, stage, end))
+    assert min(took) <= 1.0, took
+
+
+async def _seconds_to_the_end(site: Web, stage: Stage, end: str) -> float:
     slug = fresh("agent")
     raw = await outside(stage.agent, slug)
     await outside(site.wait_known, raw)
@@ -365,11 +374,8 @@ async def test_access_ends_within_a_second_when(site, stage, token, end):
         await outside(lambda: ENDS[end](stage.token(slug)))
         began = time.monotonic()
         async with asyncio.timeout(60):
-            while (await http.post(site.url(), headers=headers(), json=body())).status_code == 200:
+            while (answer := await http.post(site.url(), headers=headers(), json=body())).status_code == 200:
                 await asyncio.sleep(0.01)
-        answer = await http.post(site.url(), headers=headers(), json=body())
+        seconds = time.monotonic() - began
     assert answer.status_code == 401
-    assert time.monotonic() - began < 1.0 + SLACK
-
-
-SLACK = 4.0  # for a machine that is busy with other tests; the promise itself is a second
+    return seconds

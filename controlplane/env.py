@@ -38,6 +38,11 @@ TABLE: tuple[Variable, ...] = (
         "SLIPSNISSE_URL", "", "address under which people and hosts reach the site; where it last started when unset"
     ),
     Variable("SLIPSNISSE_HTTPS", "0", "1 when a TLS proxy stands in front: secure cookies, HSTS, redirect"),
+    Variable(
+        "SLIPSNISSE_METRICS_LOCAL",
+        "0",
+        "1 lets programs of this machine read /metrics without a token, where no proxy and no tunnel ends on it",
+    ),
     Variable("SLIPSNISSE_STDIO", "1", "0 forbids starting local (stdio) servers altogether"),
     Variable(
         "SLIPSNISSE_PASS_ENV", "", "variables that a server's ${NAME} may read, comma-separated; others stay unset"

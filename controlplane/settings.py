@@ -29,6 +29,7 @@ SITE_URL = (env.text("SLIPSNISSE_URL") or address.last(VAR_DIR)).rstrip("/")
 MCP_ALLOWED_ORIGINS = [SITE_URL, *env.words("SLIPSNISSE_ORIGINS")]
 STDIO_ENABLED = env.flag("SLIPSNISSE_STDIO")
 PASS_ENV = env.words("SLIPSNISSE_PASS_ENV")
+METRICS_LOCAL = env.flag("SLIPSNISSE_METRICS_LOCAL")
 MAX_CONNECTIONS = env.number("SLIPSNISSE_MAX_CONNECTIONS")
 MCP_TOOL_APPROVAL = not env.text("MCP_TOOL_APPROVAL") or env.flag("MCP_TOOL_APPROVAL")  # empty: people are asked
 GRACE_SECONDS = float(env.number("SLIPSNISSE_GRACE"))
@@ -115,6 +116,8 @@ STATIC_URL = "static/"
 STATIC_ROOT = VAR_DIR / "static"
 SERVESTATIC_USE_FINDERS = True
 SERVESTATIC_AUTOREFRESH = DEBUG
+
+DATA_UPLOAD_MAX_MEMORY_SIZE = 4 * 1024 * 1024  # bytes of a request, over REST and MCP alike
 
 # --- Behind a TLS proxy -------------------------------------------------------------------------
 HTTPS = env.flag("SLIPSNISSE_HTTPS")

@@ -27,7 +27,7 @@ from mcpregistry.api.permissions import Rule
 from mcpregistry.api.throttle import Guesses, place
 from mcpregistry.db import db_call
 from mcpregistry.domain.calls.requester import NOBODY, Requester
-from mcpregistry.domain.errors import Denied
+from mcpregistry.domain.errors import Denied, SlipsnisseError
 from mcpregistry.models import Agent, Token
 from mcpregistry.services.access.tokens import find_token, token_hash
 
@@ -145,21 +145,27 @@ class Nobody(AuthBase):
 
 
 def bearer(request: HttpRequest) -> Principal:
-    """The principal of the request's bearer token. Raises Unauthorized or TooManyRequests."""
-    where, now = place(request.META.get("REMOTE_ADDR", "")), time.monotonic()
-    if wait := guesses.wait(where, now):
-        raise TooManyRequests(
-            "Too many different wrong tokens came from this address.",
-            remedy=f"Wait {round(wait)} seconds, then use a valid token.",
-            wait=wait,
-        )
+    """The principal of the request's bearer token. Raises Unauthorized or TooManyRequests.
+
+    A good token is good whoever else guesses beside it: behind a proxy, or on one machine, all have one address.
+    """
     scheme, _, raw = request.headers.get("Authorization", "").partition(" ")
     token = find_token(raw.strip()) if scheme.lower() == "bearer" else None
     if token is None:
-        guesses.failed(where, token_hash(raw), now)
-        raise unauthorized()
+        raise _wrong(place(request.META.get("REMOTE_ADDR", "")), raw, time.monotonic())
     _touch(token)
     return Principal(user=token.user, agent=token.agent)
+
+
+def _wrong(where: str, raw: str, now: float) -> SlipsnisseError:
+    if wait := guesses.wait(where, now):
+        return TooManyRequests(
+            "Too many different wrong tokens came from this address.",
+            remedy=f"Use a valid token; wrong ones are looked at again in {round(wait)} seconds.",
+            wait=wait,
+        )
+    guesses.failed(where, token_hash(raw), now)
+    return unauthorized()
 
 
 def _touch(token: Token) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import structlog
+from django.conf import settings
+from django.core.exceptions import RequestDataTooBig
 from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from ninja import NinjaAPI
@@ -23,6 +25,12 @@ class BadRequest(errors.SlipsnisseError):
     """400: the request is malformed, before any rule of ours was asked."""
 
     code = "BAD_REQUEST"
+
+
+class TooLarge(errors.SlipsnisseError):
+    """413: more than one request may bring."""
+
+    code = "TOO_LARGE"
 
 
 class Unauthorized(errors.SlipsnisseError):
@@ -60,6 +68,7 @@ class Unavailable(errors.SlipsnisseError):
 # The nearest class in an error's family decides.
 STATUS: dict[type[BaseException], int] = {
     BadRequest: 400,
+    TooLarge: 413,
     Unauthorized: 401,
     errors.Denied: 403,
     errors.NotFound: 404,
@@ -102,7 +111,8 @@ def add_handlers(api: NinjaAPI) -> None:
     api.add_exception_handler(errors.AlreadyExists, _already_exists)
     api.add_exception_handler(AuthenticationError, lambda *_: refusal(unauthorized()))
     api.add_exception_handler(ValidationError, lambda _, error: refusal(_invalid(error)))  # type: ignore[arg-type]
-    api.add_exception_handler(HttpError, lambda *_: refusal(_unreadable()))
+    api.add_exception_handler(HttpError, lambda _, error: refusal(_unreadable(error)))  # type: ignore[arg-type]
+    api.add_exception_handler(RequestDataTooBig, lambda *_: refusal(_too_large()))
     api.add_exception_handler(Http404, lambda *_: refusal(errors.NotFound("There is no such address.")))
     api.add_exception_handler(OperationalError, _database_away)
     api.add_exception_handler(InterfaceError, _database_away)
@@ -131,8 +141,18 @@ def database_away() -> Unavailable:
     return Unavailable("The database does not answer.", remedy="Try again in a moment; the log has the details.")
 
 
-def _unreadable() -> BadRequest:
-    return BadRequest("The body could not be read.", remedy="Send one JSON value in UTF-8, below 2.5 MB.")
+def _unreadable(error: HttpError) -> errors.SlipsnisseError:
+    """What our parser found is said in its own words; of any other cause nothing is repeated."""
+    if isinstance(error.__cause__, errors.SlipsnisseError):
+        return error.__cause__
+    return BadRequest("The body could not be read.", remedy="Send one JSON value in UTF-8.")
+
+
+def _too_large() -> TooLarge:
+    return TooLarge(
+        f"The request is larger than the {settings.DATA_UPLOAD_MAX_MEMORY_SIZE:,} bytes allowed.",
+        remedy="Send less at once: leave large data where the tool can read it, and send its address.",
+    )
 
 
 def _invalid(error: ValidationError) -> errors.ArgumentsInvalid:

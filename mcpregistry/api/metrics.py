@@ -11,9 +11,11 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from ipaddress import ip_address
 
+from django.conf import settings
 from django.db import DatabaseError
 from django.db.models import Count, Q
 from django.http import HttpRequest, HttpResponse
+from django.http.request import split_domain_port
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 from prometheus_client.core import GaugeHistogramMetricFamily, GaugeMetricFamily, Metric
@@ -43,13 +45,14 @@ from mcpregistry.services.records import figures
 WINDOW = timedelta(minutes=5)
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)  # seconds
 RULE = Rule("view_server")
+_OF_PROXIES = {"Forwarded", "Via", "X-Real-Ip", "X-Client-Ip", "X-Original-Host", "True-Client-Ip", "Cf-Connecting-Ip"}
 
 
 @require_safe
 def metrics(request: HttpRequest) -> HttpResponse:
-    """For this machine itself, or for a bearer token whose owner may see servers."""
+    """For a bearer token whose owner may see servers; where a setting says so, for this machine itself as well."""
     try:
-        if not _from_this_machine(request):
+        if not (settings.METRICS_LOCAL and _from_this_machine(request)):
             if "Authorization" not in request.headers:
                 raise unauthorized()
             allowed(bearer(request), RULE)
@@ -62,10 +65,15 @@ def metrics(request: HttpRequest) -> HttpResponse:
 
 def _from_this_machine(request: HttpRequest) -> bool:
     """Directly, that is: what a proxy passes on comes from elsewhere, though its socket is local."""
-    if request.headers.get("X-Forwarded-For") or request.headers.get("Forwarded"):
+    if any(name.startswith("X-Forwarded-") or name in _OF_PROXIES for name in request.headers):
         return False
+    host = split_domain_port(request.get_host())[0].strip("[]")
+    return (host == "localhost" or _is_loopback(host)) and _is_loopback(request.META.get("REMOTE_ADDR", ""))
+
+
+def _is_loopback(address: str) -> bool:
     try:
-        return ip_address(request.META.get("REMOTE_ADDR", "")).is_loopback
+        return ip_address(address).is_loopback
     except ValueError:
         return False
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -19,12 +20,13 @@ from ninja.parser import Parser
 from ninja.renderers import JSONRenderer
 
 from mcpregistry.api.auth import gates
-from mcpregistry.api.errors import MethodNotAllowed, refusal
+from mcpregistry.api.errors import BadRequest, MethodNotAllowed, refusal
 from mcpregistry.api.permissions import TABLE, Rule
 from mcpregistry.api.schemas.basics import Problem
+from mcpregistry.domain.text.display import printable
 
 # What any operation may answer besides its own; 400 and 422 come from reading the request.
-_ALWAYS = (400, 401, 403, 422, 429, 500, 503)
+_ALWAYS = (400, 401, 403, 413, 422, 429, 500, 503)
 
 
 class OurPathView(PathView):
@@ -71,15 +73,29 @@ def _conflict(methods: list[str]) -> tuple[int, ...]:
 
 
 class StrictParser(Parser):
-    """JSON as RFC 8259 has it: NaN and infinities are no numbers, and have no place in a database."""
+    """JSON as RFC 8259 has it: NaN and infinities are no numbers, and have no place in a database.
+
+    A key that stands twice in an object is refused: what filters or logs in front of us might read the other one.
+    """
 
     def parse_body(self, request: HttpRequest) -> Any:
         """The body as JSON; raises ``BadRequest``."""
-        return json.loads(request.body, parse_constant=_no_number)
+        return json.loads(request.body, parse_constant=_no_number, object_pairs_hook=_once_each)
 
 
 def _no_number(name: str) -> None:
     raise ValueError(f"{name} is no JSON number")
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise BadRequest(
+            f"The key '{printable(twice, 100)}' stands twice in one object of the body.",
+            remedy="Send each key once, so that nobody can read the other value.",
+        )
+    return found
 
 
 class StrictRenderer(JSONRenderer):

@@ -122,10 +122,19 @@ def test_an_unexpected_failure_tells_nothing_but_that_it_happened(db, caller):
 def test_guessing_is_slowed_down_and_says_until_when(db, caller):
     for number in range(throttle.LIMIT):
         assert Caller(f"guess-{number}").get("/servers").status_code == 401
-    response = caller("viewer").get("/servers")
+    response = Caller("guess-more").get("/servers")
     assert response.status_code == 429
     assert 1 <= int(response.headers["Retry-After"]) <= throttle.PERIOD
     assert response.json()["code"] == "TOO_MANY_REQUESTS"
+
+
+@pytest.mark.attack
+def test_a_valid_token_is_heard_whoever_guesses_beside_it(db, caller):
+    for number in range(2 * throttle.LIMIT):
+        Caller(f"guess-{number}").get("/servers")
+    assert Caller("guess-more").get("/servers").status_code == 429
+    for kind in ("viewer", "operator"):
+        assert caller(kind).get("/servers").status_code == 200
 
 
 def test_a_program_that_repeats_one_old_token_locks_nobody_out(db, caller):

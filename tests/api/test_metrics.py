@@ -12,11 +12,17 @@ from prometheus_client.parser import text_string_to_metric_families
 from mcpregistry.models import Server, ServerEvent
 from tests.api.conftest import new_call, new_server, new_tool
 
+HERE = {"Host": "127.0.0.1:8000"}
 ELSEWHERE = {"REMOTE_ADDR": "192.0.2.7"}
 
 
+@pytest.fixture(autouse=True)
+def _local(settings) -> None:
+    settings.METRICS_LOCAL = True
+
+
 def scrape(**environ: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    response = Client().get("/metrics", **environ)
+    response = Client(headers=HERE).get("/metrics", **environ)
     assert response.status_code == 200
     assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
     families = text_string_to_metric_families(response.content.decode())
@@ -67,9 +73,35 @@ def test_from_elsewhere_only_with_a_token_that_may_see_servers(db, caller):
 
 
 @pytest.mark.attack
-@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded"])
+@pytest.mark.parametrize(
+    "header",
+    ["X-Forwarded-For", "Forwarded", "X-Forwarded-Proto", "X-Forwarded-Host", "X-Real-IP", "Via", "X-Client-IP"],
+)
 def test_what_a_proxy_on_this_machine_passes_on_is_not_local(db, header):
-    assert Client().get("/metrics", headers={header: "for=192.0.2.7"}).status_code == 401
+    assert Client().get("/metrics", headers=HERE).status_code == 200
+    assert Client().get("/metrics", headers=HERE | {header: "for=192.0.2.7"}).status_code == 401
+    assert Client().get("/metrics", headers=HERE | {header: ""}).status_code == 401
+
+
+@pytest.mark.attack
+def test_whoever_is_elsewhere_is_so_under_any_name(db):
+    assert Client().get("/metrics", headers={"Host": "localhost"}).status_code == 200
+    for host in ("localhost", "127.0.0.1"):
+        assert Client().get("/metrics", headers={"Host": host}, **ELSEWHERE).status_code == 401
+
+
+@pytest.mark.attack
+def test_without_the_setting_a_tunnel_on_this_machine_publishes_nothing(db, settings, caller):
+    settings.METRICS_LOCAL = False
+    assert Client().get("/metrics", headers=HERE).status_code == 401
+    headers = HERE | {"Authorization": f"Bearer {caller('viewer').token}"}
+    assert Client().get("/metrics", headers=headers).status_code == 200
+
+
+@pytest.mark.attack
+def test_a_name_of_the_outside_is_not_local_though_the_socket_is(db, settings):
+    settings.ALLOWED_HOSTS = ["tools.example.org"]
+    assert Client().get("/metrics", headers={"Host": "tools.example.org"}).status_code == 401
 
 
 def test_it_only_reads(db):

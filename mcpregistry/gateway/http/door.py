@@ -38,7 +38,7 @@ Scope = dict[str, Any]
 # Answers and returns None, or returns a ``receive`` that gives the SDK the same body again.
 Lane = Callable[[Caller, Mapping[str, str], Scope, Any, Any], Awaitable[Any]]
 PREFIX = "/mcp/"
-MAX_BODY = 4 * 1024 * 1024
+MAX_BODY: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE  # the same as over REST
 SESSION_IDLE_SECONDS = 1800
 
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from django.test import Client
+from django.test import Client, override_settings
 from prometheus_client.parser import text_string_to_metric_families
 
 from mcpregistry.db import db_call
@@ -30,7 +30,9 @@ from tests.waiting import until
 
 def served() -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     """What ``GET /metrics`` of a web process says, which has done nothing of it itself."""
-    families = text_string_to_metric_families(Client().get("/metrics").content.decode())
+    with override_settings(METRICS_LOCAL=True):
+        page = Client(headers={"Host": "127.0.0.1"}).get("/metrics").content.decode()
+    families = text_string_to_metric_families(page)
     return {(each.name, frozenset(each.labels.items())): each.value for family in families for each in family.samples}
 
 

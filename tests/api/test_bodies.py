@@ -1,0 +1,66 @@
+"""Bodies that are too large, or say one thing twice: refused before anything reads them, with what to do."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from django.conf import settings
+
+from mcpregistry.db import db_call
+from mcpregistry.gateway.http import door
+from mcpregistry.models import Invocation, Server
+from tests.api.conftest import ROOT
+from tests.api.test_calls import Site, site  # noqa: F401 - the fixture
+
+pytestmark = [pytest.mark.attack, pytest.mark.one_database]
+
+
+def test_both_doors_bear_the_same():
+    assert settings.DATA_UPLOAD_MAX_MEMORY_SIZE == door.MAX_BODY == 4 * 1024 * 1024
+
+
+async def test_a_call_above_the_limit_is_413_with_a_remedy_and_one_below_runs(site: Site):  # noqa: F811
+    status, told = await site.call("echo__echo", {"params": {"text": "x" * door.MAX_BODY}})
+    assert (status, told["code"]) == (413, "TOO_LARGE")
+    assert "4,194,304 bytes" in told["message"]
+    assert "Send less at once" in told["remedy"]
+    status, _ = await site.call("echo__echo", {"params": {"text": "x" * 2_700_000}})
+    sent = await db_call(lambda: Invocation.objects.exclude(dispatched_at=None).get().arguments)
+    assert (status, len(sent) > 2_700_000) == (200, True)  # the echo says it twice, which is beyond what a server may
+
+
+def test_a_plain_view_says_the_same(db, caller):
+    response = caller("operator").post("/servers", {"slug": "made", "command": ["x" * door.MAX_BODY]})
+    assert (response.status_code, response.json()["code"]) == (413, "TOO_LARGE")
+    assert not Server.objects.exists()
+
+
+async def raw(site: Site, body: str) -> tuple[int, dict[str, str]]:  # noqa: F811
+    headers = {"Authorization": f"Bearer {site.tokens['robot']}"}
+    url = f"{ROOT}/tools/echo__echo/call"
+    response = await site.client.post(url, body, content_type="application/json", headers=headers)
+    return response.status_code, response.json()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"params": {"timezone": "UTC", "timezone": "Asia/Tokyo"}}',
+        '{"params": {"deep": [{"timezone": 1, "timezone": 1}]}}',
+        '{"params": {}, "timezone": 1, "timezone": 2}',
+        '{"params": {"timezone": "UTC", "\\u0074imezone": "Asia/Tokyo"}}',
+    ],
+)
+async def test_a_key_that_stands_twice_is_refused_by_name(site, body):  # noqa: F811
+    status, told = await raw(site, body)
+    assert (status, told["code"]) == (400, "BAD_REQUEST")
+    assert "'timezone' stands twice" in told["message"]
+    assert not await db_call(Invocation.objects.exists)
+
+
+async def test_hidden_characters_of_such_a_key_are_shown_and_its_value_is_not(site):  # noqa: F811
+    body = json.dumps({"params": {}})[:-2] + '"a\\u202eb": "hunter2", "a\\u202eb": "hunter2"}}'
+    status, told = await raw(site, body)
+    assert (status, "⟦U+202E⟧" in told["message"]) == (400, True)
+    assert "hunter2" not in json.dumps(told)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from django.db import transaction
@@ -119,7 +120,18 @@ def _body(expert: ExpertTool, targets: Sequence[LanguageModel]) -> dict[str, Any
 
 def whitelist(expert: ExpertTool) -> list[Tool]:
     """The tools that are granted one by one; servers granted as a whole are not in it."""
-    return list(Tool.objects.filter(grants__agent=expert.agent_id, grants__argument_pins={}).distinct())
+    return whitelists([expert])[expert.pk]
+
+
+def whitelists(found: Sequence[ExpertTool]) -> dict[int, list[Tool]]:
+    """The same of several expert tools, by their ids, in one query; each tool with its server."""
+    tools: dict[int, dict[int, Tool]] = {expert.agent_id: {} for expert in found}
+    plain = Grant.objects.filter(agent__in=tools, tool__isnull=False, argument_pins={})
+    for row in plain.select_related("tool__server").order_by("tool__server__slug", "tool__name"):
+        assert row.agent_id is not None  # that is what was asked for
+        assert row.tool is not None
+        tools[row.agent_id].setdefault(row.tool.pk, row.tool)
+    return {expert.pk: list(tools[expert.agent_id].values()) for expert in found}
 
 
 def _check_awaited(expert: ExpertTool) -> None:
@@ -136,14 +148,22 @@ def grant_awaited(server: Server, names: Sequence[str], **_: object) -> None:
 
     A receiver of ``definitions.decisions.offered``.
     """
-    offered = {f"{server.slug}::{name}": name for name in names}
-    for expert in ExpertTool.objects.exclude(awaited_tools=[]).select_related("agent"):
-        arrived = [key for key in expert.awaited_tools if key in offered]
-        for tool in Tool.objects.filter(server=server, name__in=[offered[key] for key in arrived]):
-            grants.grant(agent=expert.agent, tool=tool, actor=f"whitelist of {expert.name}")
-        if arrived:
-            expert.awaited_tools = [key for key in expert.awaited_tools if key not in offered]
-            expert.save(update_fields=["awaited_tools"])
+    offered = {f"{server.slug}::{name}" for name in names}
+    awaiting = ExpertTool.objects.exclude(awaited_tools=[]).select_related("agent")
+    waiting = [expert for expert in awaiting if offered & {*expert.awaited_tools}]
+    if not waiting:
+        return
+    tools = {f"{server.slug}::{tool.name}": tool for tool in server.tools.select_related("server")}
+    grants.grant_tools(
+        (expert.agent, tools[key], f"whitelist of {expert.name}")
+        for expert in waiting
+        for key in expert.awaited_tools
+        if key in offered
+    )
+    for expert in waiting:
+        expert.awaited_tools = [key for key in expert.awaited_tools if key not in offered]
+    # No history: nobody has edited them, and the grants stand in the audit log.
+    ExpertTool.objects.bulk_update(waiting, ["awaited_tools"])
 
 
 @transaction.atomic
@@ -159,8 +179,7 @@ def set_whitelist(*, expert: ExpertTool, tools: Iterable[Tool], actor: str) -> N
     for grant in plain.select_related("tool__server", "agent", "endpoint", "server"):
         if grant.tool_id not in wanted:
             grants.withdraw_grant(grant=grant, actor=actor)
-    for tool in wanted.values():
-        grants.grant(agent=expert.agent, tool=tool, actor=actor)
+    grants.grant_tools((expert.agent, tool, actor) for tool in wanted.values())
 
 
 def _arrived(expert: ExpertTool) -> list[Tool]:
@@ -196,13 +215,28 @@ def offer(*, expert: ExpertTool, agents: Iterable[Agent], endpoints: Iterable[En
     Raises ``ConfigInvalid`` for experts that would call each other in a circle, or too deep.
     """
     users = list(agents)
+    places = list(endpoints)
     _refuse_chain(expert, users)
-    expert.users.set(users)
-    expert.endpoints.set(list(endpoints))
+    with _without_history(expert, unless={*expert.endpoints.all()} == {*places}):
+        expert.users.set(users)
+    expert.endpoints.set(places)
     audit.record(
         kind="expert.offered", actor=actor, subject=f"expert:{expert.name}", agents=[agent.slug for agent in users],
-        endpoints=list(expert.endpoints.values_list("slug", flat=True)),
+        endpoints=sorted(endpoint.slug for endpoint in places),
     )  # fmt: skip
+
+
+@contextmanager
+def _without_history(expert: ExpertTool, *, unless: bool) -> Iterator[None]:
+    """What follows makes the row of history that tells of both."""
+    if unless:
+        yield
+        return
+    expert.skip_history_when_saving = True  # type: ignore[attr-defined]  # read by django-simple-history
+    try:
+        yield
+    finally:
+        del expert.skip_history_when_saving  # type: ignore[attr-defined]
 
 
 def _refuse_chain(expert: ExpertTool, users: Iterable[Agent]) -> None:

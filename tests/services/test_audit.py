@@ -13,7 +13,8 @@ from mcpregistry.services.records import audit, chains
 
 
 def record(subject: str = "s") -> AuditEntry:
-    return audit.record(kind="x", actor="ann", subject=subject, n=1)
+    audit.record(kind="x", actor="ann", subject=subject, n=1)
+    return AuditEntry.objects.latest("id")
 
 
 @pytest.mark.django_db
@@ -32,6 +33,35 @@ def test_a_change_that_is_taken_back_takes_its_entry_with_it():
     assert AuditEntry.objects.count() == 1
     record()
     assert list(chains.verify()) == []
+
+
+@pytest.mark.django_db
+def test_what_is_recorded_together_stands_in_order_and_the_chain_holds():
+    record("before")
+    with audit.together():
+        audit.record(kind="x", actor="ann", subject="one")
+        with audit.together():  # a verb within a verb
+            audit.record(kind="x", actor="ann", subject="two")
+        assert AuditEntry.objects.count() == 1
+    record("after")
+    assert [*AuditEntry.objects.order_by("seq").values_list("subject", flat=True)] == ["before", "one", "two", "after"]
+    assert list(chains.verify()) == []
+
+
+@pytest.mark.django_db
+def test_what_fails_together_leaves_no_entry_and_nothing_for_the_next():
+    def fail() -> None:
+        with transaction.atomic(), audit.together():
+            audit.record(kind="x", actor="ann", subject="never")
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        fail()
+    with transaction.atomic(), audit.together():
+        audit.record(kind="x", actor="ann", subject="taken back")
+        transaction.set_rollback(True)
+    assert record().seq == 1
+    assert AuditEntry.objects.count() == 1
 
 
 @pytest.mark.django_db

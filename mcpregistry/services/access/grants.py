@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from django.contrib.auth.models import User
 from django.db import transaction
+from simple_history.utils import bulk_create_with_history
 
 from mcpregistry.models import Agent, Grant, Server, Tool
 from mcpregistry.services.configuration.saving import save_checked
@@ -33,6 +35,24 @@ def grant(*, agent: Agent, actor: str, server: Server | None = None, tool: Tool 
     """Let an agent use a server or one tool; the same grant is not made twice."""
     existing = Grant.objects.filter(agent=agent, server=server, tool=tool, argument_pins={}, expires_at=None).first()
     return existing or save_grant(grant=Grant(agent=agent, server=server, tool=tool), actor=actor)
+
+
+@transaction.atomic
+def grant_tools(wanted: Iterable[tuple[Agent, Tool, str]]) -> None:
+    """Let agents use single tools; each with the actor who says so. In a few queries, however many."""
+    pairs = {(agent.pk, tool.pk): (agent, tool, actor) for agent, tool, actor in wanted}
+    if not pairs:
+        return
+    there = Grant.objects.filter(
+        agent__in={agent for agent, _ in pairs}, tool__in={tool for _, tool in pairs}, argument_pins={}, expires_at=None
+    )
+    missing = pairs.keys() - set(there.values_list("agent_id", "tool_id"))
+    new = [Grant(agent=agent, tool=tool) for key, (agent, tool, _) in pairs.items() if key in missing]
+    bulk_create_with_history(new, Grant)
+    with audit.together():
+        for row in new:
+            actor = pairs[row.agent_id, row.tool_id][2]  # type: ignore[index]  # both are set
+            audit.record(kind="grant.created", actor=actor, subject=f"grant:{row}", **_grant_facts(row))
 
 
 def _grant_facts(grant: Grant) -> dict[str, Any]:

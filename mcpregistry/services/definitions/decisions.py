@@ -7,9 +7,13 @@ stays approved until it is rejected, so a server that goes back to one of them h
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
+from simple_history.utils import bulk_update_with_history
 
 from mcpregistry.domain.definitions import scanner
 from mcpregistry.domain.definitions.definition import differences
@@ -19,14 +23,40 @@ from mcpregistry.models import Definition, Server, Tool
 from mcpregistry.services.records import audit
 
 
-@transaction.atomic
 def approve(*, definition: Definition, actor: str, user: object = None) -> Tool:
     """Approve this definition: while the server says exactly this, the tool is listed and called."""
-    tool = _locked(definition)
-    before = tool.pinned.data if tool.pinned else {}
-    _decide(definition, user, approved=True)
-    said_now_is_approved = tool.latest is not None and tool.latest.approved  # read after the decision
-    _pin(tool, tool.latest_id if said_now_is_approved else definition.pk)
+    (tool,) = approve_all(definitions=[definition], actor=actor, user=user)
+    return tool
+
+
+@transaction.atomic
+def approve_all(*, definitions: Sequence[Definition], actor: str, user: object = None) -> list[Tool]:
+    """Approve definitions of as many tools, in a few queries however many they are. Returns their tools."""
+    ids = [definition.pk for definition in definitions]
+    tools = _locked_all(definitions)
+    before = {tool.pk: tool.pinned.data if tool.pinned else {} for tool in tools}
+    Definition.objects.filter(pk__in=ids).update(approved=True, decided_at=timezone.now(), decided_by=user)
+    # After the decision: what a server says now may be a text that was approved before.
+    approved = set(
+        Definition.objects.filter(pk__in=[tool.latest_id for tool in tools], approved=True).values_list("pk", flat=True)
+    )
+    for tool, definition in zip(tools, definitions, strict=True):
+        tool.pinned_id = tool.latest_id if tool.latest_id in approved else definition.pk
+    bulk_update_with_history(tools, Tool, ["pinned"])
+    with audit.together():
+        for tool, definition in zip(tools, definitions, strict=True):
+            _tell(tool, definition, before[tool.pk], actor)
+    return tools
+
+
+def _locked_all(definitions: Sequence[Definition]) -> list[Tool]:
+    """The tools of the definitions, in their order."""
+    rows = Tool.objects.select_for_update(of=("self",)).select_related("server", "pinned").order_by("pk")
+    found = {tool.pk: tool for tool in rows.filter(pk__in=[each.tool_id for each in definitions])}
+    return [found[definition.tool_id] for definition in definitions]
+
+
+def _tell(tool: Tool, definition: Definition, before: dict[str, Any], actor: str) -> None:
     fields = differences(before, definition.data)
     audit.record(
         kind="definition.approved", actor=actor, subject=f"tool:{tool}", hash=definition.hash, fields=fields,
@@ -34,7 +64,6 @@ def approve(*, definition: Definition, actor: str, user: object = None) -> Tool:
     )  # fmt: skip
     if before and "annotations" in fields:
         _withdraw_confirmation(tool, actor)
-    return tool
 
 
 def _withdraw_confirmation(tool: Tool, actor: str) -> None:
@@ -97,9 +126,7 @@ def approve_waiting(*, server: Server, actor: str, user: object = None) -> int:
 
 def _approve_each(tools: QuerySet[Tool], actor: str, user: object) -> int:
     waiting = [tool.latest for tool in tools.select_related("latest") if tool.latest]
-    for definition in waiting:
-        approve(definition=definition, actor=actor, user=user)
-    return len(waiting)
+    return len(approve_all(definitions=waiting, actor=actor, user=user))
 
 
 @transaction.atomic

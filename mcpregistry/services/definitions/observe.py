@@ -52,8 +52,10 @@ def observe(*, server: Server, listed: Iterable[dict[str, Any]], instructions: s
         bodies.setdefault(plain(str(data["name"]), 500), visible(data, instructions))
     look = _Look(server, timezone.now(), frozenset(bodies))
     known = {tool.name: tool for tool in server.tools.select_related("latest", "pinned")}
+    _add(look, {name: body for name, body in bodies.items() if name not in known})
     for name, body in bodies.items():
-        _observe_one(look, known.get(name), name, body)
+        if name in known:
+            _observe_one(look, known[name], name, body)
     for name, tool in known.items():
         if name not in bodies and tool.present:
             tool.present = False
@@ -91,12 +93,27 @@ class _Look:
         return {"scanner": scanner.VERSION, "severity": scanner.worst(found), "findings_json": stored(rows)}
 
 
-def _observe_one(look: _Look, tool: Tool | None, name: str, body: dict[str, Any]) -> None:
+def _add(look: _Look, bodies: dict[str, dict[str, Any]]) -> None:
+    """Tools that the server has never offered before, all at once."""
+    seen = {"first_seen_at": look.now, "last_seen_at": look.now}
+    tools = Tool.objects.bulk_create(Tool(server=look.server, name=name, **seen) for name in bodies)
+    definitions = Definition.objects.bulk_create(_said(look, tool, bodies[tool.name]) for tool in tools)
+    for tool, definition in zip(tools, definitions, strict=True):
+        tool.latest = definition
+    Tool.objects.bulk_update(tools, ["latest"])
+    Tool.history.bulk_history_create(tools)
+    look.changes.added.extend(bodies)
+    look.undecided.update(bodies)
+
+
+def _said(look: _Look, tool: Tool, body: dict[str, Any]) -> Definition:
+    text = stored(body)
+    return Definition(tool=tool, hash=digest(text), body=text, seen_at=look.now, **look.scanned(body))
+
+
+def _observe_one(look: _Look, tool: Tool, name: str, body: dict[str, Any]) -> None:
     changes = look.changes
-    if tool is None:
-        tool = Tool.objects.create(server=look.server, name=name, first_seen_at=look.now, last_seen_at=look.now)
-        changes.added.append(name)
-    elif not tool.present:
+    if not tool.present:
         changes.returned.append(name)
     definition = _definition(look, tool, body)
     if tool.latest is not None and tool.latest != definition:
@@ -117,9 +134,10 @@ def _definition(look: _Look, tool: Tool, body: dict[str, Any]) -> Definition:
     found = digest(text)
     definition = tool.latest
     if definition is None or definition.hash != found:
-        definition = Definition.objects.filter(tool=tool, hash=found).first() or Definition.objects.create(
-            tool=tool, hash=found, body=text, seen_at=look.now, **look.scanned(body)
-        )
+        definition = Definition.objects.filter(tool=tool, hash=found).first()
+        if definition is None:
+            definition = _said(look, tool, body)
+            definition.save()
     if definition.scanner != scanner.VERSION:
         Definition.objects.filter(pk=definition.pk).update(**look.scanned(body))
     return definition

@@ -99,7 +99,7 @@ def import_file(
         document = _expanded(document, path, variables, folders or {})
     if document.refused:
         return Outcome(path, found.name, document.notes)
-    with transaction.atomic():
+    with transaction.atomic(), audit.together():
         run = _Import(document, path, found, on_conflict, actor, may_rule=may_rule, may_grant=may_grant)
         run.all()
         outcome = Outcome(path, found.name, (*document.notes, *run.notes), tuple(run.changes))

@@ -6,7 +6,9 @@ chained per process by the recorder (``calls.recording.recorder``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -19,6 +21,7 @@ from mcpregistry.models.audit import GENESIS, AuditEntry, entry_hash
 from mcpregistry.services.records.sql import insert_into, moment
 
 CHAIN = "configuration"
+_gathered: ContextVar[list[Fact] | None] = ContextVar("gathered", default=None)
 _LOCK = 0x51155  # one number for pg_advisory_xact_lock, held until the transaction ends
 
 
@@ -78,19 +81,46 @@ def values(entry: Entry) -> Sequence[Any]:
     return entry._replace(at=moment(entry.at))  # type: ignore[arg-type]  # SQLite's moments are text
 
 
-def record(*, kind: str, actor: str, subject: str, **facts: object) -> AuditEntry:
+def record(*, kind: str, actor: str, subject: str, **facts: object) -> None:
     """Add one entry to the shared chain, in the caller's transaction. ``facts`` as in Fact."""
-    return append(Fact(kind, actor, subject, facts))
+    append(Fact(kind, actor, subject, facts))
+
+
+def append(fact: Fact) -> None:
+    """The same for a fact that was made before."""
+    gathered = _gathered.get()
+    if gathered is None:
+        _write([fact])
+    else:
+        gathered.append(fact)
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """What is recorded inside is added at its end, in order, by one look at the chain; for verbs that record much.
+
+    Inside a transaction that holds or fails as a whole: what only an inner part took back would be told all the same.
+    """
+    if _gathered.get() is not None:
+        yield
+        return
+    facts: list[Fact] = []
+    token = _gathered.set(facts)
+    try:
+        yield
+    finally:
+        _gathered.reset(token)
+    if facts and not transaction.get_rollback():
+        _write(facts)
 
 
 @transaction.atomic
-def append(fact: Fact) -> AuditEntry:
-    """The same for a fact that was made before."""
+def _write(facts: Sequence[Fact]) -> None:
     # One after another: two entries with the same predecessor would fork the chain. SQLite has one writer anyway.
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
     last = AuditEntry.objects.filter(writer=CHAIN).order_by("-seq").first()
     chain = Chain(CHAIN, last.seq, last.hash) if last else Chain(CHAIN)
-    _, (entry,) = chain.extended([fact], timezone.now())
-    return AuditEntry.objects.create(**entry._asdict())
+    _, entries = chain.extended(facts, timezone.now())
+    AuditEntry.objects.bulk_create(AuditEntry(**entry._asdict()) for entry in entries)

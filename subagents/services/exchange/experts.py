@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.formats.document import Document, JsonObject, Parked
+from mcpregistry.domain.formats.keys import slug
 from mcpregistry.domain.formats.notes import pointer
 from mcpregistry.domain.formats.placeholders import is_reference
 from mcpregistry.domain.formats.slipsnisse import tool_keys
@@ -21,6 +23,7 @@ from mcpregistry.services.exchange.sections import NOT_ITS_OWN, Change, Taking
 from subagents.models import ExpertTool, LanguageModel, Provider
 from subagents.models.provider import Kind
 from subagents.services import experts, providers
+from subagents.services.exchange.giving import entry_now, model_providers, tools, whole
 from subagents.services.exchange.rows import (
     MODEL_FIELDS,
     PROVIDER_FIELDS,
@@ -29,7 +32,6 @@ from subagents.services.exchange.rows import (
     key_of,
     key_reference,
     model_entry,
-    plain_headers,
     provider_entry,
     shown_headers,
     tool_entry,
@@ -62,7 +64,11 @@ class ExpertFiles:
 
     def give(self, document: Document, *, include_secrets: bool) -> Document:
         """The document with all expert tools and providers added."""
-        return replace(document, expert_tools=_tools(document), model_providers=_providers(document, include_secrets))
+        return replace(
+            document,
+            expert_tools=tools(document),
+            model_providers=model_providers(document, include_secrets=include_secrets),
+        )
 
 
 # In
@@ -73,7 +79,8 @@ class _Import:
 
     def __init__(self, document: Document, taking: Taking) -> None:
         self.document, self.taking = document, taking
-        self.made_by_hand: set[int] = set()
+        self._providers: dict[str, Provider] = {}  # by the name that the file gives them, as far as they were asked for
+        self._models: dict[tuple[int, str], LanguageModel] = {}
 
     def all(self) -> Document:
         for name, entry in self.document.model_providers.items():
@@ -160,12 +167,12 @@ class _Import:
 
     def _tool(self, at: str, entry: JsonObject) -> ExpertTool | None:
         """The saved tool; None when it is refused, or left as it is."""
-        old = ExpertTool.objects.filter(name=entry["name"]).select_related("agent").first()
+        old = self._before.get(entry["name"])
         targets = self._targets(at, entry, old)
         tools, awaited = self._whitelist(at, entry)
         if targets is None or tools is None:
             return None
-        before = _entry(old, kept=Parked(order=tuple(entry))) if old else None
+        before = entry_now(old, self._whitelists[old.pk], kept=Parked(order=tuple(entry))) if old else None
         row = old or ExpertTool(name=entry["name"])
         known = _known_keys(self.taking.variant)
         fill(row, {key: value for key, value in entry.items() if key in known}, TOOL_FIELDS)
@@ -197,23 +204,33 @@ class _Import:
             return None
         models = [model for model in found if model is not None]
         if stated is None and old is not None:
-            models += [target.model for target in old.ordered_targets.select_related("model__provider")][1:]
+            models += [target.model for target in old.ordered_targets.all()][1:]
         return list(dict.fromkeys(models))
 
     def _target(self, at: str, entry: Mapping[str, Any]) -> LanguageModel | None:
         provider = self._named_provider(at, entry["provider"])
         if provider is None:
             return None
-        model = LanguageModel.objects.filter(provider=provider, name=entry["model"]).first()
-        if model is not None or not self._model_may_be(at, provider, entry["model"]):
+        key = provider.pk, entry["model"]
+        if key not in self._models and (model := self._model_of(at, provider, entry["model"])) is not None:
+            self._models[key] = model
+        return self._models.get(key)
+
+    def _model_of(self, at: str, provider: Provider, name: str) -> LanguageModel | None:
+        model = LanguageModel.objects.select_related("provider").filter(provider=provider, name=name).first()
+        if model is not None or not self._model_may_be(at, provider, name):
             return model
-        model = LanguageModel(provider=provider, name=entry["model"])
-        model = providers.save_model(model=model, actor=self.taking.actor)
+        model = providers.save_model(model=LanguageModel(provider=provider, name=name), actor=self.taking.actor)
         self.taking.changed(Change(str(model), "created", {}, {"name": model.name}, kind="model"))
         return model
 
     def _named_provider(self, at: str, name: str) -> Provider | None:
         """By its name, else the first of that kind; a kind that nobody has set up is set up, its key in a variable."""
+        if name not in self._providers and (row := self._provider_of(at, name)) is not None:
+            self._providers[name] = row
+        return self._providers.get(name)
+
+    def _provider_of(self, at: str, name: str) -> Provider | None:
         row = Provider.objects.filter(slug=name).first() or Provider.objects.filter(kind=name).first()
         if row is not None or name in self.document.model_providers:
             return row
@@ -247,20 +264,40 @@ class _Import:
         """(tools that are offered, names that are awaited); None when one is wrong."""
         found, awaited, wrong = [], [], False
         for key in whitelisted(entry["internal_tools"]):
-            slug, _, name = key.partition("::")
-            server = Server.objects.filter(slug=slug).first()
-            tool = Tool.objects.select_related("server").filter(server=server, name=name, present=True).first()
+            at_server, _, name = key.partition("::")
+            server, tool = self._servers.get(at_server), self._offered.get(key)
             if tool is not None:
                 found.append(tool)
             elif server is not None and _is_known(server):
                 wrong = True
-                self._refuse(at + pointer("internal_tools", slug), *missing_tool(server, name))
+                self._refuse(at + pointer("internal_tools", at_server), *missing_tool(server, name))
             else:
                 awaited.append(key)
         if awaited:
             sentence = f"Granted as soon as their servers offer them: {', '.join(awaited[:10])}."
             self.taking.note("kept", at + "/internal_tools", sentence, "Confirm and test the servers.")
         return (None if wrong else found), awaited
+
+    @cached_property
+    def _before(self) -> dict[str, ExpertTool]:
+        """The file's tools as they are now, by name, with all that an entry says of them."""
+        rows = ExpertTool.objects.filter(name__in=[entry["name"] for entry in self.document.expert_tools])
+        return {row.name: row for row in whole(rows)}
+
+    @cached_property
+    def _whitelists(self) -> dict[int, list[Tool]]:
+        return experts.whitelists(list(self._before.values()))
+
+    @cached_property
+    def _servers(self) -> dict[str, Server]:
+        named = {slug(key) for entry in self.document.expert_tools for key in entry["internal_tools"]}
+        return {server.slug: server for server in Server.objects.filter(slug__in=named)}
+
+    @cached_property
+    def _offered(self) -> dict[str, Tool]:
+        """What these servers offer, as ``server::tool``."""
+        tools = Tool.objects.filter(server__in=self._servers.values(), present=True)
+        return {key_of(tool): tool for tool in tools.select_related("server")}
 
     def _offer(self, at: str, entry: JsonObject, row: ExpertTool) -> None:
         if self.taking.variant == "slipsnisse" or not {"users", "endpoints"} & set(entry):
@@ -276,11 +313,11 @@ class _Import:
         if key not in entry:
             return list(getattr(row, key).all())
         there = {each.slug: each for each in model.objects.filter(slug__in=entry[key])}
-        for index, slug in enumerate(entry[key]):
-            if slug not in there:
+        for index, name in enumerate(entry[key]):
+            if name not in there:
                 known = ", ".join(model.objects.values_list("slug", flat=True)[:20]) or "none yet"
                 word = model._meta.verbose_name
-                self._refuse(at + pointer(key, index), f"There is no {word} '{slug}'.", f"There are: {known}.")
+                self._refuse(at + pointer(key, index), f"There is no {word} '{name}'.", f"There are: {known}.")
         return list(there.values()) if len(there) == len(set(entry[key])) else None
 
 
@@ -315,60 +352,3 @@ def _stub(entry: JsonObject, variant: str) -> JsonObject:
 def _stated(entry: JsonObject) -> JsonObject:
     models = {name: list(facts) for name, facts in entry.get("models", {}).items()}
     return {"order": list(entry), "models": models}
-
-
-# Out
-
-
-def _entry(row: ExpertTool, *, kept: Parked) -> JsonObject:
-    targets = [(t.model.provider, t.model.name) for t in row.ordered_targets.select_related("model__provider")]
-    spelled = kept.spelling.get("provider", "")
-    names = [(spelled if number == 0 and spelled == p.kind else p.slug, m) for number, (p, m) in enumerate(targets)]
-    return tool_entry(
-        row, targets=names, whitelist=[*map(key_of, experts.whitelist(row)), *row.awaited_tools],
-        users=[agent.slug for agent in row.users.all()],
-        endpoints=[endpoint.slug for endpoint in row.endpoints.all()], kept=kept,
-    )  # fmt: skip
-
-
-def _tools(document: Document) -> tuple[JsonObject, ...]:
-    """The tools as they are now, those of files in their order; and what files brought that no record was made of."""
-    rows = {row.name: row for row in ExpertTool.objects.prefetch_related("users", "endpoints")}
-    written = []
-    for item in document.expert_tools:
-        row = rows.pop(item["name"], None)
-        if row is not None:
-            written.append(_entry(row, kept=Parked.from_json(item.get("made", {}))))
-        elif "made" not in item:
-            written.append(item)
-    return (*written, *(_entry(row, kept=Parked()) for row in rows.values()))
-
-
-def _providers(document: Document, include_secrets: bool) -> dict[str, JsonObject]:
-    """Those that a file has described, and those that no file could do without."""
-    found = {}
-    for row in Provider.objects.prefetch_related("models"):
-        kept = document.model_providers.get(row.slug)
-        stated = kept.get("made", {}) if kept else {}
-        order = stated.get("order", ())
-        entry = provider_entry(row, order, headers=row.headers if include_secrets else plain_headers(row.headers))
-        models = _models(row, stated.get("models", {}))
-        if models or "models" in order:
-            entry["models"] = models
-        if kept or not _goes_without_saying(row, entry):
-            found[row.slug] = {key: entry[key] for key in (*order, *entry) if key in entry}
-    raw = {name: item for name, item in document.model_providers.items() if "made" not in item}
-    return {**{name: item for name, item in raw.items() if name not in found}, **found}
-
-
-def _models(row: Provider, stated: Mapping[str, Any]) -> dict[str, JsonObject]:
-    """The provider's models about which there is something to say, or which the file has named."""
-    entries = {model.name: model_entry(model, stated.get(model.name, ())) for model in row.models.all()}
-    return {name: facts for name, facts in entries.items() if facts or name in stated}
-
-
-def _goes_without_saying(row: Provider, entry: JsonObject) -> bool:
-    """A file that merely names it would set it up the same way, or it is used by nothing."""
-    reference = key_reference(row.kind)
-    plain = {"kind": row.slug, "key": reference} if reference else {"kind": row.slug}
-    return entry == plain or not ExpertTool.objects.filter(targets__provider=row).exists()

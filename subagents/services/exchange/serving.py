@@ -49,22 +49,31 @@ def serve(names: frozenset[str], *, agent: Agent, endpoint: Endpoint, actor: str
     Whoever names a file vouches for its whitelists, so the calls that they name run without being asked about, unless
     a rule that people wrote says otherwise. Returns what stands in the way of running them, a sentence with its remedy.
     """
-    wanted, problems = _named(names), []
-    for expert in endpoint.experts.exclude(name__in=wanted):
-        rest = [each for each in expert.endpoints.all() if each != endpoint]
-        experts.offer(expert=expert, agents=expert.users.all(), endpoints=rest, actor=actor)
-    for expert in ExpertTool.objects.filter(name__in=wanted).select_related("agent"):
-        if not expert.enabled:
-            problems.append(
-                f"The expert tool '{expert.name}' is switched off. Switch it on, or take it out of the file."
-            )
-            continue
-        problems += _approve(expert, actor)
+    wanted = _named(names)
+    with audit.together():
+        for expert in endpoint.experts.exclude(name__in=wanted):
+            rest = [each for each in expert.endpoints.all() if each != endpoint]
+            experts.offer(expert=expert, agents=expert.users.all(), endpoints=rest, actor=actor)
+        found = ExpertTool.objects.filter(name__in=wanted).select_related("agent")
+        problems = _serve_each(
+            list(found.prefetch_related("ordered_targets", "users", "endpoints")), agent, endpoint, actor
+        )
+    transaction.set_rollback(bool(problems))  # what cannot run is not offered
+    return problems
+
+
+def _serve_each(found: list[ExpertTool], agent: Agent, endpoint: Endpoint, actor: str) -> list[str]:
+    problems = [
+        f"The expert tool '{expert.name}' is switched off. Switch it on, or take it out of the file."
+        for expert in found if not expert.enabled
+    ]  # fmt: skip
+    found = [expert for expert in found if expert.enabled]
+    problems += _approve(found, actor)
+    for expert in found:
         targets = [target.model_id for target in expert.ordered_targets.all()]
         problems += _awaited(expert) or map(str, obstacles(expert, targets))
         _offer(expert, agent, endpoint, actor)
-        _let_run(expert, actor)
-    transaction.set_rollback(bool(problems))  # what cannot run is not offered
+    _let_run(found, actor)
     return problems
 
 
@@ -74,19 +83,16 @@ def references(names: frozenset[str]) -> list[str]:
     return [text for provider in asked for text in (provider.key, *provider.headers.values()) if is_reference(text)]
 
 
-def _approve(expert: ExpertTool, actor: str) -> list[str]:
-    """Approve what the whitelist names and nobody has decided on, unless the scanner raises an alarm."""
-    problems = []
-    waiting = Tool.objects.waiting().filter(grants__agent=expert.agent, pinned=None).select_related("latest", "server")
-    for tool in waiting.distinct():
-        assert tool.latest is not None  # that is what waiting means
-        if tool.latest.severity >= Severity.ALARM:
-            problems.append(
-                f"The description of {tool} is suspicious. Read and decide on it in the inbox of definitions."
-            )
-        else:
-            decisions.approve(definition=tool.latest, actor=actor)
-    return problems
+def _approve(found: list[ExpertTool], actor: str) -> list[str]:
+    """Approve what the whitelists name and nobody has decided on, unless the scanner raises an alarm."""
+    granted = Tool.objects.waiting().filter(grants__agent__in=[expert.agent_id for expert in found], pinned=None)
+    waiting = [(tool, tool.latest) for tool in granted.select_related("latest", "server").distinct() if tool.latest]
+    clean = [definition for _, definition in waiting if definition.severity < Severity.ALARM]
+    decisions.approve_all(definitions=clean, actor=actor)
+    return [
+        f"The description of {tool} is suspicious. Read and decide on it in the inbox of definitions."
+        for tool, definition in waiting if definition.severity >= Severity.ALARM
+    ]  # fmt: skip
 
 
 def _awaited(expert: ExpertTool) -> list[str]:
@@ -117,24 +123,31 @@ def _offer(expert: ExpertTool, agent: Agent, endpoint: Endpoint, actor: str) -> 
         experts.offer(expert=expert, agents=agents, endpoints=endpoints, actor=actor)
 
 
-def _let_run(expert: ExpertTool, actor: str) -> None:
-    """One rule, exactly as wide as the whitelist, behind all that people write themselves."""
+def _let_run(found: list[ExpertTool], actor: str) -> None:
+    """One rule each, exactly as wide as the whitelist, behind all that people write themselves."""
+    whitelists = experts.whitelists(found)
+    named = PolicyRule.objects.filter(name__startswith=_RULE, agent__in=[expert.agent_id for expert in found])
+    rules_now = {(rule.name, rule.agent_id): rule for rule in named}
+    for expert in found:
+        rule = rules_now.get((f"{_RULE}{expert.name}", expert.agent_id))
+        _let_one_run(expert, whitelists[expert.pk], rule, actor)
+
+
+def _let_one_run(expert: ExpertTool, whitelist: list[Tool], rule: PolicyRule | None, actor: str) -> None:
     pairs: dict[str, list[str]] = {}
-    for key in sorted(map(key_of, experts.whitelist(expert))):
+    for key in sorted(map(key_of, whitelist)):
         server, _, tool = key.partition("::")
         pairs.setdefault(server, []).append(tool)
     condition = " || ".join(
         f"(server.slug == {json.dumps(server)} && tool.name in {json.dumps(names, ensure_ascii=False)})"
         for server, names in pairs.items()
     )
-    name = f"{_RULE}{expert.name}"
-    rule = PolicyRule.objects.filter(name=name, agent=expert.agent).first()
     if rule is not None and not condition:
         rules.delete_rule(rule=rule, actor=actor)
     if not condition or (rule is not None and rule.condition == condition):
         return
     rule = rule or PolicyRule(
-        name=name, agent=expert.agent, outcome=Outcome.ALLOW, priority=rules.AUTO,
+        name=f"{_RULE}{expert.name}", agent=expert.agent, outcome=Outcome.ALLOW, priority=rules.AUTO,
         note="Made by runmcp --config: whoever named the file vouched for its whitelist.",
     )  # fmt: skip
     rule.condition = condition

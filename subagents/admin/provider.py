@@ -6,24 +6,25 @@ from datetime import timedelta
 from typing import Any
 
 from django import forms
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest
-from django.urls import reverse
+from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from unfold.decorators import display
 from unfold.widgets import UnfoldBooleanSwitchWidget
 
 from mcpregistry.admin.base import RecordAdmin, Verb, actor
-from mcpregistry.admin.fields import MASK, SecretField, SecretsField
+from mcpregistry.admin.fields import MASK, SecretField, SecretsField, WordsField
 from mcpregistry.admin.forms import RecordForm
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.text.display import printable
 from mcpregistry.templatetags.slipsnisse import exactly
+from subagents.admin.destination import MAY_CONFIRM, DestinationPage
 from subagents.admin.live import LiveAdmin, Part
 from subagents.models import LanguageModel, Provider
 from subagents.services import providers
-from subagents.services.readiness import key_problem
+from subagents.services.readiness import provider_problem
 
 _LATE = timedelta(minutes=1)  # by then a worker has answered, if there is one
 
@@ -40,9 +41,16 @@ class ProviderForm(RecordForm[Provider]):
         help_text=f"One NAME=value per line, sent with every request. Leave {MASK} to keep a stored value.",
     )  # fmt: skip
 
+    allowed_networks = WordsField(
+        rows=2, placeholder="127.0.0.1/32",
+        help_text="Private networks in which this provider may be reached, one per line. Empty: public addresses only.",
+    )  # fmt: skip
+
     class Meta:
         model = Provider
-        fields = ("slug", "kind", "base_url", "key", "headers", "options", "tool_choice", "timeout", "enabled")
+        fields = (
+            "slug", "kind", "base_url", "allowed_networks", "key", "headers", "options", "tool_choice", "timeout", "enabled",
+        )  # fmt: skip
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -70,7 +78,10 @@ class ProviderForm(RecordForm[Provider]):
         return key
 
 
-_HAS_KEY = "A key is set. It is stored sealed and never shown. Empty: keep it."
+_HAS_KEY = (
+    "A key is set. It is stored sealed and never shown. Empty: keep it. Whoever changes where it goes (kind, address, "
+    "headers, networks, options) enters it again, or the provider is a draft until somebody confirms it."
+)
 _NO_KEY = "Not set. Stored sealed and never shown. ${NAME} takes a variable that the site may read, ${cred:NAME} a credential."
 
 
@@ -79,23 +90,34 @@ def _test(request: HttpRequest, provider: Provider) -> str:
     return f"A worker asks {printable(str(model), 120)} for one word."
 
 
+def _is_draft(provider: Provider) -> bool:
+    return provider.draft_problem() is not None
+
+
 @admin.register(Provider)
 class ProviderAdmin(LiveAdmin):
     """Providers; a button lets a worker ask the first model for one word."""
 
     form = ProviderForm
-    list_display = ("slug", "kind", "base_url", "has_key", "model_count", "tested", "enabled")
+    list_display = ("slug", "shown_state", "kind", "base_url", "has_key", "model_count", "tested", "enabled")
     list_filter = ("kind", "enabled")
     search_fields = ("slug", "base_url")
     change_form_outer_before_template = "admin/subagents/provider.html"
     fieldsets = (
         (None, {"fields": (("slug", "kind"), "base_url", "key", "enabled")}),
-        ("Requests", {"fields": (("timeout", "tool_choice"), "headers", "options")}),
+        ("Requests", {"fields": (("timeout", "tool_choice"), "headers", "allowed_networks", "options")}),
     )
     verbs = (
+        Verb("confirm", "Confirm", MAY_CONFIRM, "verified_user", "Look at where its key would go, then allow it.",
+             page="subagents_provider_confirm", applies=_is_draft, style="primary"),
         Verb("test", "Test", "subagents.change_provider", "network_check",
-             "Let a worker ask its first model for one word. Costs next to nothing.", _test),
+             "Let a worker ask its first model for one word. Costs next to nothing.", _test,
+             applies=lambda provider: not _is_draft(provider)),
     )  # fmt: skip
+
+    def get_urls(self) -> list[URLPattern]:
+        page = self.admin_site.admin_view(DestinationPage(self))
+        return [path("<path:object_id>/confirm/", page, name="subagents_provider_confirm"), *super().get_urls()]
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Only a stored key can be removed."""
@@ -110,6 +132,10 @@ class ProviderAdmin(LiveAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Provider]:
         return super().get_queryset(request).annotate(models_there=Count("models"))
+
+    @display(description="state", label={"confirmed": "success", "draft": "warning"})
+    def shown_state(self, provider: Provider) -> str:
+        return "draft" if _is_draft(provider) else "confirmed"
 
     @display(description="key", boolean=True)
     def has_key(self, provider: Provider) -> bool:
@@ -129,6 +155,8 @@ class ProviderAdmin(LiveAdmin):
         providers.save_provider(
             provider=row, actor=actor(request), key=form.key_to_store(), headers=form.cleaned_data["headers"]
         )
+        if draft := row.draft_problem():
+            self.message_user(request, printable(f"{draft.sentence} {draft.remedy}", 1_000), messages.WARNING)
 
     def remove(self, request: HttpRequest, row: Provider) -> None:
         providers.delete_provider(provider=row, actor=actor(request))
@@ -138,7 +166,7 @@ class ProviderAdmin(LiveAdmin):
         return self.live_part(request, row, "").context | {
             "models": row.models.order_by("name"),
             "add_url": f"{add}?provider={row.pk}" if request.user.has_perm("subagents.add_languagemodel") else "",
-            "key_problem": key_problem(row),
+            "problem": provider_problem(row),
             "live_url": self.live_url(row),
         }
 

@@ -14,6 +14,7 @@ class ErrorKind(StrEnum):
     OVERLOADED = "overloaded"  # 5xx
     TIMEOUT = "timeout"
     NETWORK = "network"  # refused, dropped, cut off
+    REFUSED = "refused_address"  # its address is none to which requests may go
     CONTEXT = "context"  # the request does not fit into the model's window
     POLICY = "content_policy"
     NOT_FOUND = "not_found"  # no such model there
@@ -33,6 +34,7 @@ _AFTER = {
     ErrorKind.AUTH: After.SKIP,
     ErrorKind.QUOTA: After.SKIP,
     ErrorKind.NOT_FOUND: After.SKIP,
+    ErrorKind.REFUSED: After.SKIP,
     ErrorKind.POLICY: After.SKIP,
     ErrorKind.CONTEXT: After.SKIP,
     ErrorKind.BAD_REQUEST: After.SKIP,  # mostly of this model alone: no tools, no temperature, another schema

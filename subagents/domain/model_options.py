@@ -3,6 +3,9 @@
 Operators and files write them as they know them (``topP``, ``top_p``, ``maxOutputTokens``); they are stored as
 written and read by ``spelled``. What would be ignored or refused with every request is refused when it is saved
 (``problem``), so that nothing is dropped without a word.
+
+What is not on a kind's list is refused (``not_allowed``): options become arguments of the library that asks models, and
+among its arguments are those that say where a request goes and with which key.
 """
 
 from __future__ import annotations
@@ -19,12 +22,18 @@ _ALIASES = {
     "stop_sequences": "stop", "max_output_tokens": "max_tokens", "max_completion_tokens": "max_tokens", "max_tokens": "max_tokens",
 }  # fmt: skip
 _SAMPLING = {"temperature", "top_p", "stop"}
+_CHAT = _SAMPLING | {
+    "frequency_penalty", "logit_bias", "parallel_tool_calls", "presence_penalty", "reasoning_effort", "seed", "user",
+    "verbosity",
+}  # fmt: skip
+_OPEN_WEIGHTS = {"min_p", "repetition_penalty", "top_a", "top_k"}  # of servers that run them
+_COMPATIBLE = _CHAT | _OPEN_WEIGHTS | {
+    "chat_template_kwargs", "enable_thinking", "include_reasoning", "length_penalty", "logprobs", "metadata", "min_tokens",
+    "num_ctx", "num_predict", "reasoning", "repeat_last_n", "repeat_penalty", "service_tier", "stop_token_ids", "store",
+    "think", "thinking", "thinking_budget", "top_logprobs", "typical_p",
+}  # fmt: skip
 _KNOWN = {
-    "openai": _SAMPLING | {
-        "frequency_penalty", "logit_bias", "metadata", "parallel_tool_calls", "presence_penalty",
-        "prompt_cache_retention", "reasoning_effort", "safety_identifier", "seed", "service_tier", "store", "user",
-        "verbosity",
-    },
+    "openai": _CHAT | {"metadata", "prompt_cache_retention", "safety_identifier", "service_tier", "store"},
     "anthropic": _SAMPLING | {
         "metadata", "parallel_tool_calls", "reasoning_effort", "service_tier", "thinking", "top_k",
     },
@@ -35,6 +44,12 @@ _KNOWN = {
     "ollama": _SAMPLING | {
         "min_p", "num_ctx", "num_predict", "repeat_last_n", "repeat_penalty", "seed", "think", "top_k",
     },
+    "openrouter": _CHAT | _OPEN_WEIGHTS | {
+        "include_reasoning", "metadata", "models", "plugins", "provider", "reasoning", "route", "service_tier", "thinking",
+        "transforms",
+    },
+    "compatible": _COMPATIBLE,
+    "scripted": _COMPATIBLE,
 }  # fmt: skip
 _NAMES = set().union(*_KNOWN.values(), _ALIASES, _ALIASES.values())
 _OURS = {"model", "messages", "tools", "stream", "api_key", "api_base", "num_retries", "max_retries", "timeout"}
@@ -57,7 +72,7 @@ class Problem:
 def spelled(options: Options) -> dict[str, Any]:
     """The same options under the names that the rest of this project knows: ``topP`` is ``top_p``.
 
-    A name that we do not know stays as it is: it may be an option of some server's own.
+    A name that we do not know stays as it is, so that its refusal names it as it was written.
     """
     return {_name(written): value for written, value in options.items()}
 
@@ -91,21 +106,23 @@ def problem(kind: str, model: str, given: Options, *, max_output: int, tool_choi
     ``given`` is ``combined``; ``max_output`` in tokens.
     """
     return (
-        _misplaced(kind, given)
+        not_allowed(kind, given)
         or (_fixed_sampling(given) if kind == "openai" and _samples_by_itself(kind, model, given) else None)
         or (_claudes(model, given, max_output, tool_choice) if kind == "anthropic" else None)
     )
 
 
-def _misplaced(kind: str, given: Options) -> Problem | None:
+def not_allowed(kind: str, given: Options) -> Problem | None:
+    """Which of these options are not on the kind's list, whatever model is asked. ``given`` is ``spelled``."""
+    known = _KNOWN.get(kind, set())
+    unknown = sorted(set(given) - known)
+    allowed = f"Allowed: {_list(known)}."
     if "max_tokens" in given:
         return Problem("How long an answer may be is no option.", "Enter it as the model's output limit (max output).")
     if ours := sorted(_OURS & set(given)):
-        return Problem(f"These options are set by the site itself: {', '.join(ours)}.", "Remove them.")
-    known = _KNOWN.get(kind)
-    unknown = sorted(set(given) - known) if known is not None else []
-    if known is not None and unknown:
-        return Problem(f"This kind of provider has no options named {', '.join(unknown)}.", f"Known: {_list(known)}.")
+        return Problem(f"These options are set by the site itself: {', '.join(ours)}.", f"Remove them. {allowed}")
+    if unknown:
+        return Problem(f"This kind of provider has no options named {', '.join(unknown)}.", f"Remove them. {allowed}")
     return None
 
 

@@ -3,7 +3,7 @@
 Only this module imports litellm, inside functions and in the worker alone: the import takes four
 seconds and 180 MB. What litellm would do by itself is switched off, because it hides attempts, costs
 or secrets: its retries, callbacks, price look-ups in the network, tokenizer downloads, ``.env`` files,
-and keys from our environment. Turns are never streamed: a stream that was cut looks complete to it.
+and keys from our environment. Its requests go out through ``guarded``. Turns are never streamed: a stream that was cut looks complete to it.
 ``tests/subagents/llm/test_client.py`` holds each of these to the installed version.
 """
 
@@ -50,15 +50,19 @@ async def complete(
     keys of our own (see ``values``): the ``state`` of an answer of this very model, and that a tool has failed.
     """
     litellm = await ready()
+    from subagents.llm import guarded  # brings httpx along, which is litellm's
+
     wire, ask = (anthropic, litellm.anthropic_messages) if target.kind == "anthropic" else (chat, litellm.acompletion)
     request = wire.request(target, messages, tools, response_schema) | _common(target)
+    way = guarded.Way(target.networks)
     try:
-        async with asyncio.timeout(target.timeout + 1):  # some adapters ignore the timeout they are given
-            response = await ask(**request)
+        with way.taken():
+            async with asyncio.timeout(target.timeout + 1):  # some adapters ignore the timeout they are given
+                response = await ask(**request)
     except TimeoutError:
         raise ModelError(ErrorKind.TIMEOUT, f"No answer within {target.timeout:g} s.", status=408) from None
     except Exception as error:  # noqa: BLE001 - whatever an adapter raises, the run must hear it in our words
-        raise translated(error, target) from None
+        raise (guarded.failure(way) or translated(error, target)) from None
     try:
         return wire.reply(response, target)
     except (AttributeError, KeyError, IndexError, TypeError):
@@ -77,6 +81,9 @@ def loaded() -> ModuleType:
     with lasting():
         import litellm
         import openai.resources  # noqa: F401 - else the first request does, 0.8 s long, on the event loop
+        from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
+
+        from subagents.llm import guarded
 
     # Where tiktoken finds its tables; it would download them. litellm says so itself only with one of 50 MB loaded.
     os.environ["TIKTOKEN_CACHE_DIR"] = str(Path(litellm.__file__).parent / "litellm_core_utils" / "tokenizers")
@@ -86,6 +93,7 @@ def loaded() -> ModuleType:
     logging.getLogger("LiteLLM").setLevel(logging.ERROR)  # it warns about models it has not heard of, on every call
     for hooks in ("callbacks", "success_callback", "failure_callback", "_async_success_callback"):
         getattr(litellm, hooks, []).clear()
+    guarded.install(litellm, AsyncHTTPHandler)
     litellm.ModelResponse()  # its types are put together now, not within the first answer
     return litellm
 

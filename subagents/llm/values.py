@@ -16,6 +16,8 @@ Tool = Mapping[str, Any]
 class Target:
     """One model at one provider. ``base_url`` empty means the provider's own; ``timeout`` in seconds.
 
+    ``networks``: private ones in which it may be reached.
+
     ``options`` are in the spelling of ``domain.model_options``; ``tool_choice`` is empty, ``auto`` or ``required``.
     """
 
@@ -29,6 +31,7 @@ class Target:
     max_output: int = 4096
     temperature: float = 0.0
     timeout: float = 60.0
+    networks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

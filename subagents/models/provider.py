@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from decimal import Decimal
+from typing import Any
 from urllib.parse import urlsplit
 
+from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
 from simple_history.models import HistoricalRecords
 
+from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.models.sealing import Sealed
 from mcpregistry.models.server import slug_validator
+from subagents.domain.destination import fingerprint, unconfirmed
+from subagents.domain.model_options import Problem, not_allowed, spelled
 
 
 def validate_address(text: str) -> None:
@@ -52,7 +58,10 @@ _TEST_FIELDS = ("test_asked_at", "tested_at", "test_model", "test_answer", "test
 
 
 class Provider(models.Model):
-    """An account at a provider: where it is, and the key, sealed with the row."""
+    """An account at a provider: where it is, and the key, sealed with the row.
+
+    It is a draft, to which nothing is sent, until somebody has confirmed where its key goes (``draft_problem``).
+    """
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     slug = models.CharField(max_length=63, unique=True, validators=[slug_validator])
@@ -64,6 +73,12 @@ class Provider(models.Model):
         validators=[validate_address],
         help_text="Empty: the provider's own. Ollama: http://127.0.0.1:11434.",
     )
+    allowed_networks = models.JSONField(
+        default=list,
+        db_default=[],
+        blank=True,
+        help_text='Private networks that this provider may be reached in, e.g. ["127.0.0.1/32"]. Empty: public addresses only.',
+    )
     sealed_key = models.TextField(blank=True, editable=False)
     sealed_headers = models.TextField(blank=True, editable=False)
     options = models.JSONField(
@@ -74,6 +89,11 @@ class Provider(models.Model):
         default=60, validators=[MinValueValidator(1), MaxValueValidator(3600)], help_text="Seconds for one answer."
     )
     enabled = models.BooleanField(default=True)
+    confirmed_destination = models.CharField(max_length=64, blank=True, default="", db_default="", editable=False)
+    confirmed_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+", editable=False
+    )
+    confirmed_at = models.DateTimeField(null=True, blank=True, editable=False)
     test_asked_at = models.DateTimeField(null=True, blank=True, editable=False)
     tested_at = models.DateTimeField(null=True, blank=True, editable=False)
     test_model = models.CharField(max_length=200, blank=True, editable=False)
@@ -91,6 +111,28 @@ class Provider(models.Model):
 
     def __str__(self) -> str:
         return self.slug
+
+    @property
+    def leaves_the_site(self) -> bool:
+        """False for the scripted provider in the worker itself, to which no key and no request goes over a network."""
+        return self.kind != Kind.SCRIPTED or bool(self.base_url)
+
+    def destination_hash(self) -> str:
+        """Fingerprint of where its key and requests go. Raises ConfigInvalid where the headers no longer open."""
+        return fingerprint(self.kind, self.base_url, self.allowed_networks, self.headers, self.options)
+
+    def draft_problem(self, overrides: Mapping[str, Any] | None = None) -> Problem | None:
+        """Why nothing may be sent to it, and what to do about it; None once its destination is the confirmed one.
+
+        ``overrides``: of the model that is to be asked, which may hold nothing that is not allowed either.
+        """
+        if wrong := not_allowed(self.kind, spelled(self.options) | spelled(overrides or {})):
+            return Problem(f"The provider '{self.slug}' is a draft: {wrong.sentence}", wrong.remedy)
+        try:
+            confirmed = not self.leaves_the_site or self.confirmed_destination == self.destination_hash()
+        except ConfigInvalid as error:
+            return Problem(error.message, error.remedy)
+        return None if confirmed else unconfirmed(self.slug)
 
     @property
     def being_tested(self) -> bool:

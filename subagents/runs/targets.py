@@ -13,6 +13,7 @@ from subagents.llm.values import Target
 from subagents.models import LanguageModel
 from subagents.models.provider import Kind, Provider
 
+_OWN_NETWORK = ("127.0.0.1/32",)  # in which the scripted provider of this very process listens
 _OLLAMA = "http://127.0.0.1:11434"
 # OpenRouter attributes requests by these, and answers some that lack them with a web page.
 _ATTRIBUTION = {"X-OpenRouter-Title": "Slipsnisse", "User-Agent": "slipsnisse"}
@@ -21,10 +22,12 @@ _ATTRIBUTION = {"X-OpenRouter-Title": "Slipsnisse", "User-Agent": "slipsnisse"}
 def target_for(model_id: int, *, temperature: float, at_most: float) -> Target:
     """The address, key and options for one request to a model.
 
-    ``at_most``: seconds that the run has left. Raises ConfigInvalid when the key cannot be opened.
+    ``at_most``: seconds that the run has left. Raises ConfigInvalid when the key cannot be opened, and for a draft.
     """
     model = _MODEL.get(id=model_id)
     provider = Provider(**{name: getattr(model, f"provider__{name}") for name in _PROVIDER})
+    if problem := provider.draft_problem(model.overrides):
+        raise ConfigInvalid(problem.sentence, remedy=problem.remedy)
     options = combined(provider.kind, model.name, provider.options, model.overrides)
     return Target(
         kind=provider.kind,
@@ -37,11 +40,13 @@ def target_for(model_id: int, *, temperature: float, at_most: float) -> Target:
         max_output=model.max_output,
         temperature=float(options.get("temperature", temperature)),
         timeout=max(1.0, min(provider.timeout, at_most)),
+        networks=tuple(provider.allowed_networks) if provider.leaves_the_site else _OWN_NETWORK,
     )
 
 
 _PROVIDER = (
-    "uid", "slug", "kind", "base_url", "sealed_key", "sealed_headers", "options", "tool_choice", "timeout",
+    "uid", "slug", "kind", "base_url", "allowed_networks", "sealed_key", "sealed_headers", "options", "tool_choice",
+    "timeout", "confirmed_destination",
 )  # fmt: skip
 _MODEL = Select(
     LanguageModel.objects.filter(id=Given("id")).values_list(

@@ -1,4 +1,8 @@
-"""Providers and models: saved and deleted with a word in the audit log, never with a key in it."""
+"""Providers and models: saved, confirmed and deleted with a word in the audit log, never with a key in it.
+
+Invariant: a stored key goes only where somebody who has it, or somebody who may confirm launches, has let it go. Whoever
+changes a provider's destination by any door makes it a draft, unless they enter its key in the same save.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,12 @@ from django.db.models import ProtectedError
 from django.utils import timezone
 
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
+from mcpregistry.domain.servers.launch import check_networks, check_pairs
 from mcpregistry.domain.text.canonical import plain
 from mcpregistry.services.configuration.dispatch import send
 from mcpregistry.services.configuration.saving import save_checked
 from mcpregistry.services.records import audit
+from subagents.domain.destination import proves_the_key
 from subagents.domain.model_options import combined, problem
 from subagents.domain.spec import DEFAULT_WINDOW
 from subagents.models import LanguageModel, Provider
@@ -29,19 +35,66 @@ def save_provider(
 ) -> Provider:
     """Save the provider; for ``key`` and ``headers``, None keeps what is stored.
 
+    It is a draft afterwards if where its key goes was changed and not every secret of it was entered with this save.
     Raises ``ConfigInvalid`` naming what is wrong.
     """
-    kind = "provider.changed" if provider.pk else "provider.created"
+    before = Provider.objects.select_for_update().filter(pk=provider.pk).first()
     _check(provider)
     _check_key(key)
     if key is not None:
         provider.key = key
     if headers is not None:
-        provider.headers = dict(headers)
+        provider.headers = check_pairs(dict(headers), "Headers")
+    _confirm_if_entered(provider, before, key)
     save_checked(provider)
     audit.record(
-        kind=kind, actor=actor, subject=f"provider:{provider.slug}", provider=provider.kind, new_key=key is not None
-    )
+        kind="provider.changed" if before else "provider.created", actor=actor, subject=f"provider:{provider.slug}",
+        new_key=key is not None, draft=provider.draft_problem() is not None, **_facts(provider),
+    )  # fmt: skip
+    return provider
+
+
+def _confirm_if_entered(provider: Provider, before: Provider | None, key: str | None) -> None:
+    """Whoever enters the secrets knows them, so they may say where these go; but not into private networks."""
+    for name in ("confirmed_destination", "confirmed_at", "confirmed_by_id"):
+        setattr(provider, name, getattr(before or Provider(), name))  # whatever a face has made of them
+    if provider.draft_problem() is None or provider.allowed_networks:
+        return
+    if proves_the_key(key, _headers(provider), _headers(before) if before else {}):
+        provider.confirmed_destination, provider.confirmed_at = provider.destination_hash(), timezone.now()
+        provider.confirmed_by = None
+
+
+def _headers(provider: Provider) -> dict[str, str]:
+    """None for pairs whose key is lost: nobody can send those."""
+    try:
+        return dict(provider.headers)
+    except ConfigInvalid:
+        return {}
+
+
+def _facts(provider: Provider) -> dict[str, object]:
+    """Where its key goes, as the audit log tells it; names of headers, never their values."""
+    return {
+        "provider": provider.kind, "base_url": provider.base_url, "networks": provider.allowed_networks,
+        "headers": sorted(_headers(provider)),
+    }  # fmt: skip
+
+
+@transaction.atomic
+def confirm_destination(*, provider: Provider, actor: str, shown: str, user: object = None) -> Provider:
+    """Let the key go where it would go now; ``shown`` is the fingerprint of what the person has seen."""
+    provider = Provider.objects.select_for_update().get(pk=provider.pk)
+    if provider.destination_hash() != shown:
+        raise Conflict("The provider was changed after this page was shown.", remedy="Look at it again, then confirm.")
+    _check(provider)
+    provider.confirmed_destination, provider.confirmed_at = shown, timezone.now()
+    provider.confirmed_by = user  # type: ignore[assignment]
+    provider.save()
+    audit.record(
+        kind="provider.confirmed", actor=actor, subject=f"provider:{provider.slug}", destination=shown,
+        **_facts(provider),
+    )  # fmt: skip
     return provider
 
 
@@ -64,6 +117,7 @@ def _check_address(provider: Provider) -> None:
 
 def _check(provider: Provider) -> None:
     _check_address(provider)
+    check_networks(provider.allowed_networks)
     if provider.kind == Kind.COMPATIBLE and not provider.base_url:
         raise ConfigInvalid("A compatible server needs its address.", remedy="Enter the base URL, e.g. http://host/v1.")
     if not isinstance(provider.options, dict):
@@ -139,7 +193,9 @@ def _in_use(error: ProtectedError) -> Conflict:
 
 @transaction.atomic
 def request_test(*, provider: Provider, actor: str) -> LanguageModel:
-    """Let a worker ask the provider's first model for a word. Raises Conflict when there is none to ask."""
+    """Let a worker ask the provider's first model for a word. Raises Conflict when there is none to ask, or a draft."""
+    if draft := provider.draft_problem():
+        raise Conflict(draft.sentence, remedy=draft.remedy)
     model = provider.models.filter(enabled=True).order_by("pk").first()
     if model is None:
         raise Conflict("It has no model that could be asked.", remedy="Add a model of this provider first.")

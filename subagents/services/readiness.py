@@ -44,8 +44,14 @@ def _of_models(expert: ExpertTool, targets: Iterable[int]) -> list[Obstacle]:
                 "Switch on one of its models and its provider in the admin.",
             )
         ]
-    problems = [key_problem(model.provider) for model in found]
+    problems = [provider_problem(model.provider) for model in found]
     return [] if None in problems else [problem for problem in dict.fromkeys(problems) if problem]
+
+
+def provider_problem(provider: Provider) -> Obstacle | None:
+    """Why the provider cannot be asked; None if it can: its key, then whether its destination is confirmed."""
+    draft = provider.draft_problem()
+    return key_problem(provider) or (Obstacle(draft.sentence, draft.remedy) if draft else None)
 
 
 def key_problem(provider: Provider) -> Obstacle | None:

@@ -44,13 +44,26 @@ def overhear(monkeypatch: pytest.MonkeyPatch) -> list[Heard]:
     return heard
 
 
+def ready_provider(slug: str, **fields: Any) -> Provider:
+    """A provider that somebody has confirmed, reachable on this machine."""
+    row = Provider(slug=slug, **{"kind": "scripted", "allowed_networks": ["127.0.0.0/8"]} | fields)
+    return confirmed(row)
+
+
+def confirmed(row: Provider) -> Provider:
+    """The provider as it is, saved, its destination confirmed."""
+    row.confirmed_destination = row.destination_hash()
+    row.save()
+    return row
+
+
 class Bench:
     """One provider that is scripted, the servers behind it, and the journal of what they received."""
 
     def __init__(self, base: str, models: ScriptedModels, journal: Path) -> None:
         self.models = models
         self.journal = journal
-        self.provider = Provider.objects.create(slug="scripts", kind="scripted", base_url=f"{base}/v1", timeout=20)
+        self.provider = ready_provider("scripts", base_url=f"{base}/v1", timeout=20)
 
     def model(self, name: str, *turns: Any, final: Any = None, repeat: bool = False, **fields: Any) -> LanguageModel:
         """A model and its script."""

@@ -18,6 +18,7 @@ from mcpregistry.services.access import agents, tokens
 from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.models import ExpertTool, LanguageModel, Provider, Run, ToolCall
 from subagents.services import experts, runs
+from tests.subagents.kit import ready_provider
 
 BASE = "/api/v1"
 
@@ -43,7 +44,7 @@ def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def expert(live_db: None) -> ExpertTool:
-    provider = Provider.objects.create(slug="acme", kind="compatible", base_url="http://127.0.0.1:9/v1")
+    provider = ready_provider("acme", kind="compatible", base_url="http://127.0.0.1:9/v1")
     model = LanguageModel.objects.create(provider=provider, name="small")
     arguments = {"q": {"type": "string"}, "deep": {"type": "boolean", "default": False}}
     return experts.save_expert(

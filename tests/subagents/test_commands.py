@@ -23,6 +23,7 @@ from mcpregistry.models import AuditEntry
 from subagents.domain.lifecycle import Exit, RunState
 from subagents.models import ExpertTool, LanguageModel, Provider, Run, Turn
 from subagents.services import experts
+from tests.subagents.kit import ready_provider
 
 MANAGE = str(Path(__file__).parents[2] / "manage.py")
 
@@ -31,7 +32,7 @@ MANAGE = str(Path(__file__).parents[2] / "manage.py")
 def expert(live_db: None, monkeypatch: pytest.MonkeyPatch) -> ExpertTool:
     """An expert tool whose worker is a thread that ends every run as the test says."""
     monkeypatch.setattr("subagents.services.runs.wake", lambda run_id: None)
-    provider = Provider.objects.create(slug="acme", kind="compatible", base_url="http://127.0.0.1:9/v1")
+    provider = ready_provider("acme", kind="compatible", base_url="http://127.0.0.1:9/v1")
     model = LanguageModel.objects.create(provider=provider, name="small")
     arguments = {"q": {"type": "string"}, "n": {"type": "integer", "optional": True}}
     return experts.save_expert(

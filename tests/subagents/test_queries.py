@@ -10,11 +10,12 @@ from django.utils import timezone
 
 from mcpregistry.models import Invocation
 from subagents.domain.lifecycle import CallState, Exit, RunState
-from subagents.models import ExpertTool, LanguageModel, Provider, Run, ToolCall
+from subagents.models import ExpertTool, LanguageModel, Run, ToolCall
 from subagents.queries import expert_figures
 from subagents.services import experts, runs
 from tests.services.rows import ended
 from tests.subagents.admin.test_pages import client_as
+from tests.subagents.kit import ready_provider
 
 NOW = timezone.now() - timedelta(hours=2)
 HOST = {"agent_slug": "ann", "endpoint_slug": "default", "origin": "stdio", "host_name": "claude", "writer": "runmcp:1"}
@@ -24,7 +25,7 @@ class Asked:
     """An expert tool that callers have asked, and what they did after that."""
 
     def __init__(self) -> None:
-        provider = Provider.objects.create(slug="acme", kind="compatible", base_url="http://127.0.0.1:9/v1")
+        provider = ready_provider("acme", kind="compatible", base_url="http://127.0.0.1:9/v1")
         model = LanguageModel.objects.create(provider=provider, name="small")
         self.expert = experts.save_expert(
             expert=ExpertTool(name="digest", description="d"), targets=[model], actor="test"

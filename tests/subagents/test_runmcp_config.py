@@ -35,7 +35,7 @@ from tests.domain.formats.samples import sample
 from tests.externals import ROOT
 from tests.fakes.stage import eventually, listed, raw_host, survivors
 from tests.fakes.targets import SERVERS
-from tests.subagents.kit import calls
+from tests.subagents.kit import calls, ready_provider
 from tests.tasks import worker
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
@@ -82,7 +82,7 @@ def endless(live_db: None) -> Iterator[None]:
 def provided(turns: list[dict[str, Any]]) -> Iterator[ScriptedModels]:
     models = ScriptedModels(load({MODEL: {"turns": turns}}))
     with running(models) as base:
-        Provider.objects.create(slug="google", kind="scripted", base_url=f"{base}/v1")
+        ready_provider("google", base_url=f"{base}/v1")
         yield models
 
 

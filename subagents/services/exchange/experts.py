@@ -239,7 +239,7 @@ class _Import:
             remedy = f"Describe it under providers in the extended format, or name one of {', '.join(known)}."
             self._refuse(at + "/provider", f"There is no provider '{name}'.", remedy)
             return None
-        row = Provider(slug=name, kind=name)
+        row = Provider(slug=name, kind=name, allowed_networks=["127.0.0.1/32"] if name == Kind.OLLAMA else [])
         row = providers.save_provider(provider=row, actor=self.taking.actor, key=key_reference(name) or None)
         self.taking.changed(Change(name, "created", {}, provider_entry(row), kind="provider"))
         self._tell_of_key(at + "/provider", row)

@@ -32,7 +32,7 @@ TOOL_FIELDS = {
     "max_result_bytes": "max_result_bytes", "cache_seconds": "cache_seconds", "temperature": "temperature",
     "enabled": "enabled",
 }  # fmt: skip
-PROVIDER_FIELDS = ("kind", "base_url", "options", "tool_choice", "timeout", "enabled")
+PROVIDER_FIELDS = ("kind", "base_url", "allowed_networks", "options", "tool_choice", "timeout", "enabled")
 MODEL_FIELDS = (
     "context_window", "max_output", "buffer_tokens", "tokenizer", "input_price", "output_price", "cache_read_price",
     "cache_write_price", "free", "overrides", "tool_choice", "enabled",

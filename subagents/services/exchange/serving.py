@@ -14,7 +14,7 @@ from mcpregistry.services.definitions import decisions
 from mcpregistry.services.policy import rules
 from mcpregistry.services.records import audit
 from subagents.models import ExpertTool, Provider
-from subagents.services import experts
+from subagents.services import experts, providers
 from subagents.services.exchange.rows import key_of
 from subagents.services.readiness import obstacles
 
@@ -51,6 +51,7 @@ def serve(names: frozenset[str], *, agent: Agent, endpoint: Endpoint, actor: str
     """
     wanted = _named(names)
     with audit.together():
+        _confirm_providers(names, actor)
         for expert in endpoint.experts.exclude(name__in=wanted):
             rest = [each for each in expert.endpoints.all() if each != endpoint]
             experts.offer(expert=expert, agents=expert.users.all(), endpoints=rest, actor=actor)
@@ -75,6 +76,14 @@ def _serve_each(found: list[ExpertTool], agent: Agent, endpoint: Endpoint, actor
         _offer(expert, agent, endpoint, actor)
     _let_run(found, actor)
     return problems
+
+
+def _confirm_providers(names: frozenset[str], actor: str) -> None:
+    """Those that the file itself has brought, as its servers; not those that it only refers to."""
+    slugs = [name.removeprefix("provider/") for name in names if name.startswith("provider/")]
+    for provider in Provider.objects.filter(slug__in=slugs):
+        if provider.draft_problem():
+            providers.confirm_destination(provider=provider, actor=actor, shown=provider.destination_hash())
 
 
 def references(names: frozenset[str]) -> list[str]:

@@ -28,6 +28,7 @@ from tests.fakes.hosts import http_host
 from tests.fakes.stage import ACTOR, Stage, fresh, listed, outside, web
 from tests.gateway.tasks.conftest import ABLE
 from tests.gateway.tasks.play import ask, begin, call, look, text_of, until
+from tests.subagents.kit import ready_provider
 
 pytestmark = pytest.mark.e2e
 
@@ -48,7 +49,7 @@ def knowing(stage: Stage, token: str) -> Iterator[None]:
     """Two expert tools of the agent "local": one that answers, one that would count for minutes."""
     models = ScriptedModels(load(SCRIPT))
     with running(models) as base:
-        provider = Provider.objects.create(slug="scripts", kind="scripted", base_url=f"{base}/v1", timeout=20)
+        provider = ready_provider("scripts", base_url=f"{base}/v1", timeout=20)
         said = stage.fake("echo", listed("echo"), slug="said")
         slow = stage.fake("slow", listed("count"))
         _expert(provider, "asks", said)

@@ -17,6 +17,7 @@ from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.models import Attempt, ExpertTool, LanguageModel, Provider, Run, ToolCall, Turn
 from subagents.runs.views import view
 from subagents.services import experts, runs
+from tests.subagents.kit import ready_provider
 
 LIST = "/admin/subagents/experttool/"
 HOSTILE = "<script>window.x=1</script>\u202eevil"
@@ -32,7 +33,7 @@ def client_as(role: str) -> Client:
 
 @pytest.fixture
 def model(db: None) -> LanguageModel:
-    provider = Provider.objects.create(slug="acme", kind="compatible", base_url="http://127.0.0.1:9/v1")
+    provider = ready_provider("acme", kind="compatible", base_url="http://127.0.0.1:9/v1")
     return LanguageModel.objects.create(provider=provider, name="small")
 
 

@@ -20,6 +20,7 @@ from subagents.queries import run_totals
 from subagents.runs import probing
 from subagents.services import experts, providers, runs
 from tests.subagents.admin.test_pages import client_as
+from tests.subagents.kit import ready_provider
 
 KEY = "sk-canary-3c1"
 LIST = "/admin/subagents/provider/"
@@ -116,7 +117,7 @@ def test_prices_that_are_changed_get_their_date(db: None) -> None:
 def test_a_test_needs_a_model_and_asks_a_worker(
     db: None, sent: list[Any], django_capture_on_commit_callbacks: Any
 ) -> None:
-    provider, admin = Provider.objects.create(slug="acme", kind="openai"), client_as("admin")
+    provider, admin = ready_provider("acme", kind="openai"), client_as("admin")
     press = f"{LIST}{provider.pk}/do/test/"
     assert "Add a model of this provider first" in admin.post(press, follow=True).content.decode()
     model = LanguageModel.objects.create(provider=provider, name="small")
@@ -152,9 +153,7 @@ def base() -> Iterator[str]:
 def test_what_the_provider_answers_is_noted_with_what_to_do(
     live_db: None, base: str, name: str, answer: str, error: str
 ) -> None:
-    provider = providers.save_provider(
-        provider=Provider(slug="acme", kind="compatible", base_url=f"{base}/v1"), key=KEY, actor="test"
-    )
+    provider = ready_provider("acme", kind="compatible", base_url=f"{base}/v1", key=KEY)
     model = LanguageModel.objects.create(provider=provider, name=name)
     asyncio.run(probing.probe(provider.pk, model.pk))
     provider.refresh_from_db()

@@ -13,10 +13,10 @@ from subagents.domain.model_options import LEAST_BUDGET, claude_thinking, combin
 THINKS = {"thinking": {"type": "enabled", "budget_tokens": 2048}}
 
 
-def test_each_option_has_one_spelling_and_a_servers_own_keep_theirs() -> None:
-    written = {"topP": 0.8, "topK": 3, "stopSequences": ["END"], "reasoningEffort": "low", "enableThinking": True}
+def test_each_option_has_one_spelling_and_an_unknown_one_keeps_its_own() -> None:
+    written = {"topP": 0.8, "topK": 3, "stopSequences": ["END"], "reasoningEffort": "low", "ownThing": True}
     assert spelled(written) == {
-        "top_p": 0.8, "top_k": 3, "stop": ["END"], "reasoning_effort": "low", "enableThinking": True,
+        "top_p": 0.8, "top_k": 3, "stop": ["END"], "reasoning_effort": "low", "ownThing": True,
     }  # fmt: skip
 
 
@@ -60,6 +60,7 @@ def test_what_a_provider_takes_is_no_problem(kind: str, model: str, options: dic
         ("anthropic", "claude-sonnet-4-5", {**THINKS, "topK": 4}, "no top_k"),
         ("anthropic", "claude-sonnet-4-5", {"reasoning_effort": "huge"}, "no reasoning effort 'huge'"),
         ("ollama", "qwen3", {"topPP": 1}, "no options named topPP"),
+        ("compatible", "m", {"baseUrl": "http://h"}, "no options named baseUrl"),
     ],
 )
 def test_what_would_be_dropped_or_refused_later_is_refused_at_once(
@@ -69,6 +70,28 @@ def test_what_would_be_dropped_or_refused_later_is_refused_at_once(
     assert found is not None
     assert says in found.sentence
     assert found.remedy
+
+
+# What litellm takes besides, and by which a request could go elsewhere, with another key, or through somebody.
+REDIRECTIONS = (
+    "base_url", "api_base", "api_key", "api_version", "api_type", "custom_llm_provider", "extra_headers", "headers",
+    "default_headers", "extra_body", "extra_query", "proxy", "proxies", "client", "shared_session", "fallbacks",
+    "context_window_fallbacks", "model_list", "deployment_id", "organization", "mock_response", "ssl_verify",
+    "aws_bedrock_runtime_endpoint", "vertex_location", "region_name", "use_litellm_proxy", "litellm_params", "callbacks",
+    "success_callback", "langfuse_host", "allowed_openai_params", "_skip_responses_api_bridge", "litellm_metadata",
+    "caching", "cache", "hooks", "prompt_id", "api-base", "BASE_URL", "baseURL", "apiBase",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["openai", "anthropic", "google", "openrouter", "ollama", "compatible", "scripted"])
+def test_options_are_an_allow_list_and_nothing_on_it_says_where_a_request_goes(kind: str) -> None:
+    for name in REDIRECTIONS:
+        found = problem(kind, "m", spelled({name: "http://127.0.0.1:1/v1"}), max_output=4096)
+        assert found is not None, name
+        assert name in found.sentence
+        assert "Allowed: " in found.remedy
+        assert "temperature" in found.remedy
+    assert problem("unheard of", "m", {"seed": 1}, max_output=4096) is not None
 
 
 def test_a_model_that_thinks_cannot_be_made_to_call_and_needs_room_for_an_answer() -> None:

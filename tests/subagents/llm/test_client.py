@@ -172,7 +172,7 @@ async def test_a_key_of_our_environment_goes_nowhere(
     base: str, heard: list[Heard], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-from-the-environment")
-    await complete(Target("openai", "plain", f"{base}/v1"), MESSAGES)
+    await complete(Target("openai", "plain", f"{base}/v1", networks=("127.0.0.1/32",)), MESSAGES)
     assert heard[0].headers[b"authorization"] == b"Bearer none"
 
 

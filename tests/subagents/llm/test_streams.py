@@ -9,6 +9,7 @@ import pytest
 
 from subagents.llm.chat import PREFIXES
 from subagents.llm.client import loaded
+from subagents.llm.guarded import Way
 from tests.subagents.llm.conftest import KEY, KINDS, target
 from tests.subagents.llm.test_client import MESSAGES, TOOLS
 
@@ -19,15 +20,16 @@ from tests.subagents.llm.test_client import MESSAGES, TOOLS
 async def test_a_stream_says_what_the_whole_answer_says(kind: str, base: str) -> None:
     litellm, asked = loaded(), target(kind, base, "talk")
     address = f"{base}/v1beta" if kind == "google" else asked.base_url
-    stream = await litellm.acompletion(
-        model=f"{PREFIXES.get(kind, kind)}/talk",
-        messages=MESSAGES,
-        tools=TOOLS,
-        api_base=address,
-        api_key=KEY,
-        stream=True,
-    )
-    chunks: list[Any] = [chunk async for chunk in stream]
+    with Way(asked.networks).taken():
+        stream = await litellm.acompletion(
+            model=f"{PREFIXES.get(kind, kind)}/talk",
+            messages=MESSAGES,
+            tools=TOOLS,
+            api_base=address,
+            api_key=KEY,
+            stream=True,
+        )
+        chunks: list[Any] = [chunk async for chunk in stream]
     whole = litellm.stream_chunk_builder(chunks, messages=MESSAGES)
     message = whole.choices[0].message
     assert message.content == "Let me look."

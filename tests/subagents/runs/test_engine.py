@@ -24,7 +24,7 @@ from subagents.services import runs
 from subagents.services.accounting import entries
 from tests.calls.conftest import add_server, tool
 from tests.logs import logged
-from tests.subagents.kit import ANSWER, LOOK, WORDS, Bench, calls, states
+from tests.subagents.kit import ANSWER, LOOK, WORDS, Bench, calls, ready_provider, states
 from tests.waiting import until
 
 
@@ -380,7 +380,7 @@ async def test_a_call_that_outlasts_the_runs_time_is_cancelled_and_the_model_con
 async def test_a_model_that_stays_silent_is_left_for_the_next(bench: Bench, worker: Any) -> None:
     def prepare() -> Run:
         silent = bench.model("silent", {"text": "late", "attempts": [{"stall": True}] * 5})
-        other = Provider.objects.create(slug="other", kind="scripted", base_url=bench.provider.base_url, timeout=20)
+        other = ready_provider("other", base_url=bench.provider.base_url, timeout=20)
         Provider.objects.filter(pk=bench.provider.pk).update(timeout=1)
         good = bench.model("good", {"text": "here"})
         LanguageModel.objects.filter(pk=good.pk).update(provider=other)

@@ -12,11 +12,11 @@ from django.utils import timezone
 from mcpregistry.models import Invocation
 from mcpregistry.services.servers.connections import forget_stale
 from subagents.domain.lifecycle import CallState, Exit, RunState
-from subagents.models import ExpertVersion, LanguageModel, Provider, Run, ToolCall
+from subagents.models import ExpertVersion, LanguageModel, Run, ToolCall
 from tests import forkserver
 from tests.calls.conftest import broken
 from tests.fault.kills import fits
-from tests.subagents.kit import Bench
+from tests.subagents.kit import Bench, ready_provider
 
 # ``python -m tests.fault.kills 300`` kills whole processes, as often as wanted.
 RUNS, KILLS, LONGEST = 15, 24, 400  # milliseconds of a worker's life, once it works
@@ -34,7 +34,7 @@ def crowd(site_env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("subagents.services.runs.wake", lambda run: None)
     bench = Bench.__new__(Bench)
     bench.journal = tmp_path / "journal"
-    provider = Provider.objects.create(slug="scripts", kind="compatible", base_url="http://127.0.0.1:9/v1")
+    provider = ready_provider("scripts", kind="compatible", base_url="http://127.0.0.1:9/v1")
     model = LanguageModel.objects.create(provider=provider, name="writer", free=True, tokenizer="gemini")
     server = bench.server("slow", "write", "read", read_only=["read"], request_timeout=1)
     bench.expert(model, uses=[server], max_seconds=3600, max_steps=20)

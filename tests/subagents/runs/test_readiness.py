@@ -20,7 +20,7 @@ from subagents.domain.lifecycle import RunState
 from subagents.models import Attempt, ExpertTool, LanguageModel, Provider, Run
 from subagents.runs.targets import target_for
 from subagents.services import experts, providers
-from tests.subagents.kit import Bench, calls
+from tests.subagents.kit import Bench, calls, confirmed
 
 SECRET = "sk-5ecre7"
 
@@ -138,6 +138,7 @@ def test_a_key_may_be_a_reference_and_sees_only_what_the_operator_lists(
     provider = providers.save_provider(
         provider=Provider.objects.get(), actor="test", key="${MODEL_KEY}", headers={"X-Team": "Bearer ${cred:team}"}
     )
+    confirmed(provider)
     model = bench.model("m", {"text": "x"})
     with pytest.raises(SlipsnisseError, match="'scripts' refers to a value that is not there") as refusal:
         target_for(model.pk, temperature=0, at_most=5)

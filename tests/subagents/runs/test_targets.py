@@ -9,9 +9,9 @@ import pytest
 from mcpregistry.db import db_call
 from subagents.llm.client import complete
 from subagents.llm.values import Reply
-from subagents.models import LanguageModel, Provider, Run
+from subagents.models import LanguageModel, Run
 from subagents.runs.targets import target_for
-from tests.subagents.kit import WORDS, Bench, Heard, overhear
+from tests.subagents.kit import WORDS, Bench, Heard, confirmed, overhear, ready_provider
 
 QUESTION = [{"role": "user", "content": "why?"}]
 TOOL = {"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": WORDS}}
@@ -29,7 +29,7 @@ async def asked(bench: Bench, kind: str, *, model: dict[str, Any] | None = None,
         row = bench.model("m", {"text": "because"}, **(model or {}))
         root = (bench.provider.base_url or "").removesuffix("/v1")
         facts = {"base_url": root if kind in ("anthropic", "google", "ollama") else f"{root}/v1"} | fields
-        provider = Provider.objects.create(slug="own", kind=kind, **facts)
+        provider = ready_provider("own", kind=kind, **facts)
         LanguageModel.objects.filter(pk=row.pk).update(provider=provider)
         return row.pk
 
@@ -113,7 +113,8 @@ async def test_everything_that_ollama_can_be_told_reaches_it(bench: Bench, heard
 @pytest.mark.one_database
 async def test_one_request_of_a_run_holds_all_of_it(bench: Bench, worker: Any, heard: list[Heard]) -> None:
     def prepare() -> Run:
-        Provider.objects.update(options={"top_p": 0.9, "parallel_tool_calls": True}, tool_choice="auto")
+        bench.provider.options, bench.provider.tool_choice = {"top_p": 0.9, "parallel_tool_calls": True}, "auto"
+        confirmed(bench.provider)
         model = bench.model("m", {"text": "because"}, max_output=500)
         bench.expert(model, uses=[bench.server()], system_prompt="Be exact.", temperature=0.3)
         return bench.start("why?")

@@ -15,7 +15,7 @@ from subagents.models import LanguageModel, Provider, Run, ToolCall, Turn
 from subagents.services.accounting import entries
 from tests.calls.conftest import add_server, tool
 from tests.subagents.admin.test_pages import client_as
-from tests.subagents.kit import ANSWER, LOOK, Bench, Heard, calls, overhear
+from tests.subagents.kit import ANSWER, LOOK, Bench, Heard, calls, overhear, ready_provider
 
 THINKS = {"thinking": {"type": "enabled", "budget_tokens": 2048}}
 USED = {"input": 1000, "output": 300, "reasoning": 200, "cached": 600, "cache_write": 300}
@@ -30,8 +30,8 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[Heard]:
 def claude(bench: Bench, *turns: Any, name: str = "claude-sonnet-4-5", **fields: Any) -> LanguageModel:
     """A model that thinks, at a provider that speaks Anthropic's messages."""
     root = bench.provider.base_url.removesuffix("/v1")
-    provider, _ = Provider.objects.get_or_create(
-        slug="claudes", defaults={"kind": "anthropic", "base_url": root, "options": THINKS, "timeout": 20}
+    provider = Provider.objects.filter(slug="claudes").first() or ready_provider(
+        "claudes", kind="anthropic", base_url=root, options=THINKS, timeout=20
     )
     model = bench.model(name, *turns, **fields)
     LanguageModel.objects.filter(pk=model.pk).update(provider=provider)

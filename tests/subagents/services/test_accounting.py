@@ -9,16 +9,17 @@ import pytest
 from django.utils import timezone
 
 from subagents.domain.lifecycle import CallState
-from subagents.models import Attempt, ExpertTool, LanguageModel, Provider, Run, ToolCall, Turn
+from subagents.models import Attempt, ExpertTool, LanguageModel, Run, ToolCall, Turn
 from subagents.services import experts, runs
 from subagents.services.accounting import entries
 from tests.services.rows import ended
+from tests.subagents.kit import ready_provider
 
 
 @pytest.fixture
 def run(db: None, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(runs, "wake", lambda run_id: None)
-    provider = Provider.objects.create(slug="acme", kind="compatible", base_url="http://127.0.0.1:9/v1")
+    provider = ready_provider("acme", kind="compatible", base_url="http://127.0.0.1:9/v1")
     model = LanguageModel.objects.create(provider=provider, name="small")
     experts.save_expert(expert=ExpertTool(name="digest", description="d"), targets=[model], actor="test")
     return runs.start(expert="digest", arguments={}, origin="rest")

@@ -1,0 +1,128 @@
+"""Lets libraries that bring httpx along speak through the guarded client. Only workers load this: httpx is litellm's.
+
+Invariants:
+* A request that is not made within a ``Way`` is refused, and so is every synchronous one: nothing passes by the guard.
+* No redirect is followed: libraries would send keys in headers of their own along.
+* What a refused address would have answered was never asked for, so nobody can be shown it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import httpx
+
+from mcpregistry.domain.errors import DownstreamError, OutboundRefused
+from mcpregistry.domain.servers.target import MIB, Limits, Target
+from mcpregistry.downstream.http_client.client import Attempt, Outbound, Reply
+from mcpregistry.downstream.http_client.guard import resolve_name
+
+MOST_BYTES = 64 * MIB  # of one decoded answer
+_CONNECT_SECONDS = 30.0
+# Of the connection itself, which the guarded client makes; and we ask for no encoding.
+_OWN = {"host", "content-length", "accept-encoding", "connection", "transfer-encoding"}
+
+
+class Redirected(OutboundRefused):
+    """The answer leads elsewhere, which is not followed."""
+
+
+class Way:
+    """The way of one conversation: private networks into which it may lead, and why it ended early if it did."""
+
+    def __init__(self, networks: tuple[str, ...]) -> None:
+        self.networks = networks
+        self.error: DownstreamError | None = None
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Requests of this task go this way."""
+        token = _way.set(self)
+        try:
+            yield
+        finally:
+            _way.reset(token)
+
+    def outbound(self) -> Outbound:
+        """A client of its own for each request: a connection costs a thousandth of an answer's time, and none outlives
+        the check of its address, its loop, or the change of a provider's networks.
+        """
+        limits = Limits(connect_timeout=_CONNECT_SECONDS)
+        target = Target(
+            server_id=0, slug="", revision=0, transport="http", allowed_networks=self.networks, limits=limits
+        )
+        return Outbound(target, resolve=_resolve)
+
+
+_way: ContextVar[Way | None] = ContextVar("way_out", default=None)
+
+
+async def _resolve(host: str, port: int) -> list[str]:
+    return await resolve_name(host, port)
+
+
+class GuardedTransport(httpx.AsyncBaseTransport):
+    """Serves httpx clients from the guarded one, for whoever takes a ``Way``."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """httpx's hook: one request, within the time that its client gives it."""
+        way = _way.get()
+        if way is None or way.error is not None:
+            raise httpx.NetworkError("No way was given, or it has ended.", request=request)
+        try:
+            async with asyncio.timeout(_patience(request)):
+                return await _sent(way, request)
+        except TimeoutError as error:
+            raise httpx.ReadTimeout("No answer in time.", request=request) from error
+        except DownstreamError as error:
+            way.error = error
+            # Not a ConnectError, after which some libraries try once more by themselves.
+            raise httpx.NetworkError("The guarded client has ended this request.", request=request) from None
+
+
+def _patience(request: httpx.Request) -> float | None:
+    given: dict[str, Any] = request.extensions.get("timeout") or {}
+    return given.get("read")
+
+
+async def _sent(way: Way, request: httpx.Request) -> httpx.Response:
+    headers = {name: value for name, value in request.headers.items() if name not in _OWN}
+    body = await request.aread()
+    async with AsyncExitStack() as stack:
+        outbound = await stack.enter_async_context(way.outbound())
+        reply = await stack.enter_async_context(
+            outbound.send(request.method, str(request.url), headers=headers, data=body, attempt=Attempt())
+        )
+        if 300 <= reply.status < 400:
+            raise Redirected("It redirects to another address, which is not followed.")
+        kept = [(k, v) for k, v in reply.headers.items() if k.lower() not in ("content-encoding", "content-length")]
+        stream = _Body(way, reply, stack.pop_all())
+        return httpx.Response(reply.status, headers=kept, stream=stream, request=request)
+
+
+class _Body(httpx.AsyncByteStream):
+    def __init__(self, way: Way, reply: Reply, stack: AsyncExitStack) -> None:
+        self._way, self._reply, self._stack = way, reply, stack
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for piece in self._reply.pieces(MOST_BYTES):
+                yield piece
+        except DownstreamError as error:
+            self._way.error = error
+            raise httpx.ReadError("The answer broke off.") from None
+
+    async def aclose(self) -> None:
+        await self._stack.aclose()
+
+
+class NoTransport(httpx.BaseTransport):
+    """Refuses every synchronous request."""
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """httpx's hook."""
+        raise httpx.ConnectError("Only the guarded client goes out.", request=request)

@@ -56,6 +56,7 @@ def _item(title: str, icon: str, model: str, **more: Any) -> dict[str, Any]:
 
 UNFOLD: dict[str, Any] = {
     "SITE_TITLE": "Slipsnisse",
+    "LOGIN": {"form": "mcpregistry.web.login.LoginForm"},
     "SITE_HEADER": "Slipsnisse",
     "SITE_SUBHEADER": "MCP control plane",
     "SITE_URL": None,

@@ -7,10 +7,12 @@ from django.urls import include, path
 from django.views.generic import RedirectView
 
 import subagents.api  # noqa: F401 - adds its operations before the API's addresses are made
+from mcpregistry.web.login import login
 from mcpregistry.web.slack import interact
 
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index")),
+    path("admin/login/", login),
     path("admin/", admin.site.urls),
     path("", include("mcpregistry.api.urls")),
     path("hooks/slack/<uuid:uid>/", interact, name="slack"),

@@ -17,10 +17,12 @@ class McpRegistryConfig(AppConfig):
 
     def ready(self) -> None:
         """Have triggers and roles installed after every migrate."""
+        from mcpregistry.services.access import people
         from mcpregistry.services.approvals.announce import announced
         from mcpregistry.services.notifications import outbox
         from mcpregistry.services.tasks import host_tasks
 
+        people.listen()
         announced.connect(outbox.on_announced)
         announced.connect(host_tasks.on_announced)
         post_migrate.connect(_after_migrate, sender=self)

@@ -24,8 +24,9 @@ from ninja.utils import check_csrf
 
 from mcpregistry.api.errors import TooManyRequests, database_away, unauthorized
 from mcpregistry.api.permissions import Rule
-from mcpregistry.api.throttle import Guesses, place
+from mcpregistry.api.throttle import Guesses
 from mcpregistry.db import db_call
+from mcpregistry.domain.addresses import place
 from mcpregistry.domain.calls.requester import NOBODY, Requester
 from mcpregistry.domain.errors import Denied, SlipsnisseError
 from mcpregistry.models import Agent, Token

@@ -8,20 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from ipaddress import IPv6Address, ip_address, ip_network
 
 LIMIT = 20  # different wrong tokens of one address …
 PERIOD = 60.0  # … in so many seconds
 MAX_ADDRESSES = 10_000
-
-
-def place(address: str) -> str:
-    """What counts as one address: an IPv4 address, or the /64 that one IPv6 customer owns."""
-    try:
-        parsed = ip_address(address)
-    except ValueError:
-        return "unknown"
-    return str(ip_network((parsed, 64), strict=False)) if isinstance(parsed, IPv6Address) else str(parsed)
 
 
 class Guesses:

@@ -9,6 +9,7 @@ from mcpregistry.models.host_task import HostTask
 from mcpregistry.models.idempotency import KeptAnswer
 from mcpregistry.models.imported import ImportedFile
 from mcpregistry.models.invocation import Invocation
+from mcpregistry.models.login import LoginAttempts
 from mcpregistry.models.notification import Channel, Delivery, SlackIdentity
 from mcpregistry.models.policy import PolicyRule
 from mcpregistry.models.server import Connection, Credential, Server, ServerEvent, ServerTest
@@ -34,6 +35,7 @@ __all__ = [
     "ImportedFile",
     "Invocation",
     "KeptAnswer",
+    "LoginAttempts",
     "Permit",
     "PolicyRule",
     "Server",

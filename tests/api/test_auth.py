@@ -12,6 +12,7 @@ from django.test import Client
 from django.utils import timezone
 
 from mcpregistry.api import throttle
+from mcpregistry.domain.addresses import place
 from mcpregistry.models import AuditEntry, Server, Token
 from mcpregistry.services.access import tokens
 from tests.api.conftest import ROOT, Caller, new_agent, new_user
@@ -158,10 +159,10 @@ def test_guesses_are_forgotten_after_a_while_and_memory_is_bounded(monkeypatch):
 
 
 def test_one_ipv6_network_counts_as_one_address():
-    assert throttle.place("2001:db8::1") == throttle.place("2001:db8::ffff:1")
-    assert throttle.place("2001:db8:0:1::1") != throttle.place("2001:db8::1")
-    assert throttle.place("127.0.0.1") != throttle.place("127.0.0.2")
-    assert throttle.place("") == throttle.place("unix") == "unknown"
+    assert place("2001:db8::1") == place("2001:db8::ffff:1")
+    assert place("2001:db8:0:1::1") != place("2001:db8::1")
+    assert place("127.0.0.1") != place("127.0.0.2")
+    assert place("") == place("unix") == "unknown"
 
 
 def test_a_disabled_agents_token_is_refused(live_db):

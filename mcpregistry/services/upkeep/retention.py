@@ -19,6 +19,7 @@ from mcpregistry.models import (
     HostTask,
     Invocation,
     KeptAnswer,
+    LoginAttempts,
     Server,
     ServerTest,
 )
@@ -47,6 +48,7 @@ def prune(now: datetime) -> dict[str, int]:
         "deliveries": _delete(Delivery.objects.filter(created_at__lt=payloads_before, next_at=None)),
         "tests": _delete(ServerTest.objects.filter(finished_at__lt=calls_before)),
         "answers": _delete(KeptAnswer.objects.filter(created_at__lt=now - KEPT_FOR)),
+        "attempts": _delete(LoginAttempts.objects.filter(began_at__lt=now - timedelta(days=1))),
         "events": trim_events(Server.objects.values_list("pk", flat=True)),
     }
 

@@ -1,0 +1,117 @@
+"""Log-ins with a password: counted before the password is looked at, slowed, and told to the audit log.
+
+An account is locked for one place only, so nobody locks a person out from elsewhere. A browser in which that person has
+logged in before carries a mark, and counts as a place of its own: whoever guesses beside it, also behind one proxy, does
+not lock it. A place from which many accounts are tried is locked for all of them, such browsers excepted.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import structlog
+from django.contrib.auth.models import User
+from django.core import signing
+from django.db import transaction
+
+from mcpregistry.db import database_now
+from mcpregistry.domain.text.canonical import digest
+from mcpregistry.domain.text.display import printable
+from mcpregistry.models import LoginAttempts
+from mcpregistry.services.records import audit
+
+log = structlog.get_logger(__name__)
+
+PERIOD = timedelta(minutes=15)  # in which attempts are counted, and for which a lock lasts
+OF_ACCOUNT, OF_PLACE = 5, 50  # attempts at one account from one place; wrong ones at all accounts from one place
+MARK, MARK_AGE = "slipsnisse-known", 180 * 24 * 3600  # the cookie of a browser that a person has used, in seconds
+_SALT = "slipsnisse.known-browser"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Somebody tries to log in. ``place`` as in ``domain.addresses``; ``mark`` is the cookie MARK, if there is one."""
+
+    account: str
+    place: str
+    mark: str = ""
+
+    @property
+    def known(self) -> str:
+        """What is in the mark, if it was given to this account; else empty."""
+        try:
+            account, nonce = signing.loads(self.mark, salt=_SALT, max_age=MARK_AGE)
+        except (signing.BadSignature, ValueError, TypeError):
+            return ""
+        return str(nonce) if account == digest(self.account) else ""
+
+    @property
+    def _own(self) -> str:
+        return digest("account", self.account, self.known or self.place)
+
+    @property
+    def _here(self) -> str:
+        return digest("place", self.place)
+
+    def begin(self, now: datetime | None = None) -> datetime | None:
+        """Count the attempt before the password is looked at. None: go on. Else until when nothing is looked at.
+
+        Counted first, or as many as like could try at once.
+        """
+        now = now or database_now()
+        here = None if self.known else _locked(self._here, now)
+        return here or _counted(self._own, OF_ACCOUNT, now)
+
+    def failed(self, now: datetime | None = None) -> datetime | None:
+        """The password was wrong. Until when this account is locked here, if it is so now."""
+        now = now or database_now()
+        with transaction.atomic():
+            _counted(self._here, OF_PLACE, now)
+            until = _locked(self._own, now) or (None if self.known else _locked(self._here, now))
+            self._note("login.failed")
+            if until:
+                self._note("login.locked", until=until.isoformat(timespec="seconds"))
+        return until
+
+    def succeeded(self) -> None:
+        """The password was right: wrong ones before it are forgotten; those at other accounts are not."""
+        LoginAttempts.objects.filter(key=self._own).delete()
+
+    def _note(self, kind: str, **facts: str) -> None:
+        who = shown(self.account)
+        audit.record(kind=kind, actor="nobody", subject=f"login:{who}", place=self.place, **facts)
+        log.warning(kind, account=who, place=self.place, **facts)
+
+
+def mark_for(account: str) -> str:
+    """The value of the cookie MARK for a browser in which this person has just logged in."""
+    return signing.dumps([digest(account), secrets.token_hex(8)], salt=_SALT)
+
+
+def shown(account: str) -> str:
+    """The name of an account that there is; of any other only its beginning, since it may be a password."""
+    if User.objects.filter(username=account).exists():
+        return printable(account, 150)
+    return f"{printable(account[:2])}… ({len(account)} characters, no account)"
+
+
+def _locked(key: str, now: datetime) -> datetime | None:
+    row = LoginAttempts.objects.filter(key=key, locked_until__gt=now).first()
+    return row.locked_until if row else None
+
+
+@transaction.atomic
+def _counted(key: str, most: int, now: datetime) -> datetime | None:
+    """One more. Returns until when the key is locked, if it was so before; the lock that this one brings is for the next."""
+    LoginAttempts.objects.get_or_create(key=key, defaults={"began_at": now})
+    row = LoginAttempts.objects.select_for_update().get(key=key)
+    if row.locked_until is not None and row.locked_until > now:
+        return row.locked_until
+    if row.locked_until is not None or row.began_at < now - PERIOD:
+        row.count, row.began_at, row.locked_until = 0, now, None
+    row.count += 1
+    row.locked_until = now + PERIOD if row.count >= most else None
+    row.save()
+    return None

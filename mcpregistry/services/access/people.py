@@ -1,0 +1,140 @@
+"""What happens to people's accounts, roles and permissions, told to the audit log wherever it was done.
+
+By signals, since Django's own pages, commands and shells write these records: whoever asked is known from the request,
+and is "system" where there is none. No password and no hash of one is ever said.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.auth.models import Group, Permission, User
+from django.contrib.auth.signals import user_logged_in, user_logged_out
+from django.db.models import Model
+from django.db.models.signals import m2m_changed, post_delete, post_save, pre_save
+from django.http import HttpRequest
+from simple_history.models import HistoricalRecords
+
+from mcpregistry.domain.addresses import place
+from mcpregistry.domain.text.display import printable
+from mcpregistry.services.records import audit
+
+_FACTS = ("username", "email", "is_active", "is_staff", "is_superuser")
+_BEFORE = "_slipsnisse_before"
+_ADDED, _REMOVED = {"post_add"}, {"post_remove", "pre_clear"}
+
+
+def listen() -> None:
+    """Begin to note; called once, when the app is ready."""
+    pre_save.connect(_remember, sender=User)
+    post_save.connect(_user_saved, sender=User)
+    post_delete.connect(_deleted, sender=User)
+    post_delete.connect(_deleted, sender=Group)
+    post_save.connect(_group_saved, sender=Group)
+    for through in (User.groups.through, User.user_permissions.through, Group.permissions.through):
+        m2m_changed.connect(_members_changed, sender=through)
+    user_logged_in.connect(_logged_in)
+    user_logged_out.connect(_logged_out)
+
+
+def by() -> str:
+    """Whoever sent the request that is being answered, as the audit log names people."""
+    request = getattr(HistoricalRecords.context, "request", None)
+    user = getattr(request, "user", None)
+    return f"user:{user.get_username()}" if user is not None and user.is_authenticated else "system"
+
+
+def _note(kind: str, about: Model, **facts: Any) -> None:
+    if User.objects.exists():  # the roles of a new site are no change: nobody is there yet
+        audit.record(kind=kind, actor=by(), subject=_subject(about), **facts)
+
+
+def _subject(about: Model) -> str:
+    return f"{about._meta.model_name}:{printable(str(about), 150)}"
+
+
+def _remember(sender: type[User], instance: User, raw: bool, update_fields: Any, **_: Any) -> None:
+    wanted = {*_FACTS, "password"}
+    if raw or (update_fields is not None and not wanted & set(update_fields)):  # the time of a log-in, for one
+        setattr(instance, _BEFORE, instance)
+        return
+    setattr(instance, _BEFORE, User.objects.filter(pk=instance.pk).first() if instance.pk else None)
+
+
+def _user_saved(sender: type[User], instance: User, created: bool, update_fields: Any, **_: Any) -> None:
+    before = instance.__dict__.pop(_BEFORE, None)
+    if before is instance:
+        return
+    if created or before is None:
+        _note("user.created", instance, **{name: _fact(instance, name) for name in _FACTS})
+        return
+    changed = {name: [_fact(before, name), _fact(instance, name)] for name in _FACTS}
+    changed = {name: pair for name, pair in changed.items() if pair[0] != pair[1]}
+    if changed:
+        _note("user.changed", instance, **changed)
+    if before.password != instance.password:
+        anew = update_fields is not None and set(update_fields) == {"password"}  # Django, when its hashing has changed
+        _note("user.password_changed", instance, **({"only": "the same one, hashed anew"} if anew else {}))
+
+
+def _fact(user: User, name: str) -> str | bool:
+    value = getattr(user, name)
+    return value if isinstance(value, bool) else printable(str(value), 200)
+
+
+def _group_saved(sender: type[Group], instance: Group, created: bool, raw: bool, **_: Any) -> None:
+    if not raw:
+        _note("group.created" if created else "group.saved", instance)
+
+
+def _deleted(sender: type[Model], instance: Model, **_: Any) -> None:
+    _note(f"{instance._meta.model_name}.deleted", instance)
+
+
+def _members_changed(
+    sender: type[Model], *, instance: Model, action: str, reverse: bool, model: type[Model], pk_set: Any, **_: Any
+) -> None:
+    """Roles of a person, permissions of a person or a group; from whichever side they were changed."""
+    if action not in _ADDED | _REMOVED or pk_set == set():
+        return
+    others = _others(sender, instance, model, pk_set, reverse=reverse)
+    verb = "given" if action in _ADDED else "taken"
+    pairs = [(other, [instance]) for other in others] if reverse else [(instance, others)]
+    for holder, what in pairs:
+        kind = "permissions" if isinstance(what[0] if what else None, Permission) else "roles"
+        if what:
+            _note(f"{holder._meta.model_name}.{kind}_{verb}", holder, **{kind: sorted(_named(each) for each in what)})
+
+
+def _others(sender: Any, instance: Model, model: Any, pk_set: Any, *, reverse: bool) -> list[Any]:
+    if pk_set is not None:
+        return list(model._default_manager.filter(pk__in=pk_set))
+    mine, theirs = _column(sender, type(instance)), _column(sender, model)
+    found = sender._default_manager.filter(**{mine: instance}).values_list(theirs, flat=True)
+    return list(model._default_manager.filter(pk__in=list(found)))
+
+
+def _column(through: Any, of: type[Model]) -> str:
+    return next(field.name for field in through._meta.fields if field.related_model is of)
+
+
+def _named(what: Model) -> str:
+    if isinstance(what, Permission):
+        return f"{what.content_type.app_label}.{what.codename}"
+    return printable(str(what), 150)
+
+
+def _logged_in(sender: Any, request: HttpRequest | None, user: User, **_: Any) -> None:
+    _visited("login.succeeded", request, user)
+
+
+def _logged_out(sender: Any, request: HttpRequest | None, user: User | None, **_: Any) -> None:
+    if user is not None:
+        _visited("login.ended", request, user)
+
+
+def _visited(kind: str, request: HttpRequest | None, user: User) -> None:
+    if request is None or request.method is None:  # a session that no request has made: a script's, a test's
+        return
+    who, where = f"user:{user.get_username()}", place(request.META.get("REMOTE_ADDR", ""))
+    audit.record(kind=kind, actor=who, subject=f"login:{printable(user.get_username(), 150)}", place=where)

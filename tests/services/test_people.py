@@ -1,0 +1,103 @@
+"""Whatever happens to accounts, roles and permissions is in the audit log, by whom, and without a secret."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group, Permission, User
+from django.test import Client
+
+from mcpregistry.models import AuditEntry
+from mcpregistry.services.access.roles import install_roles
+
+pytestmark = [pytest.mark.django_db, pytest.mark.one_database, pytest.mark.attack]
+
+
+@pytest.fixture(autouse=True)
+def root(settings: Any) -> User:
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+    return User.objects.create_superuser("root", password="canary-root")
+
+
+def since(seq: int) -> list[tuple[str, str, str, dict[str, Any]]]:
+    rows = AuditEntry.objects.filter(seq__gt=seq).order_by("seq")
+    named = ("writer", "seq", "at", "kind", "actor", "subject")
+    return [(r.kind, r.actor, r.subject, {k: v for k, v in json.loads(r.body).items() if k not in named}) for r in rows]
+
+
+def now() -> int:
+    last = AuditEntry.objects.order_by("seq").last()
+    return last.seq if last else 0
+
+
+def test_an_account_is_told_from_its_making_to_its_end():
+    before = now()
+    user = User.objects.create_user("ann", email="a@example.org", password="canary-one")
+    user.is_staff = True
+    user.save()
+    user.set_password("canary-two")
+    user.save()
+    user.save(update_fields=["last_login"])
+    user.groups.add(Group.objects.get(name="viewer"))
+    user.groups.set([Group.objects.get(name="admin")])
+    user.user_permissions.add(Permission.objects.get(codename="view_user"))
+    user.groups.clear()
+    user.delete()
+    told = [
+        (kind, facts) for kind, actor, subject, facts in since(before) if (actor, subject) == ("system", "user:ann")
+    ]
+    assert [kind for kind, _ in told] == [
+        "user.created", "user.changed", "user.password_changed", "user.roles_given", "user.roles_taken",
+        "user.roles_given", "user.permissions_given", "user.roles_taken", "user.deleted",
+    ]  # fmt: skip
+    assert told[1][1] == {"is_staff": [False, True]}
+    assert [facts.get("roles") or facts.get("permissions") for _, facts in told[3:8]] == [
+        ["viewer"], ["viewer"], ["admin"], ["auth.view_user"], ["admin"],
+    ]  # fmt: skip
+    bodies = " ".join(AuditEntry.objects.values_list("body", flat=True))
+    assert "canary" not in bodies
+    assert user.password not in bodies
+
+
+def test_from_the_other_side_it_is_the_same():
+    ann, role = User.objects.create(username="ann"), Group.objects.create(name="night")
+    before = now()
+    role.user_set.add(ann)
+    Permission.objects.get(codename="decide_approval").group_set.add(role)
+    role.permissions.clear()
+    role.delete()
+    assert since(before) == [
+        ("user.roles_given", "system", "user:ann", {"roles": ["night"]}),
+        ("group.permissions_given", "system", "group:night", {"permissions": ["mcpregistry.decide_approval"]}),
+        ("group.permissions_taken", "system", "group:night", {"permissions": ["mcpregistry.decide_approval"]}),
+        ("group.deleted", "system", "group:night", {}),
+    ]
+
+
+def test_what_is_done_on_a_page_names_who_did_it(root: User):
+    client, ann = Client(), User.objects.create(username="ann", password="!")
+    client.force_login(root)
+    before = now()
+    form = {"usable_password": "true", "password1": "canary-Xyz-9", "password2": "canary-Xyz-9"}
+    assert client.post(f"/admin/auth/user/{ann.pk}/password/", form).status_code == 302
+    assert since(before) == [("user.password_changed", "user:root", "user:ann", {})]
+    before = now()
+    role = Group.objects.get(name="approver")
+    page = {"username": "ann", "is_active": "on", "is_staff": "on", "groups": [role.pk]}
+    stamps = {"last_login_0": "", "last_login_1": "", "date_joined_0": "2026-01-01", "date_joined_1": "00:00:00"}
+    assert client.post(f"/admin/auth/user/{ann.pk}/change/", page | stamps).status_code == 302
+    assert since(before) == [
+        ("user.changed", "user:root", "user:ann", {"is_staff": [False, True]}),
+        ("user.roles_given", "user:root", "user:ann", {"roles": ["approver"]}),
+    ]
+
+
+def test_roles_that_are_as_they_were_are_no_change_and_a_bent_one_is():
+    before = now()
+    install_roles()
+    assert since(before) == []
+    Group.objects.get(name="viewer").permissions.add(Permission.objects.get(codename="delete_user"))
+    install_roles()
+    assert [kind for kind, *_ in since(before)] == ["group.permissions_given", "group.permissions_taken"]

@@ -11,10 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from django.db import OperationalError, connection
 from django.utils import timezone
+from structlog.processors import format_exc_info
+from structlog.testing import LogCapture
 
 from mcpregistry.api.answers import failure
+from mcpregistry.calls import pipeline
 from mcpregistry.calls.call import CallOutcome
 from mcpregistry.calls.recording import ledger, recorder
 from mcpregistry.db import db_call
@@ -289,8 +293,13 @@ async def test_a_fault_of_our_own_refuses_the_call_and_tells_no_secret(
         raise ZeroDivisionError("hunter2")
 
     monkeypatch.setattr("mcpregistry.calls.stages.check_arguments", broken)
+    log = LogCapture()
+    monkeypatch.setattr(pipeline, "log", structlog.wrap_logger(None, processors=[format_exc_info, log]))
     outcome = await refused(await site(), "echo__echo", {}, "DENIED")
     assert "hunter2" not in outcome.message + outcome.remedy
+    (entry,) = [each for each in log.entries if each["event"] == "call.crashed"]
+    assert (entry["call"], entry["log_level"]) == (outcome.invocation_id, "error")
+    assert entry["exception"].endswith("ZeroDivisionError: hunter2")
 
 
 # -- budgets and limits ------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import pytest
 from django.conf import settings
 
 from controlplane.management.commands import up
-from controlplane.supervisor import Child, Pauses, Supervisor
+from controlplane.supervisor import PREDECESSOR, Child, Pauses, Supervisor
 from tests.controlplane import stops
 from tests.externals import ROOT
 
@@ -99,6 +99,16 @@ def test_a_child_killed_from_outside_comes_back_as_a_new_process(site):
     os.kill(before, signal.SIGKILL)
     site.until(lambda: site.supervisor.pids().get("steady", before) != before)
     assert site.lines("up") == ["steady ended (signal SIGKILL); starting it again in 0.05 s"]
+
+
+def test_who_replaces_a_dead_child_is_told_whom(site):
+    """What the dead one held is freed at once, instead of by the clock."""
+    site.python("worker", f"import os, time; print(os.getpid(), os.environ.get('{PREDECESSOR}')); time.sleep(60)")
+    for before in range(3):
+        site.until(lambda count=before + 1: len(site.lines("worker")) == count)
+        os.kill(site.supervisor.pids()["worker"], signal.SIGKILL)
+    told = [line.split() for line in site.lines("worker")]
+    assert [predecessor for _, predecessor in told] == ["None", told[0][0], told[1][0]]
 
 
 def test_stopping_takes_the_last_ones_last(site):

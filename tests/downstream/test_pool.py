@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from mcpregistry.domain.errors import AuthFailed, Busy, ConnectionFailed, NotFound, TimedOut
+from mcpregistry.domain.servers.health import backoff
 from mcpregistry.downstream.pool.gate import QUEUE_PER_PLACE, Gate
 from mcpregistry.downstream.pool.pool import Pool
 from tests.downstream.conftest import Bench
@@ -213,6 +214,12 @@ async def test_an_eager_server_comes_back_by_itself(bench: Make, tmp_path: Path)
     await here.event("state", "reconnecting")
     await here.event("state", "connected")
     assert here.pool.states()[1].state == "connected"
+    moves = [(event.state, event.at) for event in here.events if event.kind == "state"]
+    assert [state for state, _ in moves] == ["connecting", "reconnecting"] * 2 + ["connecting", "connected"]
+    first, second = (moves[later][1] - moves[later - 1][1] for later in (2, 4))
+    assert first >= backoff(1, chance=0) - 0.05
+    assert second >= backoff(2, chance=0) - 0.05 > backoff(1, chance=0)
+    assert len(counter.read_text()) == 3, "real starts"
 
 
 async def test_a_manual_server_is_not_started_by_a_call(bench: Make):

@@ -12,8 +12,8 @@ from django.utils import timezone
 from mcpregistry import tasks
 from mcpregistry.gateway.stdio import own_worker
 from mcpregistry.models import ServerTest, Tool
-from mcpregistry.services.definitions import decisions
-from mcpregistry.services.servers.checks import queue_test, request_test
+from mcpregistry.services.definitions import decisions, observe
+from mcpregistry.services.servers.checks import queue_test, request_refresh, request_test
 from tests.services.rows import confirmed
 from tests.waiting import eventually
 
@@ -59,6 +59,17 @@ def test_failures_are_told_with_code_and_log():
         test = finished(request_test(server=server, actor="test"))
         assert (test.verdict, test.error_code) == ("failed", "CONNECTION_FAILED")
         assert words in test.stderr_tail + test.error
+
+
+@pytest.mark.one_database
+@pytest.mark.usefixtures("live_db", "site_worker")
+def test_a_refresh_reads_anew_what_the_server_offers():
+    server = confirmed("echo")
+    observe.observe(server=server, listed=[{"name": "of_before", "inputSchema": {}}])
+    assert request_refresh(server=server, actor="user:ann")
+    offered = eventually(lambda: {*server.tools.filter(present=True).values_list("name", flat=True)} - {"of_before"})
+    assert "echo" in offered
+    assert not server.tools.get(name="of_before").present
 
 
 @pytest.mark.usefixtures("live_db", "site_worker")

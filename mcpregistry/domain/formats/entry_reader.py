@@ -172,16 +172,16 @@ class _Entry:
         name, word = self._take(*self.keys.transport)
         if name:
             self.spelling[name] = word
-        transport = named_transport(word, url) if isinstance(word, str) else None
-        if name and transport is None:
+        named = named_transport(word, url) if isinstance(word, str) else None
+        transport = named or implied_transport(url)
+        if name and named is None:
             self._refuse(name, "The transport is unknown.", "Write stdio, http, sse or websocket.")
-        elif command and url and not name:
-            self._refuse("", "The entry has both a command and a url.", "Remove one, or say which with a type.")
-        transport = transport or implied_transport(url)
-        if name and word != transport:
+        elif name and word != transport:
             self._translated(name, f"Read as {transport}.", "transport")
         elif name:
             self._kept(name, "transport")
+        elif command and url:
+            self._refuse("", "The entry has both a command and a url.", "Remove one, or say which with a type.")
         self._check_target(transport, command, url)
         return transport
 

@@ -236,6 +236,12 @@ def test_an_unusable_entry_is_refused_with_its_place(entry: object, pointer: str
     assert word in found[1]
 
 
+def test_a_transport_that_is_unknown_is_not_read_as_another() -> None:
+    entry = {"url": "https://a.example", "type": "carrier-pigeon"}
+    notes = read(json.dumps({"mcpServers": {"a": entry}}).encode(), "f", "mcpservers")[1].notes
+    assert [note.action for note in notes if note.pointer == "/mcpServers/a/type"] == ["refused"]
+
+
 @pytest.mark.parametrize(
     ("name", "data", "pointer"),
     [

@@ -1,18 +1,21 @@
-"""What a run writes when a turn begins."""
+"""What a run writes when a turn begins, and what of it is told in the end."""
 
 from __future__ import annotations
 
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from django.db import connection
 from django.db.models import F
 from django.test.utils import CaptureQueriesContext
 
+from mcpregistry.db import db_call
 from subagents.models import Run
 from subagents.runs import lease, records
 from subagents.runs.lease import Lease, LostLease
-from tests.subagents.kit import Bench
+from subagents.services.accounting import entries
+from tests.subagents.kit import Bench, calls
 
 
 @pytest.fixture
@@ -59,3 +62,21 @@ def test_a_run_without_prices_stays_without_a_cost(held: Lease) -> None:
     Run.objects.update(lease_until=None)
     assert lease.take(held.run, worker="another") is not None
     assert Run.objects.get().cost is None
+
+
+async def test_what_a_run_has_used_stands_in_its_accounting(bench: Bench, worker: Any) -> None:
+    """By itself, with nothing of it written by a test: what the provider said it counted, and every tool call."""
+
+    def prepare() -> Run:
+        asked = calls(("echo__echo", {"text": "hello"}), usage={"input": 300, "output": 40, "cached": 100})
+        answer = {"text": "done", "usage": {"input": 500, "output": 60}}
+        bench.expert(bench.model("m", asked, answer), uses=[bench.server()])
+        return bench.start()
+
+    run = await (await worker()).drive(await db_call(prepare))
+    first, tool, second = await db_call(lambda: list(entries(run)))
+    counted = ("type", "status", "model", "inputTokens", "outputTokens", "totalTokens", "cachedTokens")
+    assert [first[name] for name in counted] == ["llm", "ok", "m", 300, 40, 340, 100]
+    assert [second[name] for name in counted] == ["llm", "ok", "m", 500, 60, 560, 0]
+    assert (tool["type"], tool["status"], tool["mcpServer"], tool["command"]) == ("tool", "done", "echo", "echo")
+    assert min(first["latency"], tool["latency"]) > 0

@@ -15,10 +15,12 @@ import pytest
 from celery.concurrency import get_implementation
 from django.db import InterfaceError, OperationalError
 from django.utils import timezone
+from pytest_django import Settings
 
-from mcpregistry.db import db_call
+from mcpregistry.db import database_now, db_call
 from mcpregistry.models import Invocation
 from mcpregistry.services.records import audit
+from mcpregistry.services.servers.connections import process_name
 from mcpregistry.services.upkeep import reaping
 from subagents import tasks
 from subagents.domain.lifecycle import Exit, RunState
@@ -255,6 +257,26 @@ def test_runs_of_a_worker_that_is_dead_are_anybodys_at_once(bench: Bench) -> Non
     assert lease.free("dead") == []
     assert lease.take(run.pk, worker="next") is not None
     assert lease.free("dead") == []
+
+
+def test_a_worker_that_is_silent_for_ten_seconds_has_lost_its_runs(bench: Bench) -> None:
+    """Whether anybody has seen its death or not; a living one is heard three times in that time."""
+    run, now = held_by(bench, "silent"), database_now()
+    until = Run.objects.get(pk=run.pk).lease_until
+    assert until is not None
+    assert 3 * lease.RENEW_EVERY < (until - now).total_seconds() <= 10
+
+
+def test_a_worker_frees_the_runs_of_the_one_that_it_replaces(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, settings: Settings
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "box")
+    settings.PREDECESSOR = 47
+    run = held_by(bench, process_name("worker", 47))
+    tasks._free_predecessors()
+    assert lease.take(run.pk, worker=process_name("worker", 48)) is not None
+    tasks._free_predecessors()
+    assert lease.take(run.pk, worker="third") is None, "the successor's stays"
 
 
 def out_at(writer: str, call: str, **fields: Any) -> None:

@@ -43,6 +43,7 @@ TABLE: tuple[Variable, ...] = (
         "0",
         "1 lets programs of this machine read /metrics without a token, where no proxy and no tunnel ends on it",
     ),
+    Variable("SLIPSNISSE_FOUR_EYES", "0", "1: who made or changed a server's launch may not confirm it"),
     Variable("SLIPSNISSE_STDIO", "1", "0 forbids starting local (stdio) servers altogether"),
     Variable(
         "SLIPSNISSE_PASS_ENV", "", "variables that a server's ${NAME} may read, comma-separated; others stay unset"

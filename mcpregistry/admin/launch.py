@@ -18,6 +18,7 @@ from django.urls import reverse
 
 from mcpregistry.admin.base import RecordAdmin, actor
 from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.servers.shown_env import shown_env
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Server
 from mcpregistry.models.server import Transport
@@ -70,10 +71,16 @@ class LaunchPage:
 
 def _facts(server: Server) -> dict[str, Any]:
     facts: dict[str, Any] = {"launch": server.launch_hash(), "local": server.transport == Transport.STDIO}
+    facts["limits"] = [(server._meta.get_field(n).verbose_name, value) for n, value in server.raised_limits().items()]  # type: ignore[union-attr]
     if not facts["local"]:
         return facts | {"headers": sorted(server.headers)}
     program = server.command[0] if server.command else ""
-    return facts | {"env": sorted(server.env), "words": server.command, "program": program, "file": resolved(program)}
+    return facts | {
+        "env": shown_env(server.env).items(),
+        "words": server.command,
+        "program": program,
+        "file": resolved(program),
+    }
 
 
 def resolved(program: str) -> str:

@@ -108,6 +108,15 @@ def check_tool(tool: object, limits: Limits) -> dict[str, Any]:
     return repair_tool(tool)
 
 
+def check_instructions(instructions: str, limits: Limits) -> None:
+    """A server's instructions within bounds: they become part of every definition of it. Raises ResourceLimit."""
+    if len(instructions.encode(errors="replace")) > limits.max_description:
+        raise ResourceLimit(
+            f"The server's instructions are larger than {limits.max_description:,} bytes.",
+            remedy="Ask its maker to shorten them.",
+        )
+
+
 def repair_tool(tool: dict[str, Any]) -> dict[str, Any]:
     """Early servers said ``parameters`` for ``inputSchema``; some say nothing, which means no arguments."""
     if type(tool.get("inputSchema")) is dict:

@@ -57,6 +57,9 @@ class Resend(models.TextChoices):
     ALWAYS = "always", "Also after sending, for tools marked idempotent"
 
 
+MESSAGE_BYTES, TOOLS = 4 * 1024 * 1024, 2000  # what a server is allowed unless people agree to more
+
+
 class ProtocolMode(models.TextChoices):
     """Which era of MCP is spoken: fixed, or found out when connecting."""
 
@@ -122,7 +125,7 @@ class Server(models.Model):
         help_text="Seconds without a call until the connection is closed.",
     )
     max_message_bytes = models.PositiveIntegerField(
-        default=4 * 1024 * 1024,
+        default=MESSAGE_BYTES,
         validators=[MinValueValidator(1024)],
         help_text="Largest single message accepted, in bytes.",
     )
@@ -131,8 +134,8 @@ class Server(models.Model):
     )
     max_tools = models.PositiveIntegerField(
         "limit of tools",
-        default=2000,
-        db_default=2000,
+        default=TOOLS,
+        db_default=TOOLS,
         validators=[MinValueValidator(1), MaxValueValidator(MOST_TOOLS)],
         help_text="Of a server that offers more, the first by name are taken.",
     )
@@ -143,6 +146,9 @@ class Server(models.Model):
     lifecycle = models.CharField(max_length=10, choices=Lifecycle.choices, default=Lifecycle.DRAFT, editable=False)
     revision = models.PositiveIntegerField(
         default=1, editable=False, help_text="Rises when launch facts or limits change."
+    )
+    launch_by = models.JSONField(
+        null=True, blank=True, editable=False, help_text="Who has changed the launch since it was last confirmed."
     )
     confirmed_launch = models.CharField(max_length=64, blank=True, editable=False)
     confirmed_by = models.ForeignKey(
@@ -182,7 +188,7 @@ class Server(models.Model):
         excluded_fields=[
             "last_ok_at", "last_error", "last_error_code", "last_error_at", "consecutive_failures",
             "unavailable_since", "next_check_at", "protocol_era", "server_info", "server_instructions", "refreshed_at", "updated_at",
-            "left_out", "last_connected_at",
+            "left_out", "last_connected_at", "launch_by",
         ]
     )  # fmt: skip
 
@@ -207,13 +213,20 @@ class Server(models.Model):
     def launch_facts(self) -> dict[str, Any]:
         """What a person confirms: enough to know what will run or be reached, no secret in it."""
         if self.transport == Transport.STDIO:
-            return {"transport": "stdio", "command": self.command, "cwd": self.cwd, "env": sorted(self.env)}
-        return {
-            "transport": self.transport,
-            "url": self.url,
-            "headers": sorted(self.headers),
-            "networks": self.allowed_networks,
-        }
+            facts = {"transport": "stdio", "command": self.command, "cwd": self.cwd, "env": sorted(self.env)}
+        else:
+            facts = {
+                "transport": self.transport,
+                "url": self.url,
+                "headers": sorted(self.headers),
+                "networks": self.allowed_networks,
+            }
+        return facts | ({"limits": limits} if (limits := self.raised_limits()) else {})
+
+    def raised_limits(self) -> dict[str, int]:
+        """Bounds that are wider than their default: how much one server may make this site hold is confirmed, too."""
+        usual = {"max_message_bytes": MESSAGE_BYTES, "max_tools": TOOLS}
+        return {name: getattr(self, name) for name, most in usual.items() if getattr(self, name) > most}
 
     def launch_hash(self) -> str:
         """SHA-256 of the launch facts and of the secret values behind them (values never leave)."""

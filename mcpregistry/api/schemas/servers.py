@@ -9,6 +9,7 @@ from ninja import Schema
 from pydantic import Field
 
 from mcpregistry.api.schemas.basics import Input, Object, Slug, Text, capped
+from mcpregistry.domain.servers.shown_env import shown_env
 from mcpregistry.models import Connection, Server, ServerEvent, ServerTest
 from mcpregistry.models.server import MOST_TOOLS
 
@@ -97,7 +98,10 @@ class ServerOut(Schema):
 
 
 class LaunchOut(Schema):
-    """What a person confirms. The hash covers the secret values too, so only those who may confirm see it."""
+    """What a person confirms. The hash covers the secret values too, so only those who may confirm see it.
+
+    ``env_values`` are those that steer where code comes from; null for what may be a secret.
+    """
 
     facts: dict[str, Any]
     launch_hash: str
@@ -204,7 +208,8 @@ def server_out(server: Server) -> ServerOut:
 
 def launch_out(server: Server) -> LaunchOut:
     """What a person confirms, with the hash to confirm it by."""
-    return LaunchOut(facts=server.launch_facts(), launch_hash=server.launch_hash(), confirmed=server.launch_confirmed)
+    facts = server.launch_facts() | {"env_values": shown_env(server.env)}
+    return LaunchOut(facts=facts, launch_hash=server.launch_hash(), confirmed=server.launch_confirmed)
 
 
 def connection_out(row: Connection) -> ConnectionOut:

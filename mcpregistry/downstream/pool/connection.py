@@ -42,7 +42,7 @@ from mcpregistry.domain.errors import DownstreamError, ProtocolError, TimedOut, 
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.domain.text.redaction import Redactor, redacted
 from mcpregistry.domain.version import VERSION
-from mcpregistry.downstream.limits import check_result, check_tools, public_meta, too_many
+from mcpregistry.downstream.limits import check_instructions, check_result, check_tools, public_meta, too_many
 from mcpregistry.downstream.pool.discovery import Discovery, Era, SharedReading
 from mcpregistry.downstream.pool.failures import typed_error
 from mcpregistry.downstream.pool.listing import Listed, bad_header, described, header_maps, list_pages, task_only
@@ -180,6 +180,7 @@ class Connection:
             timings={"connect": (connected - started) * 1000},
             **await self._describe(client),
         )
+        check_instructions(self.discovery.instructions, self.target.limits)
         self._told = await self.read_tools()
 
     async def _describe(self, client: Client) -> dict[str, Any]:

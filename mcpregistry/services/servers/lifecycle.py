@@ -10,7 +10,7 @@ from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
-from mcpregistry.domain.errors import ConfigInvalid, Conflict
+from mcpregistry.domain.errors import ConfigInvalid, Conflict, Denied
 from mcpregistry.domain.policy.access import EVERYTHING
 from mcpregistry.domain.servers.launch import check_command, check_env, check_networks, check_pairs, check_url
 from mcpregistry.models import Server
@@ -68,6 +68,7 @@ def save_server(*, server: Server, actor: str) -> Server:
         server.revision = before.revision + changed
     if server.lifecycle == Lifecycle.ACTIVE and not server.launch_confirmed:
         server.lifecycle = Lifecycle.DRAFT
+    _note_author(server, before, actor)
     store(server)
     kind = "server.changed" if before else "server.created"
     audit.record(kind=kind, actor=actor, subject=f"server:{server.slug}", revision=server.revision, **_facts(server))
@@ -80,13 +81,18 @@ def confirm_launch(*, server: Server, actor: str, launch_hash: str, user: object
     server = Server.objects.select_for_update().get(pk=server.pk)
     if server.launch_hash() != launch_hash:
         raise Conflict("The server was changed after this page was shown.", remedy="Look at it again, then confirm.")
+    if settings.FOUR_EYES and actor.startswith("user:") and actor in (server.launch_by or []):
+        raise Denied(
+            "You have changed how this server is launched, and on this site somebody else confirms that.",
+            remedy="Ask another person who may confirm servers.",
+        )
     if server.transport == Transport.STDIO and not settings.STDIO_ENABLED:
         raise ConfigInvalid("Local servers are switched off on this site.", remedy="Set SLIPSNISSE_STDIO=1.")
     check_server(server)
     now = timezone.now()
     server.confirmed_launch, server.confirmed_at, server.confirmed_by = launch_hash, now, user  # type: ignore[assignment]
     server.lifecycle, server.next_check_at, server.unavailable_since = Lifecycle.ACTIVE, now, None
-    server.consecutive_failures = 0
+    server.consecutive_failures, server.launch_by = 0, None
     server.save()
     audit.record(
         kind="server.confirmed", actor=actor, subject=f"server:{server.slug}", launch=launch_hash, **_facts(server)
@@ -122,6 +128,21 @@ def _move(server: Server, state: Lifecycle, actor: str, kind: str) -> Server:
     server.save()
     audit.record(kind=kind, actor=actor, subject=f"server:{server.slug}", lifecycle=state)
     return server
+
+
+def _note_author(server: Server, before: Server | None, actor: str) -> None:
+    """Everybody who has changed the launch since it was confirmed: the last of them alone could be a stooge."""
+    if before is not None and _launch_of(before) == _launch_of(server):
+        return
+    so_far = (before.launch_by if before else None) or []
+    server.launch_by = [*so_far, *([actor] if actor not in so_far else [])]
+
+
+def _launch_of(server: Server) -> str | None:
+    try:
+        return server.launch_hash()
+    except ConfigInvalid:  # a secret whose key is lost
+        return None
 
 
 def _value(server: Server, name: str) -> object:

@@ -1,0 +1,104 @@
+"""What whoever confirms a launch is shown, what must be confirmed again, and by whom."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from mcpregistry.domain.errors import Denied, ResourceLimit
+from mcpregistry.domain.servers.shown_env import shown_env
+from mcpregistry.domain.servers.target import Limits
+from mcpregistry.downstream.limits import check_instructions
+from mcpregistry.models import AuditEntry, Server
+from mcpregistry.services.servers import lifecycle
+from tests.services.rows import confirmed
+
+pytestmark = [pytest.mark.attack, pytest.mark.one_database]
+
+
+def saved(server: Server, actor: str = "user:ann", **fields: Any) -> Server:
+    for name, value in fields.items():
+        setattr(server, name, value)
+    return lifecycle.save_server(server=server, actor=actor)
+
+
+def confirm(server: Server, actor: str) -> Server:
+    return lifecycle.confirm_launch(server=server, actor=actor, launch_hash=server.launch_hash())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("HOME", "/tmp/evil", "/tmp/evil"),
+        ("PIP_INDEX_URL", "https://evil.example/simple", "https://evil.example/simple"),
+        ("NPM_CONFIG_REGISTRY", "http://evil.example:4873/", "http://evil.example:4873/"),
+        ("npm_config_registry", "http://evil.example/", "http://evil.example/"),
+        ("UV_INDEX_URL", "https://ann:canary@evil.example/x?t=canary", "https://…@evil.example/x?…"),
+        ("HTTPS_PROXY", "http://ann:canary@proxy.example:8080", "http://…@proxy.example:8080"),
+        ("WEBHOOK_URL", "https://hooks.example/services/canary", "https://hooks.example/…"),
+        ("PYTHONPATH", "/tmp/evil", "/tmp/evil"),
+        ("GIT_TOKEN", "canary", None),
+        ("NPM_CONFIG__AUTH", "canary", None),
+        ("PIN", "canary", None),
+        ("GIT_TOKEN", "${cred:git-forge}", "${cred:git-forge}"),
+        ("PIP_INDEX_URL", "https://[canary", None),
+    ],
+)
+def test_values_that_steer_are_shown_and_secrets_are_not(name: str, value: str, shown: str | None):
+    assert shown_env({name: value}) == {name: shown}
+
+
+def test_the_page_and_rest_show_them_and_the_audit_log_does_not(db: None):
+    root = User.objects.create_superuser("root", password="x")
+    server = saved(
+        Server(slug="pip", command=["uvx", "x"], env={"PIP_INDEX_URL": "https://evil.example/", "PIN": "canary"})
+    )
+    client = Client()
+    client.force_login(root)
+    page = client.get(f"/admin/mcpregistry/server/{server.pk}/confirm/").content.decode()
+    assert "PIP_INDEX_URL=https://evil.example/" in page
+    facts = client.get("/api/v1/servers/pip/launch").json()["facts"]
+    assert facts["env_values"] == {"PIN": None, "PIP_INDEX_URL": "https://evil.example/"}
+    assert "canary" not in page + json.dumps(facts)
+    assert "evil.example" not in " ".join(AuditEntry.objects.values_list("body", flat=True))
+
+
+@pytest.mark.parametrize(("limit", "value"), [("max_message_bytes", 5_000_000), ("max_tools", 2_001)])
+def test_a_limit_beyond_its_default_is_confirmed_anew(db: None, limit: str, value: int):
+    server = confirmed("echo")
+    assert saved(server, **{limit: getattr(server, limit) - 1}).lifecycle == "active"
+    assert saved(server, **{limit: value}).lifecycle == "draft"
+    assert server.launch_facts()["limits"] == {limit: value}
+    assert confirm(server, "user:bob").lifecycle == "active"
+
+
+def test_whoever_changed_a_launch_does_not_confirm_it_alone_where_four_eyes_are_asked_for(db: None, settings: Any):
+    settings.FOUR_EYES = True
+    server = saved(Server(slug="mine", command=["evil"]))
+    with pytest.raises(Denied, match="somebody else confirms"):
+        confirm(server, "user:ann")
+    saved(server, "user:stooge", cwd="/tmp")  # another's small change after it does not make it another's
+    for own in ("user:ann", "user:stooge"):
+        with pytest.raises(Denied):
+            confirm(server, own)
+    server = confirm(server, "user:bob")
+    assert (server.lifecycle, server.launch_by) == ("active", None)
+    server = saved(server, "user:bob", description="words alone")
+    assert server.lifecycle == "active"
+    server = saved(server, "user:bob", env={"HOME": "/tmp/evil"})
+    assert (server.lifecycle, server.launch_by) == ("draft", ["user:bob"])
+    assert confirm(server, "user:ann").lifecycle == "active"
+
+
+def test_without_the_switch_one_admin_does_both(db: None):
+    assert confirm(saved(Server(slug="mine", command=["x"])), "user:ann").lifecycle == "active"
+
+
+def test_instructions_have_the_bound_of_a_description():
+    check_instructions("x" * Limits().max_description, Limits())
+    with pytest.raises(ResourceLimit, match="instructions are larger than 65,536 bytes"):
+        check_instructions("x" * 3_000_000, Limits())

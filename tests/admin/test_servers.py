@@ -247,6 +247,11 @@ def test_the_page_tells_how_the_server_is(client_of: ClientOf, site: Site) -> No
     assert "did not accept a connection" in down
 
 
+def test_the_page_names_the_tools_that_are_left_out(client_of: ClientOf, site: Site) -> None:
+    Server.objects.filter(slug="git").update(left_out="8 beyond the limit of 2,000: zebra")
+    assert "8 beyond the limit of 2,000: zebra" in client_of("viewer").get(change(site.servers["git"])).content.decode()
+
+
 def test_the_list_shows_states_calls_and_errors(client_of: ClientOf, site: Site) -> None:
     answer = client_of("viewer").get("/admin/mcpregistry/server/")
     shown = {server.slug: server for server in answer.context["cl"].result_list}

@@ -230,6 +230,7 @@ async def test_silence_means_no(site: Make, asking: Server, bob: User):
         await db_call(votes.vote, request_id=request.pk, user=bob, approve=True, via="web", now=late)
     outcome = await call
     assert (outcome.state, outcome.error_code, outcome.message) == (State.EXPIRED, "EXPIRED", held_calls.SILENCE)
+    assert "people are asked anew" in outcome.remedy
     assert here.sent() == []
 
 

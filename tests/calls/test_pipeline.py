@@ -114,6 +114,7 @@ async def test_a_json_rpc_error_is_a_tool_error_with_the_servers_words(site: Mak
     outcome = await here.call("echo__refuse")
     assert (outcome.state, outcome.error_code) == (State.TOOL_ERROR, "TOOL_CALL_FAILED")
     assert "no such thing" in outcome.message
+    assert "correct the call as it says" in outcome.remedy
     assert (await recorded(outcome))[1] == ["call.dispatched", "call.tool_error"]
 
 

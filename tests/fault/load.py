@@ -49,6 +49,11 @@ class Load:
             lambda: {told[1] for told in self.told[at:][-CALLERS:]} == {status} and len(self.told) - at >= CALLERS
         )
 
+    async def until_any_told(self, status: int) -> None:
+        """Until the next caller hears it."""
+        at = len(self.told)
+        await until(lambda: any(told[1] == status for told in self.told[at:]))
+
     async def until_ready(self, status: int) -> dict[str, str]:
         """Until /readyz says this; its words."""
         while (answer := await self._http.get("/readyz")).status_code != status:

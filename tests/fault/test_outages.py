@@ -54,6 +54,32 @@ async def told(here: Site, n: int) -> tuple[str, float]:
     return said, time.monotonic() - began
 
 
+def end_idle_sessions() -> None:
+    """What a failover, a pooler or a firewall does to connections that nobody uses at the moment."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+            "WHERE pid <> pg_backend_pid() AND datname = current_database()"
+        )
+
+
+@pytest.fixture
+def no_session_of_ours(echo: Server) -> None:
+    """This thread has none that could be ended."""
+    connections.close_all()
+
+
+@pytest.mark.postgres_only
+@pytest.mark.usefixtures("no_session_of_ours")
+async def test_sessions_that_were_ended_while_idle_cost_no_call(site: Make) -> None:
+    here: Site = await site()
+    for n in range(4):
+        assert (await told(here, n))[0] == "succeeded"
+        await db_call(end_idle_sessions)
+    assert len(here.sent()) == 4
+    await db_call(tidy)
+
+
 async def probed(feed: Any) -> tuple[int, dict[str, str], float]:
     """What ``/readyz`` says, and after how many seconds."""
     sent: list[Any] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,9 @@ from tests.fault.test_database_errors import tidy
 from tests.postgres import USER, Postgres
 
 pytestmark = [pytest.mark.fault, pytest.mark.e2e, pytest.mark.postgres_only]
+
+
+WORKS_WITHIN = 3.0  # seconds after the database is back
 
 
 @contextmanager
@@ -55,20 +59,31 @@ def read_through(url: str) -> int:
 
 @pytest.mark.usefixtures("live_db")
 def test_postgresql_is_stopped_under_load_and_started_again(database_server: Postgres, tmp_path: Path) -> None:
-    async def outage() -> None:
+    async def outage() -> float:
+        """Seconds from the return of the database until the site is ready, and calls are made."""
+        await load.until_told(200)
+        await asyncio.to_thread(database_server.stop)
+        await load.until_told(503)
+        assert (await load.until_ready(503))["database"] == "unreachable"
+        database_server.start()  # by this thread: the kernel ends it with the one that started it
+        back = time.monotonic()
+        await load.until_ready(200)
+        await load.until_any_told(200)
+        return time.monotonic() - back
+
+    async def outages() -> None:
+        """A busy machine is given more tries; the best must keep the promise."""
+        took: list[float] = []
         async with load.running():
+            while len(took) < 3 and min(took, default=9.0) > WORKS_WITHIN:
+                took.append(await outage())
             await load.until_told(200)
-            await asyncio.to_thread(database_server.stop)
-            await load.until_told(503)
-            assert (await load.until_ready(503))["database"] == "unreachable"
-            database_server.start()  # by this thread: the kernel ends it with the one that started it
-            await load.until_ready(200)
-            await load.until_told(200)
+        assert min(took) <= WORKS_WITHIN, took
 
     with durable(database_server), served(tmp_path / "journal") as (site, token):
         load = Load(site, token)
         let_go()
-        asyncio.run(outage())
+        asyncio.run(outages())
     assert disagreements(load, tmp_path / "journal") == []
     tidy()
 

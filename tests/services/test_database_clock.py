@@ -13,7 +13,9 @@ from django.db import connection
 from mcpregistry import db, tasks
 from mcpregistry.db import database_now, note_clock
 from mcpregistry.models import Invocation
-from tests.services.rows import dispatched
+from mcpregistry.services.tasks import remote_tasks
+from mcpregistry.services.upkeep import reaping
+from tests.services.rows import confirmed, dispatched
 
 
 def test_it_is_the_databases_time(db_reading: None, transactional_db: None) -> None:
@@ -48,6 +50,28 @@ def test_a_worker_whose_clock_is_wrong_buries_nobody_else_with_its_predecessor(
     dispatched("another", writer="web:elsewhere:12:bbbb", lease_until=alive)
     tasks._bury_predecessor()
     assert dict(Invocation.objects.values_list("pk", "state")) == {"own": "unknown", "another": "dispatched"}
+
+
+def test_a_clock_that_is_ahead_takes_no_living_call_or_task_for_dead(
+    db_reading: None, transactional_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note_clock(datetime.now(UTC) - timedelta(minutes=5), time.monotonic())  # that far is this machine ahead
+    alive = database_now() + timedelta(seconds=8)
+    monkeypatch.setattr(reaping, "settled", lambda now: True)
+    dispatched("call", lease_until=alive)
+    server = confirmed("far", transport="http", url="https://example.org/mcp", command=[])
+    dispatched("task", lease_until=alive)
+    followed = remote_tasks.adopt(
+        call_id="task", fence=0, agent="local", endpoint="default", server_id=server.pk, downstream_id="theirs",
+        ttl_ms=None, poll_ms=500,
+    )  # fmt: skip
+    tasks.reap()
+    assert set(Invocation.objects.values_list("state", flat=True)) == {"dispatched"}
+    assert remote_tasks.orphans() == []
+    assert remote_tasks.take_over(task_id=followed.task_id) is None
+    note_clock(datetime.now(UTC) + timedelta(minutes=5), time.monotonic())  # now they are over, by the same clock
+    if connection.vendor == "postgresql":
+        assert remote_tasks.orphans() == [followed.task_id]
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ cannot be forgotten. Those of a call's end and of the audit log have their own p
 
 from __future__ import annotations
 
+import select
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -115,7 +116,21 @@ def _begin(raw: Any) -> None:
             time.sleep(_LOCK_PAUSE)
 
 
+def _was_ended(raw: Any) -> bool:
+    """Whether an idle session was ended meanwhile. Only then there is something to be read, so it costs no question.
+
+    Tried with such a session, a commit would leave it open whether it happened.
+    """
+    if raw.closed:
+        return True
+    poll = select.poll()  # unlike select() it takes descriptors of any number
+    poll.register(raw.pgconn.socket, select.POLLIN)
+    return bool(poll.poll(0))
+
+
 def _postgres(work: Work, claims: Claims = _NO_CLAIMS) -> Changed:
+    if connection.connection is not None and _was_ended(connection.connection):
+        connection.close()
     connection.ensure_connection()
     raw = connection.connection
     with raw.pipeline() as pipeline, raw.transaction(), raw.cursor() as cursor:

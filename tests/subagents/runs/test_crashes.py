@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+import time
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group, User
+from django.db import connection
 from django.utils import timezone
 
-from mcpregistry.db import db_call
+from mcpregistry import db
+from mcpregistry.db import db_call, note_clock
 from mcpregistry.domain.calls.requester import Requester
 from mcpregistry.domain.errors import Denied
 from mcpregistry.models import Agent, ApprovalRequest, Configuration, Invocation, PolicyRule
@@ -208,6 +211,19 @@ async def test_who_started_a_run_does_not_approve_what_its_calls_ask_for(bench: 
     for run in started:
         await db_call(runs.cancel, run_id=run.pk, actor="test")
         assert (await here.drive(run)).state == RunState.CANCELLED
+
+
+async def test_a_worker_whose_clock_is_ahead_takes_no_run_from_another(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(db, "_reading", None)
+    note_clock(datetime.now(UTC) - timedelta(minutes=5), time.monotonic())  # that far is this machine ahead
+    run = await db_call(prepared, bench)
+    assert await db_call(lease.take, run.pk, worker="another") is not None
+    assert await db_call(lease.take, run.pk, worker="me") is None
+    note_clock(datetime.now(UTC) - timedelta(minutes=4), time.monotonic())  # a minute later by the database's clock
+    if connection.vendor == "postgresql":  # on SQLite it is this machine's own
+        assert await db_call(lease.take, run.pk, worker="me") is not None
 
 
 async def test_a_run_that_waits_for_a_person_is_looked_at_when_that_person_has_decided_and_not_before(

@@ -6,13 +6,22 @@ logged: they may carry tokens.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Iterable
 from functools import lru_cache
 
 import structlog
-from asgiref.typing import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, ASGISendEvent, HTTPScope, Scope
+from asgiref.typing import (
+    ASGI3Application,
+    ASGIReceiveCallable,
+    ASGIReceiveEvent,
+    ASGISendCallable,
+    ASGISendEvent,
+    HTTPScope,
+    Scope,
+)
 from django.conf import settings
 from django.http.request import split_domain_port, validate_host
 
@@ -21,6 +30,7 @@ from mcpregistry.ids import random_id
 
 log = structlog.get_logger(__name__)
 
+BODY_SECONDS = 60.0  # from the first look at a body until all of it is there; 4 MiB take a modem that long
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 # The admin's own scripts (Alpine) need eval; every other page lives with this.
 _POLICY = (
@@ -60,12 +70,41 @@ class Guarded:
             )
             return
         try:
-            await self._app(scope, receive, request.send)
+            await self._app(scope, _punctual(receive), request.send)
+        except _TooSlow:
+            if request.status:
+                raise  # as below
+            await request.refuse("The request's body did not come in time.\n", status=408)
         except Exception:
             log.exception("A request failed unexpectedly", path=scope["path"])
             if request.status:
                 raise  # the answer has begun: only cutting the connection can tell the client
             await request.refuse("The site failed to answer. The log has the details.\n", status=500)
+
+
+class _TooSlow(Exception):
+    """The client keeps a request open without sending it."""
+
+
+def _punctual(receive: ASGIReceiveCallable) -> ASGIReceiveCallable:
+    """The same, but a body that is not whole in time raises ``_TooSlow``; afterwards it waits for ever, as it must."""
+    deadline, whole = 0.0, False
+
+    async def punctual() -> ASGIReceiveEvent:
+        nonlocal deadline, whole
+        if whole:
+            return await receive()
+        now = asyncio.get_running_loop().time()
+        deadline = deadline or now + BODY_SECONDS
+        try:
+            async with asyncio.timeout(max(0.0, deadline - now)):
+                event = await receive()
+        except TimeoutError as error:
+            raise _TooSlow from error
+        whole = event["type"] != "http.request" or not event.get("more_body", False)
+        return event
+
+    return punctual
 
 
 class _Request:

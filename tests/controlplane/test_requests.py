@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -96,3 +97,54 @@ async def test_an_unexpected_error_becomes_a_500_that_says_nothing_of_it():
     assert status == 500
     assert "hunter2" not in text
     assert headers["x-request-id"]
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("first", [0, 1, 3])
+async def test_a_body_that_does_not_come_ends_the_request_whoever_reads_it(monkeypatch, first):
+    monkeypatch.setattr(requests, "BODY_SECONDS", 0.02)
+    left, sent = [first], []
+
+    async def receive() -> dict[str, Any]:
+        if not left[0]:
+            await asyncio.Event().wait()
+        left[0] -= 1
+        return {"type": "http.request", "body": b"{", "more_body": True}
+
+    async def reads(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive()).get("more_body"):
+            pass
+
+    async def send(event: dict[str, Any]) -> None:
+        sent.append(event)
+
+    scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": [(b"host", b"localhost")]}
+    await Guarded(reads)(scope, receive, send)  # type: ignore[arg-type]
+    assert sent[0]["status"] == 408
+
+
+async def test_whoever_has_sent_its_body_may_wait_as_long_as_it_likes(monkeypatch):
+    monkeypatch.setattr(requests, "BODY_SECONDS", 0.04)
+    gone = asyncio.Event()
+    events = iter([{"type": "http.request", "body": b"", "more_body": False}])
+
+    async def receive() -> dict[str, Any]:
+        if (event := next(events, None)) is not None:
+            return event
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def waits(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        asyncio.get_running_loop().call_later(0.05, gone.set)
+        assert (await receive())["type"] == "http.disconnect"
+        await _hello(scope, receive, send)
+
+    sent: list[Any] = []
+
+    async def send(event: Any) -> None:
+        sent.append(event)
+
+    scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": [(b"host", b"localhost")]}
+    await Guarded(waits)(scope, receive, send)  # type: ignore[arg-type]
+    assert sent[0]["status"] == 200

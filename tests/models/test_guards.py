@@ -55,7 +55,9 @@ def refused(statement: str, *values: Any) -> None:
 
 @pytest.fixture
 def entries() -> list[AuditEntry]:
-    return [audit.record(kind="x", actor="a", subject=f"s{n}") for n in range(2)]
+    for n in range(2):
+        audit.record(kind="x", actor="a", subject=f"s{n}")
+    return list(AuditEntry.objects.order_by("seq"))
 
 
 @pytest.mark.attack

@@ -17,7 +17,7 @@ from tests.api.test_calls import Site, site  # noqa: F401 - the fixture
 from tests.services.test_invariants import broken
 
 RULE = "Nobody approved what they asked for."
-pytestmark = [pytest.mark.attack, pytest.mark.one_database]
+pytestmark = pytest.mark.attack
 
 
 async def ask_as(site: Site, who: str, **arguments: Any) -> str:  # noqa: F811

@@ -12,7 +12,7 @@ from django.test import Client
 from mcpregistry.models import AuditEntry
 from mcpregistry.services.access.roles import install_roles
 
-pytestmark = [pytest.mark.django_db, pytest.mark.one_database, pytest.mark.attack]
+pytestmark = [pytest.mark.django_db, pytest.mark.attack]
 
 
 @pytest.fixture(autouse=True)

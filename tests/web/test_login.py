@@ -16,7 +16,7 @@ from mcpregistry.services.access import logins
 from mcpregistry.services.access.logins import OF_ACCOUNT, OF_PLACE, PERIOD, Attempt
 from mcpregistry.services.upkeep import retention
 
-pytestmark = [pytest.mark.attack, pytest.mark.one_database]
+pytestmark = pytest.mark.attack
 HERE, ELSEWHERE, GOOD = "192.0.2.1", "198.51.100.7", "correct horse battery"
 
 

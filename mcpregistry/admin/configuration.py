@@ -11,10 +11,11 @@ from django.urls import reverse
 from unfold.decorators import display
 
 from mcpregistry.admin.base import RecordAdmin, actor
-from mcpregistry.admin.fields import SecretField
+from mcpregistry.admin.fields import SecretField, WordsField
 from mcpregistry.admin.forms import RecordForm
 from mcpregistry.models import Configuration, Credential
 from mcpregistry.services.access import credentials
+from mcpregistry.services.access.scopes import MAY_SCOPE
 from mcpregistry.services.configuration import site
 
 
@@ -25,6 +26,12 @@ class CredentialForm(RecordForm[Credential]):
         max_length=20_000,
         help_text="Written once and never shown again. Left empty, the stored value stays.",
     )
+
+    scope = WordsField(
+        rows=3, placeholder="server:github",
+        help_text="Where it may go, one per line: server:NAME or provider:NAME, also of one that will come. Empty: nowhere. "
+        "Only admins set it.",
+    )  # fmt: skip
 
     class Meta:
         model = Credential
@@ -46,23 +53,32 @@ class CredentialAdmin(RecordAdmin):
     """Named secrets. Their values go in and never come out."""
 
     form = CredentialForm
-    list_display = ("name", "description", "shown_state", "updated_at")
+    list_display = ("name", "description", "shown_scope", "shown_state", "updated_at")
     search_fields = ("name", "description")
-    fields = ("name", "description", "value")
+    fields = ("name", "description", "value", "scope")
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         """Whoever may only look sees whether there is a value, not a field for one."""
         may_write = self.has_change_permission(request, obj) if obj else self.has_add_permission(request)
-        return self.fields if may_write else ("name", "description", "shown_state")
+        if not may_write:
+            return ("name", "description", "shown_state", "shown_scope")
+        return self.fields if request.user.has_perm(MAY_SCOPE) else ("name", "description", "value", "shown_scope")
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        return ("shown_state",)
+        return ("shown_state", "shown_scope")
 
     def save(self, request: HttpRequest, row: Credential, form: forms.ModelForm[Credential]) -> None:
-        credentials.save_credential(credential=row, actor=actor(request), value=form.cleaned_data.get("value"))
+        scope = form.cleaned_data.get("scope") if request.user.has_perm(MAY_SCOPE) else None
+        credentials.save_credential(
+            credential=row, actor=actor(request), value=form.cleaned_data.get("value"), scope=scope
+        )
 
     def remove(self, request: HttpRequest, row: Credential) -> None:
         credentials.delete_credential(credential=row, actor=actor(request))
+
+    @display(description="may go to")
+    def shown_scope(self, credential: Credential) -> str:
+        return ", ".join(credential.scope) or "nowhere: let an admin set its scope"
 
     @display(description="value", label={"stored": "success", "missing": "danger"})
     def shown_state(self, credential: Credential) -> str:
@@ -73,7 +89,7 @@ class CredentialAdmin(RecordAdmin):
 class ConfigurationAdmin(RecordAdmin):
     """The site's own settings: one row, so its list leads to its page."""
 
-    fields = ("keep_payloads_days", "keep_calls_days", "revision")
+    fields = ("keep_payloads_days", "keep_calls_days", "variable_scope", "revision")
     readonly_fields = ("revision",)
 
     def has_add_permission(self, request: HttpRequest) -> bool:

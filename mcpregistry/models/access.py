@@ -223,6 +223,11 @@ class Configuration(models.Model):
     keep_calls_days = models.PositiveIntegerField(
         default=365, validators=[MinValueValidator(1)], help_text="Days until the records of calls are deleted."
     )
+    variable_scope = models.JSONField(
+        "scope of variables", default=dict, db_default={}, blank=True,
+        help_text='Where the variables that SLIPSNISSE_PASS_ENV lists may go, e.g. {"GITHUB_TOKEN": ["server:github"]}. '
+        "One that is not named here goes nowhere.",
+    )  # fmt: skip
 
     class Meta:
         verbose_name_plural = "configuration"

@@ -210,6 +210,10 @@ class Server(models.Model):
     def enabled(self) -> bool:
         return self.lifecycle != Lifecycle.DISABLED
 
+    def texts(self) -> list[str]:
+        """Everything in which a secret may be named. Raises ConfigInvalid where the sealed part no longer opens."""
+        return [*self.command, self.cwd, self.url, *self.env.values(), *self.headers.values()]
+
     def launch_facts(self) -> dict[str, Any]:
         """What a person confirms: enough to know what will run or be reached, no secret in it."""
         if self.transport == Transport.STDIO:
@@ -316,13 +320,17 @@ class ServerTest(models.Model):
 
 
 class Credential(models.Model):
-    """A named secret that servers refer to as ``${cred:NAME}``. Write-only once saved."""
+    """A named secret that servers and providers of its scope refer to as ``${cred:NAME}``. Write-only once saved."""
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     name = models.CharField(max_length=63, unique=True, validators=[slug_validator])
     description = models.TextField(blank=True)
     sealed_value = models.TextField(blank=True, editable=False)
     value = Sealed("sealed_value", str)
+    scope = models.JSONField(
+        default=list, db_default=[], blank=True,
+        help_text='Where it may go, e.g. ["server:github", "provider:openai"]. Empty: nowhere.',
+    )  # fmt: skip
     updated_at = models.DateTimeField(auto_now=True)
 
     history = HistoricalRecords(excluded_fields=["sealed_value"])

@@ -57,7 +57,7 @@ _MODEL = Select(
 
 def _filled(provider: Provider, text: str, what: str) -> str:
     """``${VAR}`` and ``${cred:NAME}`` as for servers: of our environment only what the operator lists is seen."""
-    filled = filled_in(text)
+    filled = filled_in(text, f"provider:{provider.slug}")
     if filled is None:
         raise ConfigInvalid(
             f"The {what} of the provider '{provider.slug}' refers to a value that is not there: {text}.", remedy=LISTED

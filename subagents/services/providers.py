@@ -16,6 +16,7 @@ from django.utils import timezone
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.domain.servers.launch import check_networks, check_pairs
 from mcpregistry.domain.text.canonical import plain
+from mcpregistry.services.access.scopes import check_scope, moved
 from mcpregistry.services.configuration.dispatch import send
 from mcpregistry.services.configuration.saving import save_checked
 from mcpregistry.services.records import audit
@@ -45,6 +46,9 @@ def save_provider(
         provider.key = key
     if headers is not None:
         provider.headers = check_pairs(dict(headers), "Headers")
+    if before and before.slug != provider.slug:
+        moved(f"provider:{before.slug}", f"provider:{provider.slug}")
+    check_scope([_key(provider), *_headers(provider).values()], f"provider:{provider.slug}")
     _confirm_if_entered(provider, before, key)
     save_checked(provider)
     audit.record(
@@ -71,6 +75,13 @@ def _headers(provider: Provider) -> dict[str, str]:
         return dict(provider.headers)
     except ConfigInvalid:
         return {}
+
+
+def _key(provider: Provider) -> str:
+    try:
+        return str(provider.key)
+    except ConfigInvalid:
+        return ""
 
 
 def _facts(provider: Provider) -> dict[str, object]:
@@ -144,6 +155,7 @@ def delete_provider(*, provider: Provider, actor: str) -> None:
         provider.delete()
     except ProtectedError as error:
         raise _in_use(error) from error
+    moved(f"provider:{provider.slug}")
     audit.record(kind="provider.deleted", actor=actor, subject=f"provider:{provider.slug}")
 
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from django.db.models import F, Q
 from django.utils import timezone
 
+from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.servers.launch import fill
 from mcpregistry.models import Credential, Tool
 from mcpregistry.models.server import Lifecycle
+from mcpregistry.services.access.scopes import check_scope
 from subagents.models import ExpertTool, LanguageModel, Provider
 from subagents.models.provider import Kind
 
@@ -51,7 +53,15 @@ def _of_models(expert: ExpertTool, targets: Iterable[int]) -> list[Obstacle]:
 def provider_problem(provider: Provider) -> Obstacle | None:
     """Why the provider cannot be asked; None if it can: its key, then whether its destination is confirmed."""
     draft = provider.draft_problem()
-    return key_problem(provider) or (Obstacle(draft.sentence, draft.remedy) if draft else None)
+    return key_problem(provider) or (Obstacle(draft.sentence, draft.remedy) if draft else _scope_problem(provider))
+
+
+def _scope_problem(provider: Provider) -> Obstacle | None:
+    try:
+        check_scope([provider.key, *provider.headers.values()], f"provider:{provider.slug}")
+    except ConfigInvalid as error:
+        return Obstacle(error.message, error.remedy)
+    return None
 
 
 def key_problem(provider: Provider) -> Obstacle | None:

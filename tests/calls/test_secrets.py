@@ -19,7 +19,7 @@ SECRET = "canary-4b1d9e77"
 
 
 def leaky(**fields):
-    save_credential(credential=Credential(name="forge"), actor="test", value=SECRET)
+    save_credential(credential=Credential(name="forge"), actor="test", value=SECRET, scope=["server:envdump"])
     env = {
         "FORGE": "${cred:forge}",
         "LOG_LEVEL": "very-verbose",

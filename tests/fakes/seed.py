@@ -158,10 +158,12 @@ def _people(site: Site) -> None:
 
 
 def _credentials() -> None:
-    for name, about in (("github", "Fine-grained token, read issues and code"), ("git-forge", "Deploy key")):
+    known = (("github", "Fine-grained token, read issues and code", "github"), ("git-forge", "Deploy key", "git"))
+    for name, about, server in known:
         credentials.save_credential(
-            credential=Credential(name=name, description=about), actor=ACTOR, value=f"ghp_{name}_0123456789"
-        )
+            credential=Credential(name=name, description=about), actor=ACTOR, value=f"ghp_{name}_0123456789",
+            scope=[f"server:{server}"],
+        )  # fmt: skip
 
 
 def _server(facts: dict[str, Any], now: datetime) -> Server:

@@ -166,7 +166,8 @@ def test_whatever_a_credential_stands_for_is_part_of_its_servers_revision(facts:
         assert now.lifecycle == "active"
         return now.revision - server.revision
 
-    forge = credentials.save_credential(credential=Credential(name="forge"), actor=ACTOR, value="one")
+    scope = [f"server:{server.slug}"]
+    forge = credentials.save_credential(credential=Credential(name="forge"), actor=ACTOR, value="one", scope=scope)
     assert revision() == 1
     credentials.save_credential(credential=forge, actor=ACTOR, value="two")
     assert revision() == 2
@@ -184,6 +185,7 @@ def test_whatever_a_credential_stands_for_is_part_of_its_servers_revision(facts:
 
 def test_a_save_of_a_row_that_was_read_earlier_does_not_set_its_revision_back():
     server = active(env={"A": "${cred:forge}"})
-    credentials.save_credential(credential=Credential(name="forge"), actor=ACTOR, value="one")
+    scope = [f"server:{server.slug}"]
+    credentials.save_credential(credential=Credential(name="forge"), actor=ACTOR, value="one", scope=scope)
     server.name = "Other"
     assert lifecycle.save_server(server=server, actor=ACTOR).revision == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound, SlipsnisseError
-from mcpregistry.models import Credential, Server, ServerEvent
+from mcpregistry.models import Configuration, Credential, Server, ServerEvent
 from mcpregistry.models.server import Lifecycle, Transport
 from mcpregistry.services.servers.lifecycle import disable_server
 from mcpregistry.services.servers.targets import target_for
@@ -13,6 +13,7 @@ from tests.services.rows import confirmed, draft
 
 pytestmark = pytest.mark.django_db
 SECRET = "canary-7f3a91"
+SCOPE = [f"server:{slug}" for slug in ("echo", "one", "two")]
 
 
 @pytest.fixture(autouse=True)
@@ -21,8 +22,9 @@ def _variables(settings, monkeypatch):
     monkeypatch.setenv("TEAM", "blue")
     monkeypatch.setenv("DATABASE_URL", f"postgres://me:{SECRET}@db/site")
     monkeypatch.delenv("TOKEN", raising=False)
-    Credential.objects.create(name="github", value=SECRET)
-    Credential.objects.create(name="empty")
+    Credential.objects.create(name="github", value=SECRET, scope=SCOPE)
+    Configuration.objects.update_or_create(id=1, defaults={"variable_scope": {"TEAM": SCOPE, "TOKEN": SCOPE}})
+    Credential.objects.create(name="empty", scope=SCOPE)
 
 
 def test_a_target_carries_the_row_with_every_value_filled_in():
@@ -88,7 +90,7 @@ def test_without_a_value_that_the_launch_needs_the_server_does_not_start(changes
     ],
 )
 def test_values_are_checked_again_once_filled_in_and_never_quoted(value, changes):
-    Credential.objects.create(name="odd", value=value)
+    Credential.objects.create(name="odd", value=value, scope=SCOPE)
     server = confirmed(**changes)
     with pytest.raises(SlipsnisseError, match="With its values filled in") as caught:
         target_for(server.pk)

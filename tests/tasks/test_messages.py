@@ -18,7 +18,7 @@ SECRET = "canary-7f3a91"
 
 def test_messages_events_audit_and_logs_hold_no_secret(site_env, broker):
     worker.empty_broker()
-    Credential.objects.create(name="github", value=SECRET)
+    Credential.objects.create(name="github", value=SECRET, scope=["server:loud"])
     loud = [sys.executable, "-S", "-c", "import os, sys; sys.exit('bad token ' + os.environ['TOKEN'])"]
     server = confirmed("loud", command=loud, env={"TOKEN": "${cred:github}", "PLAIN": SECRET + "-2"})
     test = request_test(server=server, actor="test")

@@ -99,6 +99,11 @@ def credentials_named(texts: Iterable[str]) -> set[str]:
     return {name for text in texts for kind, name, _ in _PLACEHOLDER.findall(text) if kind}
 
 
+def variables_named(texts: Iterable[str]) -> set[str]:
+    """The names of the variables that ``${NAME}`` in these texts refers to."""
+    return {name for text in texts for kind, name, _ in _PLACEHOLDER.findall(text) if not kind}
+
+
 def fill_pairs(
     pairs: Mapping[str, str], *, variables: Mapping[str, str], credential: Callable[[str], str | None]
 ) -> tuple[dict[str, str], list[str]]:

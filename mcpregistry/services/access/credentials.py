@@ -6,19 +6,26 @@ processes keep a connection only while its server's revision is the same, so non
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from django.db import transaction
 from django.db.models import F
 
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.servers.launch import credentials_named
+from mcpregistry.domain.servers.scope import check_places
 from mcpregistry.models import Credential, Server
 from mcpregistry.services.configuration.saving import save_checked
 from mcpregistry.services.records import audit
 
 
 @transaction.atomic
-def save_credential(*, credential: Credential, actor: str, value: str | None = None) -> Credential:
-    """Create or change a credential; ``value`` None keeps the stored one. The value is never audited.
+def save_credential(
+    *, credential: Credential, actor: str, value: str | None = None, scope: Sequence[str] | None = None
+) -> Credential:
+    """Create or change a credential; ``value`` and ``scope`` None keep what is stored. The value is never audited.
+
+    A face hands ``scope`` on only for whoever may set it (``scopes.MAY_SCOPE``).
 
     Servers that refer to it (by its new or its old name) connect anew in every process within a second.
     """
@@ -28,10 +35,15 @@ def save_credential(*, credential: Credential, actor: str, value: str | None = N
         if "\x00" in value or "\n" in value or "\r" in value:
             raise ConfigInvalid("A credential holds a NUL or a line break.", remedy="Enter the bare secret.")
         credential.value = value
+    stored = before.scope if before else []
+    credential.scope = stored if scope is None else check_places(list(scope), "the credential")
     save_checked(credential)
-    if value is not None or before is None or before.name != credential.name:
+    if value is not None or before is None or before.name != credential.name or before.scope != credential.scope:
         _users_connect_anew({credential.name} | ({before.name} if before else set()))
-    audit.record(kind=kind, actor=actor, subject=f"credential:{credential.name}", new_value=value is not None)
+    audit.record(
+        kind=kind, actor=actor, subject=f"credential:{credential.name}", new_value=value is not None,
+        scope=credential.scope,
+    )  # fmt: skip
     return credential
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from django.db import transaction
+from django.db.models import F
 
-from mcpregistry.models import Configuration
+from mcpregistry.domain.servers.scope import check_variable_scope
+from mcpregistry.models import Configuration, Server
 from mcpregistry.services.configuration.saving import save_checked
 from mcpregistry.services.records import audit
 
@@ -13,12 +15,24 @@ from mcpregistry.services.records import audit
 def save_configuration(*, configuration: Configuration, actor: str) -> Configuration:
     """Change the site's settings. Raises ``ConfigInvalid``."""
     # The form may be older than the last change of the configuration; its revision must not go back.
-    configuration.revision = Configuration.objects.select_for_update().get(id=1).revision
+    before = Configuration.objects.select_for_update().get(id=1)
+    configuration.revision = before.revision
+    configuration.variable_scope = check_variable_scope(configuration.variable_scope)
     save_checked(configuration)
+    _users_connect_anew(before.variable_scope, configuration.variable_scope)
     facts = {
+        "variable_scope": configuration.variable_scope,
         "payloads_days": configuration.keep_payloads_days,
         "calls_days": configuration.keep_calls_days,
         "default_outcome": configuration.default_outcome,
     }
     audit.record(kind="configuration.changed", actor=actor, subject="configuration", **facts)
     return configuration
+
+
+def _users_connect_anew(before: dict[str, list[str]], now: dict[str, list[str]]) -> None:
+    """Servers whose place was added or taken away connect again, so that none goes on with what it may not have."""
+    changed = {place for name in {*before, *now} for place in set(before.get(name, ())) ^ set(now.get(name, ()))}
+    slugs = [place.removeprefix("server:") for place in changed if place.startswith("server:")]
+    if slugs:
+        Server.objects.filter(slug__in=slugs).update(revision=F("revision") + 1)

@@ -22,6 +22,7 @@ from mcpregistry.domain.formats.expansion import expand_document, unresolved_fol
 from mcpregistry.domain.formats.format import Format
 from mcpregistry.domain.formats.keys import slug
 from mcpregistry.domain.formats.notes import Action, FileInvalid, Note, pointer
+from mcpregistry.domain.servers.launch import credentials_named
 from mcpregistry.models import Credential, ImportedFile, Server
 from mcpregistry.models.server import Lifecycle
 from mcpregistry.services.access.credentials import save_credential
@@ -267,7 +268,14 @@ class _Import:
         for item in self.document.inputs:
             if not Credential.objects.filter(name=item["id"]).exists():
                 description = str(item.get("description", ""))
-                save_credential(credential=Credential(name=item["id"], description=description), actor=self.actor)
+                credential = Credential(name=item["id"], description=description)
+                save_credential(credential=credential, actor=self.actor, scope=self._places_of(item["id"]))
+
+    def _places_of(self, credential: str) -> list[str]:
+        """A credential that a file brings, without a value so far, is meant for the servers that it brings with it."""
+        named = [change.slug for change in self.changes if change.kind == "server"]
+        rows = Server.objects.filter(slug__in=named)
+        return [f"server:{row.slug}" for row in rows if credential in credentials_named(row.texts())]
 
 
 def _free(key: str, rows: Mapping[str, Server]) -> str:

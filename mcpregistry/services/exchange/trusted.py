@@ -28,6 +28,7 @@ from mcpregistry.domain.formats.notes import FileInvalid
 from mcpregistry.models import Agent, Endpoint, Server
 from mcpregistry.models.server import Lifecycle
 from mcpregistry.services.access import agents
+from mcpregistry.services.access.scopes import grant_variables, vouched
 from mcpregistry.services.exchange.files import folders_for, read_file
 from mcpregistry.services.exchange.importing import Outcome, import_file
 from mcpregistry.services.exchange.sections import sections
@@ -68,7 +69,8 @@ def serve_file(*, path: Path, agent: str, endpoint: str, actor: str, environ: Ma
     """
     path = path.absolute()
     with _one_at_a_time():
-        outcome = _imported(path, actor, environ)
+        with vouched():
+            outcome = _imported(path, actor, environ)
         named = [change.slug for change in outcome.changes if change.kind == "server"]
         servers = list(Server.objects.filter(slug__in=named).order_by("slug"))
         _confirm(servers, actor)
@@ -135,6 +137,7 @@ def _confirm(servers: Sequence[Server], actor: str) -> None:
     for server in servers:
         if server.lifecycle != Lifecycle.ACTIVE or not server.launch_confirmed:
             confirm_launch(server=server, actor=actor, launch_hash=server.launch_hash())
+            grant_variables(server.texts(), f"server:{server.slug}", actor)
             Server.objects.filter(pk=server.pk).update(refreshed_at=None)  # it may be another program now
 
 

@@ -15,6 +15,7 @@ from mcpregistry.domain.policy.access import EVERYTHING
 from mcpregistry.domain.servers.launch import check_command, check_env, check_networks, check_pairs, check_url
 from mcpregistry.models import Server
 from mcpregistry.models.server import Lifecycle, Transport
+from mcpregistry.services.access.scopes import check_scope, moved
 from mcpregistry.services.configuration.capabilities import check_slug
 from mcpregistry.services.configuration.saving import check_fields, store
 from mcpregistry.services.records import audit
@@ -60,6 +61,9 @@ def save_server(*, server: Server, actor: str) -> Server:
     before = Server.objects.filter(pk=server.pk).first()
     if before is None or before.slug != server.slug:
         check_slug(server.slug, before.slug if before else "")
+        if before:
+            moved(f"server:{before.slug}", f"server:{server.slug}")
+    check_scope(server.texts(), f"server:{server.slug}")
     if before is None:
         server.lifecycle = Lifecycle.DISABLED if server.lifecycle == Lifecycle.DISABLED else Lifecycle.DRAFT
         server.confirmed_launch = ""
@@ -117,6 +121,7 @@ def delete_server(*, server: Server, actor: str) -> None:
     """Remove it with its tools and grants; the records of its calls stay."""
     audit.record(kind="server.deleted", actor=actor, subject=f"server:{server.slug}", **_facts(server))
     server.tools.update(pinned=None, latest=None)
+    moved(f"server:{server.slug}")
     server.delete()
 
 

@@ -4,6 +4,7 @@ Invariants:
 * Only an active server whose launch is the confirmed one gets a target, so a draft can never run.
 * ``${VAR}`` sees only the variables that the operator lists in SLIPSNISSE_PASS_ENV: a server's
   configuration cannot read the site's own secrets.
+* A credential or variable is filled in only where its scope names this server or provider.
 * A value that was filled in appears in no message: refusals name variables, never contents.
 """
 
@@ -22,6 +23,7 @@ from mcpregistry.domain.text.redaction import secrets_in
 from mcpregistry.domain.text.secret_names import is_secret_name
 from mcpregistry.models import Credential, Server
 from mcpregistry.models.server import Lifecycle, Transport
+from mcpregistry.services.access.scopes import check_scope
 from mcpregistry.services.servers.lifecycle import SCHEMES
 from mcpregistry.services.servers.notes import warn_once
 
@@ -38,6 +40,7 @@ def target_for(server_id: int) -> Target:
     if server is None:
         raise NotFound("There is no such server.", remedy="It may have been removed.")
     refuse_unless_runnable(server)
+    check_scope(server.texts(), f"server:{server.slug}")
     return _Filling(server, passed_variables()).target()
 
 
@@ -59,8 +62,12 @@ def passed_variables() -> dict[str, str]:
     return {name: os.environ[name] for name in settings.PASS_ENV if name in os.environ}
 
 
-def filled_in(text: str) -> str | None:
-    """``text`` of a record with its variables and credentials filled in; None if one has no value. A secret."""
+def filled_in(text: str, place: str) -> str | None:
+    """``text`` of the record at ``place`` with its variables and credentials filled in; None if one has no value.
+
+    A secret. Raises ConfigInvalid when one of them may not go there.
+    """
+    check_scope([text], place)
 
     def credential(name: str) -> str | None:
         row = Credential.objects.filter(name=name).first()

@@ -10,6 +10,7 @@ from mcpregistry.domain.definitions.scanner_patterns import Severity
 from mcpregistry.domain.formats.placeholders import is_reference
 from mcpregistry.domain.policy.decision import Outcome
 from mcpregistry.models import Agent, Endpoint, PolicyRule, Server, Tool
+from mcpregistry.services.access.scopes import grant_variables
 from mcpregistry.services.definitions import decisions
 from mcpregistry.services.policy import rules
 from mcpregistry.services.records import audit
@@ -84,6 +85,7 @@ def _confirm_providers(names: frozenset[str], actor: str) -> None:
     for provider in Provider.objects.filter(slug__in=slugs):
         if provider.draft_problem():
             providers.confirm_destination(provider=provider, actor=actor, shown=provider.destination_hash())
+            grant_variables([provider.key, *provider.headers.values()], f"provider:{provider.slug}", actor)
 
 
 def references(names: frozenset[str]) -> list[str]:

@@ -11,7 +11,7 @@ from django.test import override_settings
 
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import Denied, SlipsnisseError
-from mcpregistry.models import Credential, Invocation, Server, Tool
+from mcpregistry.models import Configuration, Credential, Invocation, Server, Tool
 from mcpregistry.services.access.credentials import save_credential
 from mcpregistry.services.definitions import observe
 from mcpregistry.services.servers import lifecycle
@@ -59,7 +59,7 @@ def no_key(bench: Bench) -> None:
 
 
 def empty_credential(bench: Bench) -> None:
-    save_credential(credential=Credential(name="k"), actor="test")
+    save_credential(credential=Credential(name="k"), actor="test", scope=["provider:scripts"])
     providers.save_provider(provider=Provider.objects.get(), actor="test", key="${cred:k}")
 
 
@@ -132,7 +132,8 @@ def test_a_key_may_be_a_reference_and_sees_only_what_the_operator_lists(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MODEL_KEY", SECRET)
-    credential = Credential(name="team")
+    credential = Credential(name="team", scope=["provider:scripts"])
+    Configuration.objects.update_or_create(id=1, defaults={"variable_scope": {"MODEL_KEY": credential.scope}})
     credential.value = "blue"
     credential.save()
     provider = providers.save_provider(

@@ -21,6 +21,7 @@ from mcpregistry.services.records import chains
 from mcpregistry.services.servers.lifecycle import confirm_launch
 from subagents.models import ExpertTool, Provider
 from subagents.services.exchange import serving
+from tests.subagents.kit import confirmed
 
 pytestmark = pytest.mark.django_db
 FEW, MANY = 4, 12
@@ -71,7 +72,7 @@ class Start:
 @pytest.fixture
 def starts() -> tuple[Start, Start]:
     Agent.objects.create(slug="host")
-    Provider.objects.create(slug="google", kind="scripted", base_url="http://127.0.0.1:9/v1")
+    confirmed(Provider(slug="google", kind="scripted", base_url="http://127.0.0.1:9/v1"))
     for each in (made := (Start(FEW), Start(MANY))):
         Endpoint.objects.create(slug=each.server)
     return made

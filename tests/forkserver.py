@@ -3,10 +3,10 @@
 A tree of processes, which begins with the first request of a test process and ends with it:
 
 * the *root* has imported the libraries that need no settings;
-* a *branch* is forked from the root for each kind of program and each environment. It takes exactly that
-  environment and imports the site with it, as the program itself would at its start; then it waits;
+* a *branch* is forked from the root for each kind of program and each environment that matters to an import. It takes
+  the environment and imports the site with it, as the program itself would at its start; then it waits;
 * a *leaf* is forked from a branch for each process that a test asks for. It is what the command line would have
-  started: its own pid, descriptors, directory, arguments, session, and exit code; it ends with its branch.
+  started: its own pid, descriptors, directory, arguments, environment, session, and exit code; it ends with its branch.
 
 Nothing runs in root and branches but one thread without an event loop or a database connection; a branch looks
 before it forks. Requests and exit codes pass over unix sockets, descriptors with them (SCM_RIGHTS).
@@ -25,6 +25,7 @@ import fcntl
 import importlib
 import json
 import os
+import re
 import runpy
 import select
 import signal
@@ -49,8 +50,10 @@ _KINDS = {  # by the last word of the module's name
 _PROGRAM = "program"  # whatever else: a test's own, given with -c or -m
 PREDECESSOR = "SLIPSNISSE_PREDECESSOR"
 PRELOAD = "TESTS_PRELOAD"  # modules that a branch with this in its environment imports as well
-# What only the leaf reads, so that tests that differ in it share a branch.
-_LATE = ("SLIPSNISSE_FAILPOINT", PREDECESSOR)
+# What matters to an import: tests that differ in something else share a branch, as its leaves read that.
+_EARLY = re.compile(r"(SLIPSNISSE|DJANGO|MCP|CELERY|DATABASE|EMAIL|PYTHON|TESTS)_?[A-Z_]*")
+# Of these, what is looked up when it is used, in the settings or in the environment; see _take_environment.
+_LATE = (PREDECESSOR, "SLIPSNISSE_HOLD", "SLIPSNISSE_PASS_ENV", "SLIPSNISSE_FAILPOINT")
 _LIBRARIES = (
     "django.core.management", "django.db", "django.http", "django.template", "pydantic",
     "jsonschema_rs", "msgspec.json", "cryptography.hazmat.primitives.ciphers.aead", "structlog", "yaml",
@@ -166,8 +169,8 @@ def popen(
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         job = {"args": list(args), "cwd": str(cwd), "become": [0, 1, 2, *pass_fds], "session": start_new_session}
-        job["env"] = {name: env[name] for name in _LATE if name in env}
-        _ask(_branch(_kind(args), _lasting(env)), job, [theirs.fileno(), *standard, *pass_fds])
+        job["env"] = {name: value for name, value in env.items() if name != "PYTEST_CURRENT_TEST"}
+        _ask(_branch(_kind(args), _early(env)), job, [theirs.fileno(), *standard, *pass_fds])
     return Process([sys.executable, *args], ours)
 
 
@@ -203,9 +206,8 @@ def _kind(args: Sequence[str]) -> str:
 # The test process's side
 
 
-def _lasting(env: Mapping[str, str]) -> dict[str, str]:
-    """Without what only leaves read, and the running test's name, which pytest puts there."""
-    return {name: value for name, value in env.items() if name not in {"PYTEST_CURRENT_TEST", *_LATE}}
+def _early(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if _EARLY.fullmatch(name) and name not in _LATE}
 
 
 _lock = threading.Lock()
@@ -360,17 +362,13 @@ def _only(keep: list[int], become: Sequence[int] | None = None) -> list[int]:
 
 def _become_leaf(job: Job) -> None:
     """Run the program as its command line would, to its end."""
-    from django.conf import settings  # read by the branch
-
     if job.what["session"]:
         os.setsid()
     with socket.socket(fileno=job.descriptors[0]) as news:  # from now on it may be signalled, alone or as a group
         news.send(str(os.getpid()).encode())
     _only(job.descriptors[1:], job.what["become"])
     os.chdir(job.what["cwd"])
-    os.environ.update(job.what["env"])
-    importlib.import_module("mcpregistry.failpoints").arm()
-    settings.PREDECESSOR = int(os.environ.get(PREDECESSOR, "0"))
+    _take_environment(job.what["env"])
     args = job.what["args"]
     if args[0] == "-c":
         sys.argv = ["-c", *args[2:]]
@@ -382,6 +380,22 @@ def _become_leaf(job: Job) -> None:
     else:
         sys.argv = args
         runpy.run_path(args[0], run_name="__main__")
+
+
+def _take_environment(given: dict[str, str]) -> None:
+    """Exactly this one, but for what imports of the branch have put into it."""
+    from django.conf import settings  # read by the branch
+
+    from controlplane import env
+    from mcpregistry import failpoints
+
+    for name in set(os.environ) - set(given) - {"DJANGO_SETTINGS_MODULE", "SLIPSNISSE_PROCESS", "CELERY_SKIP_CHECKS"}:
+        del os.environ[name]
+    os.environ.update(given)
+    settings.PREDECESSOR = int(os.environ.get(PREDECESSOR, "0"))
+    settings.MCP_HOLD_SECONDS = env.seconds("SLIPSNISSE_HOLD")
+    settings.PASS_ENV = env.words("SLIPSNISSE_PASS_ENV")
+    failpoints.arm()
 
 
 def main() -> None:

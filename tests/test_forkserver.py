@@ -94,3 +94,16 @@ def test_it_ends_with_the_program_that_stands_for_it(hosts, number):
         stand_in.send_signal(number)
         stand_in.wait(20)
     eventually(lambda: not leaf.is_running())
+
+
+SETTINGS = (
+    "from django.conf import settings as s; import os; print(s.MCP_HOLD_SECONDS, s.PASS_ENV, os.environ.get('GONE'))"
+)
+
+
+def test_processes_that_differ_in_what_is_read_late_share_their_imports(output):
+    for more in ({"SLIPSNISSE_HOLD": "7", "GONE": "x"}, {"SLIPSNISSE_PASS_ENV": "A,B"}):
+        done = forkserver.popen(["-c", SETTINGS], env=env(**more), stdout=output, stderr=output)
+        assert done.wait(60) == 0
+    output.seek(0)
+    assert output.read().splitlines() == ["7.0 [] x", "None ['A', 'B'] None"]

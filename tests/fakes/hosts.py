@@ -15,7 +15,8 @@ from typing import Any
 
 import httpx2
 
-from tests.fakes.stage import MODERN, RawHost, Stage, Web, eventually, raw_host
+from tests.fakes.stage import MODERN, RawHost, Stage, Web, raw_host
+from tests.waiting import until
 
 PREFIX = "io.modelcontextprotocol/"
 TASKS = {"extensions": {f"{PREFIX}tasks": {}}}
@@ -122,7 +123,7 @@ class Host:
 
     async def until_told(self, words: str) -> Message:
         """A progress message that contains these words."""
-        return await eventually(lambda: next((p for p in self.progress() if words in p.get("message", "")), None))
+        return await until(lambda: next((p for p in self.progress() if words in p.get("message", "")), None))
 
     async def _asked(self, message: Message) -> Message | None:
         self.asked.append(message["params"])

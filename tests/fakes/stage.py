@@ -39,6 +39,7 @@ from mcpregistry.services.servers.prober import Prober
 from tests import forkserver
 from tests.externals import ROOT
 from tests.fakes.targets import SERVERS
+from tests.waiting import eventually
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -60,25 +61,11 @@ async def outside(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -
     return await asyncio.to_thread(run)
 
 
-async def eventually(condition: Callable[[], Any], patience: float = 30) -> Any:
-    """Wait until the condition gives something true, and return that."""
-    async with asyncio.timeout(patience):
-        while not (found := condition()):
-            await asyncio.sleep(0.01)
-    return found
-
-
 async def seen_outside(look: Callable[[], R | None], patience: float = 60) -> R:
     """Ask as ``outside`` until it finds something, all the time on one connection: opening one costs more than asking."""
-
-    def ask() -> R:
-        deadline = time.monotonic() + patience
-        while not (found := look()):
-            assert time.monotonic() < deadline, "it never came true"
-            time.sleep(0.01)
-        return found
-
-    return await outside(ask)
+    found = await outside(eventually, look, patience)
+    assert found is not None
+    return found
 
 
 def listed(*names: str, **fields: Any) -> list[dict[str, Any]]:

@@ -20,8 +20,9 @@ from mcpregistry.models import Agent, Endpoint, Grant, Server
 from mcpregistry.services.access import agents, grants
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.servers import lifecycle
-from tests.fakes.stage import ACTOR, MODERN, Stage, Web, eventually, fresh, listed, outside
+from tests.fakes.stage import ACTOR, MODERN, Stage, Web, fresh, listed, outside
 from tests.launcher import Launcher
+from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
 # Seconds. A busy machine is given more tries, and the best must keep the promise. What looks only now and then, every few
@@ -123,7 +124,7 @@ async def connected(door: str, mode: str, scene: Scene, site: Web, launched: Lau
             client = await stack.enter_async_context(Client(transport, mode=mode, cache=None, **options))
         listener.client = client
         if (door, mode) == ("http", "legacy"):  # what is pushed before its stream is open is lost
-            await eventually(lambda: site.streams > streams)
+            await until(lambda: site.streams > streams)
         if mode != "legacy":
             subscription = await stack.enter_async_context(client.listen(tools_list_changed=True))
 

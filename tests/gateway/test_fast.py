@@ -11,8 +11,9 @@ from mcpregistry.calls.engine import Engine
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.policy.decision import Decision, Outcome
 from mcpregistry.models import Invocation
-from tests.fakes.stage import Stage, eventually, fresh, listed, outside
+from tests.fakes.stage import Stage, fresh, listed, outside
 from tests.gateway.doors import META, Corpus, Doors, anonymous, doors
+from tests.waiting import until
 
 pytestmark = pytest.mark.one_database
 
@@ -177,8 +178,8 @@ async def test_a_host_that_leaves_cancels_its_call(stage, slug):
                 "headers": [(name.encode(), value.encode()) for name, value in headers],
             }
             call = asyncio.create_task(both.app(scope, receive, send))
-            await eventually(lambda: both.app.engine.pool.states())
-            await eventually(lambda sent=sent, meta=meta: sent or not meta)
+            await until(lambda: both.app.engine.pool.states())
+            await until(lambda sent=sent, meta=meta: sent or not meta)
             left.set()
             await asyncio.wait_for(call, 20)
             assert all(event.get("more_body", True) for event in sent)

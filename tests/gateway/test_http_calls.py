@@ -13,7 +13,7 @@ from mcp import types as t
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.services.servers import lifecycle
 from tests.fakes.servers.multi import RESULT
-from tests.fakes.stage import ACTOR, MODERN, Stage, Web, envelope, eventually, folder, fresh, listed, outside
+from tests.fakes.stage import ACTOR, MODERN, Stage, Web, envelope, folder, fresh, listed, outside
 from tests.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
@@ -110,7 +110,7 @@ async def test_progress_passes_through_in_order(site, token, era):
     async with site.client(token, era) as client:
         result = await client.call_tool("slow__count", {"steps": 4, "pause": 0.05}, progress_callback=note)
         assert result.content[0].text == "4 steps"
-        await eventually(lambda: len(heard) == 4)
+        await until(lambda: len(heard) == 4)
     assert sorted(heard) == [(step, 4, f"step {step}") for step in (1, 2, 3, 4)]
 
 
@@ -128,7 +128,7 @@ async def test_a_cancelled_call_is_cancelled_at_the_server_and_recorded_as_unkno
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        await eventually(lambda: cancelled(journal, mark))
+        await until(lambda: cancelled(journal, mark))
         (record,) = await eventually_called(stage, mark)
         assert (record.state, record.error_code) == (State.UNKNOWN, "CANCELLED")
         assert (await client.call_tool("slow__count", {"steps": 1})).content[0].text == "1 steps"

@@ -13,8 +13,9 @@ import psutil
 import pytest
 
 from mcpregistry.domain.lifecycle import State
-from tests.fakes.stage import MODERN, Stage, Web, eventually, listed, outside, survivors, web
+from tests.fakes.stage import MODERN, Stage, Web, listed, outside, survivors, web
 from tests.gateway.doors import Corpus, doors
+from tests.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
 
@@ -40,7 +41,7 @@ async def test_sigterm_ends_open_streams_at_once_and_the_process_soon(own, token
         legacy = await stack.enter_async_context(own.client(token, "legacy"))
         await modern.call_tool("echo__echo", {})
         await legacy.call_tool("echo__echo", {})
-        await eventually(lambda: own.streams == 1)
+        await until(lambda: own.streams == 1)
         subscription = await stack.enter_async_context(modern.listen(tools_list_changed=True))
 
         async def hear() -> None:
@@ -56,7 +57,7 @@ async def test_sigterm_ends_open_streams_at_once_and_the_process_soon(own, token
         assert await asyncio.to_thread(own.processes[0].wait, 20) == 0 or own.processes[0].returncode == -signal.SIGTERM
     assert ended[0] - began < 5
     assert time.monotonic() - began < 15
-    await eventually(lambda: not survivors(family))
+    await until(lambda: not survivors(family))
 
 
 async def test_a_call_in_flight_is_finished_before_the_process_ends(own, stage, token):

@@ -33,10 +33,11 @@ from subagents.models import ExpertTool, Provider, Run, ToolCall
 from tests import forkserver
 from tests.domain.formats.samples import sample
 from tests.externals import ROOT
-from tests.fakes.stage import eventually, listed, raw_host, survivors
+from tests.fakes.stage import listed, raw_host, survivors
 from tests.fakes.targets import SERVERS
 from tests.subagents.kit import calls, ready_provider
 from tests.tasks import worker
+from tests.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
 BIN = Path(sys.executable).parent
@@ -284,7 +285,7 @@ async def test_its_own_worker_goes_with_the_host(
         await raw.handshake()
         arguments = {"query": "Which crate?"}
         raw.send({"id": 5, "method": "tools/call", "params": {"name": "research_dependency", "arguments": arguments}})
-        await eventually(lambda: '"tools/call"' in journal.read_text(), 60)
+        await until(lambda: '"tools/call"' in journal.read_text(), 60)
         assert raw.runs("soloworker")
         assert raw.runs("slow.py")
         family: list[psutil.Process] = raw.family()
@@ -293,7 +294,7 @@ async def test_its_own_worker_goes_with_the_host(
         else:
             raw.process.send_signal(ending)
             await raw.ended(40)
-        await eventually(lambda: not survivors(family), 40)
+        await until(lambda: not survivors(family), 40)
         assert all(json.loads(line)["jsonrpc"] == "2.0" for line in raw.lines)
 
 

@@ -18,9 +18,10 @@ from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import AuditEntry, HostTask, Invocation
 from mcpregistry.services.tasks import remote_tasks
 from mcpregistry.services.upkeep import reaping
+from tests import waiting
 from tests.calls.conftest import broken
 from tests.fakes.hosts import http_host
-from tests.fakes.stage import eventually, fresh, outside, web
+from tests.fakes.stage import fresh, outside, web
 from tests.gateway.tasks.conftest import ABLE
 from tests.gateway.tasks.play import ask, begin, look, until
 
@@ -38,7 +39,7 @@ async def stall(process: subprocess.Popen[bytes], task_id: str) -> None:
     async with asyncio.timeout(60):
         while True:
             process.send_signal(signal.SIGSTOP)
-            await eventually(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
+            await waiting.until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
             if await outside(undisturbed, task_id):
                 return
             process.send_signal(signal.SIGCONT)
@@ -175,6 +176,6 @@ async def test_a_server_that_dies_on_stdio_takes_its_task_along(opened):
         for process in children:
             with contextlib.suppress(psutil.NoSuchProcess):  # its supervisor goes with it
                 process.kill()
-        await eventually(lambda: not any(map(lives, children)))
+        await waiting.until(lambda: not any(map(lives, children)))
         seen = await until(host, task_id, patience=60)
     assert seen["result"]["structuredContent"]["state"] == "unknown"

@@ -11,8 +11,9 @@ import pytest
 
 from mcpregistry.services.servers import lifecycle
 from tests.fakes.hosts import FORM, TASKS, Host, http_host
-from tests.fakes.stage import ACTOR, eventually, listed, outside
+from tests.fakes.stage import ACTOR, listed, outside
 from tests.gateway.tasks.play import ask, begin
+from tests.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
@@ -24,7 +25,7 @@ async def listening(host: Host, **wanted: Any) -> AsyncIterator[asyncio.Task[dic
     params = {"notifications": wanted, "_meta": host.meta()}
     stream = asyncio.create_task(host.request("subscriptions/listen", params))
     try:
-        await eventually(lambda: host.heard or stream.done())
+        await until(lambda: host.heard or stream.done())
         yield stream
     finally:
         stream.cancel()
@@ -42,11 +43,11 @@ async def test_the_ack_names_own_tasks_and_each_is_told_to_its_end(opened, door,
     async with opened(door) as host:
         task_id = await begin(host, "remote__slow_compute", until=str(tmp_path / "done"))
         async with listening(host, taskIds=[task_id, "never-was"]) as stream:
-            await eventually(lambda: told(host, task_id))
+            await until(lambda: told(host, task_id))
             (tmp_path / "done").touch()
             async with asyncio.timeout(30):
                 end = await stream
-            await eventually(lambda: "completed" in told(host, task_id))  # on a pipe the end may be noted first
+            await until(lambda: "completed" in told(host, task_id))  # on a pipe the end may be noted first
     first, *frames = host.heard
     assert first["method"] == "notifications/subscriptions/acknowledged"
     assert first["params"]["notifications"] == {"taskIds": [task_id]}
@@ -64,12 +65,12 @@ async def test_a_question_is_told_and_its_answer_ends_it(opened, door):
     async with opened(door) as host:
         task_id = await begin(host, "remote__confirm_delete", filename="a")
         async with listening(host, taskIds=[task_id]) as stream:
-            await eventually(lambda: "input_required" in told(host, task_id))
+            await until(lambda: "input_required" in told(host, task_id))
             said = {"confirm": {"action": "decline"}}
             await ask(host, "tasks/update", task_id, inputResponses=said)
             async with asyncio.timeout(30):
                 await stream
-            await eventually(lambda: "completed" in told(host, task_id))  # on a pipe the end may be noted first
+            await until(lambda: "completed" in told(host, task_id))  # on a pipe the end may be noted first
     assert told(host, task_id)[-1] == "completed"
 
 
@@ -89,10 +90,10 @@ async def test_changes_of_the_list_come_by_the_same_stream_which_stays_open(open
     async with opened(door) as host:
         task_id = await begin(host, "remote__slow_compute", seconds=0.1)
         async with listening(host, taskIds=[task_id], toolsListChanged=True) as stream:
-            await eventually(lambda: "completed" in told(host, task_id))
+            await until(lambda: "completed" in told(host, task_id))
             late = await outside(stage.fake, "echo", listed("late"), f"late-{door}")
             await outside(_grant, late)
-            await eventually(lambda: [m for m in host.heard if m["method"] == "notifications/tools/list_changed"])
+            await until(lambda: [m for m in host.heard if m["method"] == "notifications/tools/list_changed"])
             assert not stream.done()
         await outside(lifecycle.delete_server, server=late, actor=ACTOR)
 

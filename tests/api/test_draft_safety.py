@@ -12,7 +12,7 @@ import pytest
 from mcpregistry.models import Server
 from mcpregistry.services.servers.targets import refuse_unless_runnable, target_for
 from tests.api.conftest import new_server
-from tests.api.test_permissions import operations
+from tests.api.test_permissions import operations, take_a_body
 
 pytestmark = [pytest.mark.attack, pytest.mark.one_database]
 
@@ -57,9 +57,9 @@ def test_no_operation_runs_an_unconfirmed_command(live_db, broker, caller, tmp_p
             if operation == CONFIRM or operation.startswith("DELETE"):
                 continue
             method, path = operation.split(" ")
-            for body in bodies(canary):
-                numbered = re.sub(r"{\w+_id}", "1", path).replace("{name}", "evil::x")
-                somebody.call(method, numbered.replace("{slug}", "evil"), None if method == "GET" else body)
+            numbered = re.sub(r"{\w+_id}", "1", path).replace("{name}", "evil::x")
+            for body in bodies(canary) if operation in take_a_body() else [None]:
+                somebody.call(method, numbered.replace("{slug}", "evil"), body)
     assert not canary.exists()
     assert sent == []  # no worker was even asked
     assert {server.lifecycle for server in Server.objects.filter(slug="evil")} <= {"draft", "disabled"}

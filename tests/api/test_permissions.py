@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from functools import cache
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -87,6 +88,12 @@ def lowest_roles() -> dict[str, str]:
 def operations() -> list[str]:
     paths = api.get_openapi_schema(path_prefix="")["paths"]
     return [f"{method.upper()} {path}" for path, methods in paths.items() for method in methods]
+
+
+@cache
+def take_a_body() -> set[str]:
+    paths = api.get_openapi_schema(path_prefix="")["paths"].items()
+    return {f"{method.upper()} {path}" for path, of in paths for method, one in of.items() if "requestBody" in one}
 
 
 def answer(caller, operation: str):

@@ -28,7 +28,9 @@ def _unguarded():
 
 @pytest.fixture
 def entries() -> list[AuditEntry]:
-    return [audit.record(kind="test", actor="ann\x00", subject="x" * 300, number=n) for n in range(6)]
+    for number in range(6):
+        audit.record(kind="test", actor="ann\x00", subject="x" * 300, number=number)
+    return list(AuditEntry.objects.order_by("seq"))
 
 
 def rewrite(entry: AuditEntry, **changes: object) -> None:

@@ -43,7 +43,7 @@ VERBS = {
     ("policyrule", "try"): VIEWER, ("policyrule", "enable"): ADMIN, ("policyrule", "disable"): ADMIN,
     ("permit", "revoke"): APPROVER, ("agent", "token"): ADMIN, ("token", "revoke"): ADMIN,
     ("channel", "test"): ADMIN, ("delivery", "redeliver"): ADMIN,
-    ("provider", "test"): OPERATOR, ("run", "cancel"): OPERATOR, ("run", "resume"): OPERATOR, ("run", "replay"): OPERATOR,
+    ("provider", "test"): OPERATOR, ("provider", "confirm"): ADMIN, ("run", "cancel"): OPERATOR, ("run", "resume"): OPERATOR, ("run", "replay"): OPERATOR,
 }  # fmt: skip
 
 

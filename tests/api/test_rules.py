@@ -178,5 +178,5 @@ def test_rules_without_an_answer_are_in_the_metrics(caller):
     ids = [PolicyRule.objects.create(name=name).pk for name in ("a", "b", "c")]
     for rule in (ids[0], ids[0], ids[1]):
         audit.record(kind=rules.CONDITION_FAILED, actor="policy", subject=f"rule:{rule}")
-    text = caller("anonymous").get("/metrics").content.decode()
+    text = caller("viewer").get("/metrics").content.decode()
     assert "slipsnisse_policy_conditions_failed 2.0" in text

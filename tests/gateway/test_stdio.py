@@ -26,7 +26,6 @@ from tests.fakes.stage import (
     RawHost,
     Stage,
     envelope,
-    eventually,
     folder,
     fresh,
     listed,
@@ -34,6 +33,7 @@ from tests.fakes.stage import (
     raw_host,
     survivors,
 )
+from tests.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
 LEGACY = "2025-11-25"
@@ -104,7 +104,7 @@ async def test_progress_and_cancellation_pass_through(floor, runmcp):
             "message": "step 1",
         }
         host.send({"method": "notifications/cancelled", "params": {"requestId": 7, "reason": "no more"}})
-        await eventually(lambda: floor.cancelled(mark))
+        await until(lambda: floor.cancelled(mark))
         await host.ask(8, "tools/list")
         assert await host.end() == 0
         assert not any(m.get("id") == 7 and "result" in m for m in host.messages)
@@ -257,8 +257,8 @@ async def test_a_host_that_stops_reading_delays_nothing_but_itself(floor, runmcp
                 await asyncio.sleep(0.05)
         family = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGTERM)
-        await eventually(lambda: process.returncode is not None)  # wait() would also wait for the full pipe
-        await eventually(lambda: not survivors(family))
+        await until(lambda: process.returncode is not None)  # wait() would also wait for the full pipe
+        await until(lambda: not survivors(family))
     finally:
         if process.returncode is None:
             process.kill()
@@ -282,8 +282,8 @@ async def test_no_process_is_left_behind_when(floor, runmcp, ending):
         await host.handshake()
         assert "result" in await host.ask(1, "tools/call", name="stubborn__ok", arguments={})
         host.send({"id": 2, "method": "tools/call", "params": {"name": "slow__count", "arguments": {"pause": 60}}})
-        await eventually(lambda: len(host.family()) >= 3)
-        await eventually(lambda: len(set(floor.pids.read_text().split()) - known) == 2)  # the daemon names itself, too
+        await until(lambda: len(host.family()) >= 3)
+        await until(lambda: len(set(floor.pids.read_text().split()) - known) == 2)  # the daemon names itself, too
         stubborn = [psutil.Process(int(pid)) for pid in set(floor.pids.read_text().split()) - known]
         family = [*host.family(), *stubborn]
         number = ENDINGS[ending]
@@ -293,7 +293,7 @@ async def test_no_process_is_left_behind_when(floor, runmcp, ending):
         else:
             host.process.send_signal(number)
             await host.ended(30)
-        await eventually(lambda: not survivors(family))
+        await until(lambda: not survivors(family))
         print(f"{ending}: {time.monotonic() - began:.1f} s")
         assert all(_strict(line) for line in host.lines)
 

@@ -22,7 +22,7 @@ from mcpregistry.prepared_queries import Given, Insert, Select, Update
 from subagents.llm.scripted.app import ScriptedModels
 from subagents.llm.scripted.script import Script
 from subagents.models import Attempt, LanguageModel, Provider, Run, StoredOutput, ToolCall, Turn
-from tests.subagents.kit import Bench
+from tests.subagents.kit import Bench, confirmed
 
 AWKWARD = "100 % of 'it', \"quoted\", %s ? :x \\ \r\n 🧌 ﷽"
 LATE = datetime(2031, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
@@ -31,7 +31,8 @@ LATE = datetime(2031, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
 def started(monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr("subagents.services.runs.wake", lambda run_id: None)
     bench = Bench("http://127.0.0.1:9", ScriptedModels(Script()), Path("none"))
-    Provider.objects.update(options={"top_p": 0.5})
+    bench.provider.options = {"top_p": 0.5}
+    confirmed(bench.provider)
     bench.expert(bench.model("m", {"text": "x"}, input_price="1.25"))
     return bench.start()
 

@@ -17,6 +17,7 @@ from typing import Any
 from django.db import connection
 from django.db.models import DateTimeField
 
+from mcpregistry.db import distrust_pool
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models.access import Configuration
 from mcpregistry.models.approval import ApprovalRequest
@@ -131,6 +132,7 @@ def _was_ended(raw: Any) -> bool:
 def _postgres(work: Work, claims: Claims = _NO_CLAIMS) -> Changed:
     if connection.connection is not None and _was_ended(connection.connection):
         connection.close()
+        distrust_pool()  # the others ended with it, and it would pause for a second or more after each
     connection.ensure_connection()
     raw = connection.connection
     with raw.pipeline() as pipeline, raw.transaction(), raw.cursor() as cursor:

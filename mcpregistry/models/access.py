@@ -240,3 +240,8 @@ class Configuration(models.Model):
     def load(cls) -> Configuration:
         """The one row, created if it is not there yet."""
         return cls.objects.get_or_create(id=1)[0]
+
+    @classmethod
+    def locked(cls) -> Configuration:
+        """The same for who will write it: nobody else does until this transaction ends, so no change is lost."""
+        return cls.objects.select_for_update().get_or_create(id=1)[0]

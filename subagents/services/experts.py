@@ -149,19 +149,22 @@ def grant_awaited(server: Server, names: Sequence[str], **_: object) -> None:
     A receiver of ``definitions.decisions.offered``.
     """
     offered = {f"{server.slug}::{name}" for name in names}
-    awaiting = ExpertTool.objects.exclude(awaited_tools=[]).select_related("agent")
+    # Locked: two servers may be observed at once, and neither may write back what the other has just granted.
+    awaiting = ExpertTool.objects.exclude(awaited_tools=[]).select_related("agent").order_by("pk")
+    awaiting = awaiting.select_for_update(of=("self",))
     waiting = [expert for expert in awaiting if offered & {*expert.awaited_tools}]
     if not waiting:
         return
-    tools = {f"{server.slug}::{tool.name}": tool for tool in server.tools.select_related("server")}
+    there = server.tools.filter(name__in=names).select_related("server")
+    tools = {f"{server.slug}::{tool.name}": tool for tool in there}
     grants.grant_tools(
         (expert.agent, tools[key], f"whitelist of {expert.name}")
         for expert in waiting
         for key in expert.awaited_tools
-        if key in offered
+        if key in tools
     )
     for expert in waiting:
-        expert.awaited_tools = [key for key in expert.awaited_tools if key not in offered]
+        expert.awaited_tools = [key for key in expert.awaited_tools if key not in tools]
     # No history: nobody has edited them, and the grants stand in the audit log.
     ExpertTool.objects.bulk_update(waiting, ["awaited_tools"])
 

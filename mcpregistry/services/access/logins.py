@@ -105,8 +105,7 @@ def _locked(key: str, now: datetime) -> datetime | None:
 @transaction.atomic
 def _counted(key: str, most: int, now: datetime) -> datetime | None:
     """One more. Returns until when the key is locked, if it was so before; the lock that this one brings is for the next."""
-    LoginAttempts.objects.get_or_create(key=key, defaults={"began_at": now})
-    row = LoginAttempts.objects.select_for_update().get(key=key)
+    row = _row_of(key, now)
     if row.locked_until is not None and row.locked_until > now:
         return row.locked_until
     if row.locked_until is not None or row.began_at < now - PERIOD:
@@ -115,3 +114,12 @@ def _counted(key: str, most: int, now: datetime) -> datetime | None:
     row.locked_until = now + PERIOD if row.count >= most else None
     row.save()
     return None
+
+
+def _row_of(key: str, now: datetime) -> LoginAttempts:
+    """The key's row, locked; made if there is none, and again if a log-in beside this one deletes it in between."""
+    while True:
+        LoginAttempts.objects.bulk_create([LoginAttempts(key=key, began_at=now)], ignore_conflicts=True)
+        row = LoginAttempts.objects.select_for_update().filter(key=key).first()
+        if row is not None:
+            return row

@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from django.conf import settings
+from django.db import transaction
 
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.servers.launch import credentials_named, variables_named
@@ -62,12 +63,13 @@ def vouched() -> Iterator[None]:
         _vouched.reset(token)
 
 
+@transaction.atomic
 def grant_variables(texts: Iterable[str], place: str, actor: str) -> None:
     """Let the variables that these texts name go to ``place``; for a file that somebody has vouched for."""
     names = variables_named(texts)
     if not names:
         return
-    row = Configuration.load()
+    row = Configuration.locked()
     missing = [name for name in sorted(names) if place not in row.variable_scope.get(name, ())]
     if not missing:
         return
@@ -77,13 +79,14 @@ def grant_variables(texts: Iterable[str], place: str, actor: str) -> None:
     audit.record(kind="variables.scoped", actor=actor, subject=place, variables=missing)
 
 
+@transaction.atomic
 def moved(old: str, new: str = "") -> None:
     """A server or provider has got another name, or is gone (``new`` empty): what was let go to it goes along, or ends."""
-    for row in Credential.objects.all():
+    for row in Credential.objects.select_for_update().order_by("pk"):
         if old in row.scope:
             row.scope = _replaced(row.scope, old, new)
             row.save(update_fields=["scope"])
-    configuration = Configuration.load()
+    configuration = Configuration.locked()
     scope: dict[str, Any] = configuration.variable_scope
     if any(old in places for places in scope.values()):
         configuration.variable_scope = {name: _replaced(places, old, new) for name, places in scope.items()}

@@ -15,7 +15,7 @@ from mcpregistry.services.records import audit
 def save_configuration(*, configuration: Configuration, actor: str) -> Configuration:
     """Change the site's settings. Raises ``ConfigInvalid``."""
     # The form may be older than the last change of the configuration; its revision must not go back.
-    before = Configuration.objects.select_for_update().get(id=1)
+    before = Configuration.locked()
     configuration.revision = before.revision
     configuration.variable_scope = check_variable_scope(configuration.variable_scope)
     save_checked(configuration)

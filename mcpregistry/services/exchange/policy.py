@@ -104,7 +104,7 @@ def _withdraw_others(server: Server, approved: tuple[str, ...], actor: str) -> N
 
 def follow_flag(*, required: bool, actor: str, may_rule: bool) -> str:
     """Take ``toolApprovalRequired`` as what happens when no rule fits. A default of deny stays."""
-    configuration = Configuration.load()
+    configuration = Configuration.locked()
     wanted = Outcome.ASK if required else Outcome.ALLOW
     if configuration.default_outcome in (wanted, Outcome.DENY):
         return ""

@@ -15,6 +15,7 @@ from unfold.decorators import display
 
 from mcpregistry.admin.base import RecordAdmin, Verb, actor
 from mcpregistry.admin.behaviour import AUTO_VERBS
+from mcpregistry.admin.confirm_page import MAY_CONFIRM
 from mcpregistry.admin.launch import LaunchPage
 from mcpregistry.admin.server_form import ServerForm
 from mcpregistry.domain.errors import SlipsnisseError
@@ -133,7 +134,7 @@ class ServerAdmin(RecordAdmin):
         ),
     )
     verbs = (
-        Verb("confirm", "Confirm launch", "confirm_server", "verified_user", "Look at exactly what will run, then allow it.",
+        Verb("confirm", "Confirm launch", MAY_CONFIRM, "verified_user", "Look at exactly what will run, then allow it.",
              page="mcpregistry_server_confirm", applies=is_draft, style="primary"),
         Verb("test", "Test now", "test_server", "network_check", "Connect, list the tools, measure.", _test, applies=is_active, style="primary"),
         Verb("refresh", "Refresh tools", "test_server", "refresh", "Read the list of tools anew.", _refresh, applies=is_active),

@@ -156,8 +156,8 @@ def test_a_program_that_is_not_there_is_said_to_be_missing(client_of: ClientOf, 
 
 def test_confirming_what_was_shown_activates_the_server(client_of: ClientOf, site: Site) -> None:
     client, server = client_of("admin"), site.servers["browser"]
-    shown = client.get(confirm(server)).context["launch"]
-    client.post(confirm(server), {"launch": shown})
+    shown = client.get(confirm(server)).context["shown"]
+    client.post(confirm(server), {"shown": shown})
     server.refresh_from_db()
     assert (server.lifecycle, server.confirmed_by) == ("active", site.people["admin"])
     assert AuditEntry.objects.filter(kind="server.confirmed", actor="user:admin").exists()
@@ -165,10 +165,10 @@ def test_confirming_what_was_shown_activates_the_server(client_of: ClientOf, sit
 
 def test_a_launch_that_changed_meanwhile_is_not_confirmed_and_shown_anew(client_of: ClientOf, site: Site) -> None:
     client, server = client_of("admin"), site.servers["browser"]
-    shown = client.get(confirm(server)).context["launch"]
+    shown = client.get(confirm(server)).context["shown"]
     server.command = ["sh", "-c", "evil"]
     lifecycle.save_server(server=server, actor=ACTOR)
-    answer = client.post(confirm(server), {"launch": shown})
+    answer = client.post(confirm(server), {"shown": shown})
     html = answer.content.decode()
     assert answer.status_code == 409
     assert "changed after this page was shown" in html
@@ -180,7 +180,7 @@ def test_a_launch_that_changed_meanwhile_is_not_confirmed_and_shown_anew(client_
 @pytest.mark.parametrize("wrong", ["", "0" * 64])
 def test_a_made_up_fingerprint_confirms_nothing(client_of: ClientOf, site: Site, wrong: str) -> None:
     server = site.servers["browser"]
-    assert client_of("root").post(confirm(server), {"launch": wrong}).status_code == 409
+    assert client_of("root").post(confirm(server), {"shown": wrong}).status_code == 409
     server.refresh_from_db()
     assert server.lifecycle == "draft"
 

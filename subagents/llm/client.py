@@ -3,7 +3,8 @@
 Only this module imports litellm, inside functions and in the worker alone: the import takes four
 seconds and 180 MB. What litellm would do by itself is switched off, because it hides attempts, costs
 or secrets: its retries, callbacks, price look-ups in the network, tokenizer downloads, ``.env`` files,
-and keys from our environment. Its requests go out through ``guarded``. Turns are never streamed: a stream that was cut looks complete to it.
+and keys from our environment. Its requests go out through ``guarded``. Turns are never streamed: a
+stream that was cut looks complete to it.
 ``tests/subagents/llm/test_client.py`` holds each of these to the installed version.
 """
 
@@ -13,10 +14,8 @@ import asyncio
 import logging
 import os
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -82,8 +81,6 @@ def loaded() -> ModuleType:
     os.environ.update(_SWITCHES)
     with lasting():
         import litellm
-
-        _in_parts("openai.resources")
         import openai.resources.chat  # noqa: F401 - else the first request does, on the event loop
         from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
 
@@ -100,29 +97,6 @@ def loaded() -> ModuleType:
     guarded.install(litellm, AsyncHTTPHandler)
     litellm.ModelResponse()  # its types are put together now, not within the first answer
     return litellm
-
-
-def _in_parts(package: str) -> None:
-    """Let modules of the package be imported without all the others: 430 that no request needs, for 0.4 s.
-
-    Whoever asks the package itself for a name gets the whole of it, as ever.
-    """
-    spec = find_spec(package)
-    if package in sys.modules or spec is None or spec.loader is None:
-        return
-    loader, module = spec.loader, module_from_spec(spec)
-
-    def whole(name: str) -> Any:
-        if name.startswith("__") and name != "__all__":
-            raise AttributeError(name)
-        vars(module).pop("__getattr__", None)
-        loader.exec_module(module)
-        return getattr(module, name)
-
-    vars(module)["__getattr__"] = whole
-    sys.modules[package] = module
-    parent, _, child = package.rpartition(".")
-    setattr(sys.modules[parent], child, module)
 
 
 async def close() -> None:

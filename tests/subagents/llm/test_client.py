@@ -216,22 +216,6 @@ def test_the_import_reads_no_env_file_and_no_network(tmp_path: Any) -> None:
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
-def test_of_openais_package_only_what_requests_need_is_imported_until_somebody_asks_for_more() -> None:
-    program = (
-        "import sys\n"
-        "from subagents.llm.client import loaded\n"
-        "loaded()\n"
-        "import openai\n"
-        "assert openai.AsyncOpenAI(api_key='k').chat.completions.with_raw_response.create\n"
-        "assert 'openai.resources.beta' not in sys.modules\n"
-        "from openai.resources import AsyncBeta\n"
-        "assert openai.AsyncOpenAI(api_key='k').beta.__class__ is AsyncBeta\n"
-        "assert openai.resources.chat.AsyncChat is openai.resources.AsyncChat\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
-
-
 def test_no_callback_and_no_retry_of_litellms_own_is_left() -> None:
     litellm = loaded()
     assert litellm.callbacks == []

@@ -283,6 +283,16 @@ async def _saved(engine: Any) -> list[dict[str, Any]]:
     return rows
 
 
+def _move_provider(address: str) -> None:
+    """Let the provider's requests go to this address, confirmed as by a person."""
+    from subagents.models import Provider
+
+    row = Provider.objects.get()
+    row.base_url, row.allowed_networks = address, ["127.0.0.0/8"]
+    row.confirmed_destination = row.destination_hash()
+    row.save()
+
+
 def _worker(var: Path) -> dict[str, Any]:
     """A real worker with 8 threads and litellm, after eight runs at once over HTTP to a scripted model."""
     from controlplane import embedded
@@ -290,14 +300,14 @@ def _worker(var: Path) -> dict[str, Any]:
     from subagents.llm.scripted.app import ScriptedModels
     from subagents.llm.scripted.running import running
     from subagents.llm.scripted.script import load
-    from subagents.models import Provider, Run
+    from subagents.models import Run
 
     broker = subprocess.Popen(embedded.command(var), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     worker = None
     try:
         assert embedded.wait_until_it_answers(embedded.socket_path(var))
         with running(ScriptedModels(load(SCRIPT))) as base:
-            Provider.objects.update(base_url=f"{base}/v1")
+            _move_provider(f"{base}/v1")
             worker = subprocess.Popen(processes.worker().argv, cwd=site.ROOT, stdout=subprocess.DEVNULL)
             started = _started("steps", 8, told=True)
             end = time.monotonic() + 90

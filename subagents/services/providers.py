@@ -70,7 +70,7 @@ def _confirm_if_entered(provider: Provider, before: Provider | None, key: str | 
 
 
 def _headers(provider: Provider) -> dict[str, str]:
-    """None for pairs whose key is lost: nobody can send those."""
+    """Its headers; none where the key that sealed them is lost, since nobody can send those."""
     try:
         return dict(provider.headers)
     except ConfigInvalid:

@@ -2,7 +2,8 @@
 
 Identical is the same agent, tool and canonical arguments, by whatever endpoint. How long the refusal holds is what the
 rule that would ask says now, so whoever changes the rule, or lets the call run by a rule or a permit, lifts it, and so
-does who may decide on the request and takes the refusal back (``votes.lift_refusal``). Looked up only where people would be asked; every process sees it, because it stands in the request that was refused.
+does who may decide on the request and takes the refusal back (``votes.lift_refusal``). Looked up only where people
+would be asked; every process sees it, because it stands in the request that was refused.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ from mcpregistry.services.records import audit
 _USED, _RETURNED = "permit.used", "permit.returned"
 LONGEST = timedelta(days=30)
 _GIVEN_UP = timedelta(minutes=1)  # after a call's end; who made it has given its use back long before, if it lives
+# A use is taken just before its call is sent. By then the clock has looked hundreds of times: older ones need no reading.
 _LOOK_BACK = timedelta(hours=6)
 
 

@@ -119,9 +119,9 @@ def view(task: HostTask, *, typed: bool = False) -> dict[str, Any]:
     call, ended = task.call, _end(task)
     questions = open_questions(task)
     withdrawn = task.cancel_requested and (call.state == State.CANCELLED or call.error_code == "CANCELLED")
-    late = ending.was_corrected(call)
+    was_corrected = ending.was_corrected(call)
     status = status_of(State(call.state), withdrawn=withdrawn, error="error" in ended, asking=bool(questions))
-    if late:  # it has been told as completed, with an unknown outcome; a status that is final stays as it is
+    if was_corrected:  # it has been told as completed, with an unknown outcome; a status that is final stays as it is
         status = "completed"
     shown: dict[str, Any] = {
         "taskId": task.id,
@@ -139,7 +139,7 @@ def view(task: HostTask, *, typed: bool = False) -> dict[str, Any]:
         shown["error"] = ended["error"]
     elif status == "completed":
         result = _shown_result(task, ended, typed=typed)
-        shown["result"] = corrected(result) if late and call.state != State.UNKNOWN else result
+        shown["result"] = corrected(result) if was_corrected and call.state != State.UNKNOWN else result
     return shown
 
 

@@ -61,6 +61,9 @@ TABLE: tuple[Variable, ...] = (
     Variable(
         "SLIPSNISSE_DATABASE_POOL", "20", "most PostgreSQL connections that one process keeps in its pool, from 4 up"
     ),
+    Variable(
+        "SLIPSNISSE_BACKUP_PASSPHRASE", "", "seals the keys in backups; asked for on a terminal when unset", secret=True
+    ),
     Variable("DATABASE_URL", "", "postgres://… ; SQLite under var/ when unset", secret=True),
     Variable(
         "EMAIL_URL", "", "mail server for notifications: smtp+tls://USER:PASSWORD@mail.example.org:587", secret=True

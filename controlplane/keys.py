@@ -10,6 +10,7 @@ import binascii
 import json
 import os
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +46,39 @@ def load(var: Path) -> Ring:
     return Ring(secret_key or stored["secret_key"], sealing)
 
 
+def written(ring: Ring) -> dict[str, str]:
+    """The ring as the key file has it; ``read`` takes it back."""
+    sealing = ",".join(f"{key_id}:{base64.b64encode(key).decode()}" for key_id, key in ring.sealing.items())
+    return {"secret_key": ring.secret_key, "sealing": sealing}
+
+
+def read(stored: Mapping[str, str], origin: str) -> Ring:
+    """The ring that ``written`` has made. Raises ImproperlyConfigured, naming ``origin``, when it is none."""
+    return Ring(stored["secret_key"], _parse(stored["sealing"], origin))
+
+
+def sealing_is_given() -> bool:
+    """Whether a variable says with what is sealed, whatever the file says."""
+    return bool(env.text("SLIPSNISSE_KEYS"))
+
+
+def replace(var: Path, ring: Ring) -> Path | None:
+    """Make ``ring`` the one in the key file. Returns where the former file was moved to, None if it was the same.
+
+    Used where a site comes here with its own keys; nothing here may be sealed with the former ones.
+    """
+    file = path(var)
+    if file.exists() and _stored(file) == written(ring):
+        return None
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    kept = file.with_name(f"keys.json.replaced-{secrets.token_hex(4)}")
+    draft = _draft(file, written(ring))
+    if file.exists():
+        os.link(file, kept)
+    draft.replace(file)
+    return kept
+
+
 def _stored(file: Path) -> dict[str, str]:
     if not file.exists():
         _create(file)
@@ -62,18 +96,24 @@ def _create(file: Path) -> None:
     """Two processes may start at once: whoever links its file first wins, both read the same keys."""
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     fresh = {"secret_key": secrets.token_urlsafe(50), "sealing": "k1:" + base64.b64encode(os.urandom(32)).decode()}
-    draft = file.with_name(f".keys-{os.getpid()}-{secrets.token_hex(4)}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as handle:
-        json.dump(fresh, handle)
-        handle.flush()
-        os.fsync(handle.fileno())
+    draft = _draft(file, fresh)
     try:
         os.link(draft, file)
     except FileExistsError:
         return
     finally:
         draft.unlink()
+
+
+def _draft(file: Path, content: Mapping[str, str]) -> Path:
+    """A file beside it with this content, on disk."""
+    draft = file.with_name(f".keys-{os.getpid()}-{secrets.token_hex(4)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as handle:
+        json.dump(content, handle)
+        handle.flush()
+        os.fsync(handle.fileno())
+    return draft
 
 
 def _parse(ring: str, origin: str) -> dict[str, bytes]:

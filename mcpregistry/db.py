@@ -70,11 +70,11 @@ def streamed(rows: QuerySet[Any, R], chunk_size: int = 2_000) -> Iterator[R]:
     In a transaction on PostgreSQL: a pooler of transactions would give each chunk another session, which knows nothing
     of the cursor. On SQLite every transaction is a writer's, and nobody waits for a reader's rows.
     """
-    connection = connections[DEFAULT_DB_ALIAS]
+    connection = connections[rows.db]
     if connection.vendor != "postgresql" or connection.in_atomic_block:
         yield from rows.iterator(chunk_size=chunk_size)
         return
-    with transaction.atomic():
+    with transaction.atomic(rows.db):
         yield from rows.iterator(chunk_size=chunk_size)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TypeVar, cast
+from typing import TypeVar
 
 T = TypeVar("T")
 
@@ -38,4 +38,4 @@ async def until(look: Callable[[], T | Awaitable[T]], patience: float = 60.0) ->
 
 
 async def _answer(given: T | Awaitable[T]) -> T:
-    return await given if inspect.isawaitable(given) else cast(T, given)
+    return await given if inspect.isawaitable(given) else given

@@ -1,0 +1,129 @@
+"""A stream into an empty database: all of it in one transaction, compared before it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import IO, Any
+
+from django.conf import settings
+from django.core.management import call_command
+from django.db import DEFAULT_DB_ALIAS, IntegrityError, connections, transaction
+from django.utils import timezone
+
+from controlplane import keys
+from controlplane.backups import schema
+from controlplane.backups.archive import Reader
+from controlplane.backups.dumping import PROGRESS, Say, compare
+from controlplane.backups.tables import Table
+from mcpregistry.domain.errors import ConfigInvalid, Conflict
+from mcpregistry.models.guards import drop_guards
+from mcpregistry.services.records import chains
+from mcpregistry.services.upkeep.invariants.calls import check
+
+
+def load(stream: IO[bytes], passphrase: str, say: Say) -> int:
+    """Make the site's database what the stream says, on the release's own tables. Returns how many rows.
+
+    Raises Conflict where the database is not empty or the stream comes from a newer release, ConfigInvalid where the
+    stream is no whole backup; then the database is as empty as before.
+    """
+    reader = Reader(stream, passphrase)
+    tables = {table.label: table for table in schema.tables(reader.head["migrations"])}
+    schema.refuse_unless_empty()
+    _take_keys(keys.read(reader.keys, "the backup"), say)
+    say(f"Making the tables of release {reader.head['release']}.")
+    schema.build(reader.head["migrations"])
+    with transaction.atomic():
+        rows = _fill(reader, tables, say)
+    call_command("migrate", verbosity=0, interactive=False)  # to this release; and with it triggers and roles
+    return rows
+
+
+def problems() -> Iterator[str]:
+    """What is wrong with the site's records: a restored one has nothing wrong that the original had not."""
+    yield from chains.verify()
+    for finding in check(timezone.now()):
+        if finding.violations:
+            yield f"Broken {finding.violations} times: {finding.rule}"
+
+
+def _fill(reader: Reader, tables: dict[str, Table], say: Say) -> int:
+    drop_guards()  # the audit log would refuse to be emptied, and every row would be told of
+    for table in tables.values():
+        _clear(table)
+    ends, lines = [], reader.lines()
+    for said in lines:
+        if "table" in said:
+            ends.append(_take(_named(said, tables), lines, say))
+    for table, end in ends:
+        _finish(table, end)
+    _check_references()
+    if len(ends) != len(tables):
+        raise ConfigInvalid("The backup lacks a table.", remedy="Restore it with the release that has made it.")
+    say(f"Compared with the backup, row by row: {len(ends)} tables.")
+    return sum(end["rows"] for _, end in ends)
+
+
+def _take(table: Table, lines: Iterator[Any], say: Say) -> tuple[Table, dict[str, Any]]:
+    """Insert the rows up to the table's end. Returns what that says."""
+    end: dict[str, Any] = {}
+
+    def rows() -> Iterator[list[Any]]:
+        for number, said in enumerate(lines, 1):
+            if isinstance(said, dict):
+                end.update(said)
+                return
+            if not number % PROGRESS:
+                say(f"  {table.name}: {number:,} rows")
+            yield said
+
+    table.insert(rows(), DEFAULT_DB_ALIAS)
+    return table, end
+
+
+def _named(said: dict[str, Any], tables: dict[str, Table]) -> Table:
+    table = tables.get(said["table"])
+    if table is None or table.columns != said["columns"]:
+        raise ConfigInvalid(
+            f"The backup describes {said['table']} otherwise than its own release does.",
+            remedy="Restore it with the release that has made it.",
+        )
+    return table
+
+
+def _clear(table: Table) -> None:
+    with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
+        cursor.execute(f"DELETE FROM {cursor.db.ops.quote_name(table.name)}")  # noqa: S608
+
+
+def _finish(table: Table, end: dict[str, Any]) -> None:
+    """What the database holds now is what was written, and it goes on counting where the other one did."""
+    table.count_from(end["next"], DEFAULT_DB_ALIAS)
+    compare(end, table.tally(DEFAULT_DB_ALIAS))
+
+
+def _check_references() -> None:
+    try:
+        connections[DEFAULT_DB_ALIAS].check_constraints()
+    except IntegrityError as error:
+        raise ConfigInvalid(
+            f"A row of the backup refers to one that is not there: {error}.",
+            remedy="Mend the database that it comes from, and make another backup.",
+        ) from error
+
+
+def _take_keys(ring: keys.Ring, say: Say) -> None:
+    """The keys come along with what they have sealed. Raises Conflict where variables give this site others."""
+    here = dict(settings.SLIPSNISSE_KEYS)
+    if keys.sealing_is_given():
+        other = sorted(key_id for key_id, key in ring.sealing.items() if here.get(key_id) != key)
+        if other:
+            raise Conflict(
+                f"The secrets in it are sealed with the key '{other[0]}', which SLIPSNISSE_KEYS does not hold.",
+                remedy="Unset SLIPSNISSE_KEYS, so that the keys come from the backup, or add that key to it.",
+            )
+    kept = keys.replace(settings.VAR_DIR, ring)
+    if kept:
+        say(f"The keys are those of the backup now; the former ones are in {kept}.")
+    if not keys.sealing_is_given():
+        settings.SLIPSNISSE_KEYS = ring.sealing

@@ -1,0 +1,59 @@
+"""``manage.py moveto DATABASE_URL``: the whole site into another database, SQLite or PostgreSQL."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import subprocess
+import sys
+from contextlib import suppress
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+
+from controlplane.backups import dumping, passphrase
+from mcpregistry.domain.errors import SlipsnisseError
+
+
+class Command(BaseCommand):
+    """A backup that is restored as it is made, by a process whose database is the other one."""
+
+    help = (
+        "Copies the whole site into another, empty database, compares every row, and proves the records there. "
+        "Stop the site first. What is here stays as it is."
+    )
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "url", metavar="DATABASE_URL", help="postgres://… or sqlite:///…; - reads it from standard input"
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        url = sys.stdin.readline().strip() if options["url"] == "-" else options["url"]
+        if not url.startswith(("postgres://", "postgresql://", "sqlite:///")):
+            raise CommandError("The address begins with neither postgres:// nor sqlite:///. Name a database.")
+        once = secrets.token_urlsafe(32)
+        command = [sys.executable, str(settings.BASE_DIR / "manage.py"), "restore", "-"]
+        env = os.environ | {"DATABASE_URL": url, passphrase.VARIABLE: once}
+        with subprocess.Popen(command, env=env, stdin=subprocess.PIPE) as other:  # noqa: S603  ourselves
+            self._send(other, once)
+        if other.returncode:
+            raise CommandError("Nothing was moved; the reason stands above. The site here is as it was.")
+        self.stdout.write(
+            "Moved. Set DATABASE_URL to the new database, then start the site; the old one stays as it was."
+        )
+
+    def _send(self, other: subprocess.Popen[bytes], once: str) -> None:
+        assert other.stdin is not None
+        try:
+            dumping.dump(other.stdin, once, lambda _: None, alone=True)
+        except BrokenPipeError:
+            pass  # it has said why, and its exit code says so once more
+        except SlipsnisseError as error:
+            other.kill()
+            raise CommandError(str(error)) from error
+        finally:
+            with suppress(BrokenPipeError):
+                other.stdin.close()

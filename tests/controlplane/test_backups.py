@@ -1,0 +1,313 @@
+"""A backup is the site at one moment, whatever runs meanwhile; what is restored is that site, or nothing at all."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import gzip
+import json
+import os
+import stat
+import threading
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import DEFAULT_DB_ALIAS, connection, connections
+
+from controlplane import keys
+from controlplane.backups import dumping, passphrase, schema
+from controlplane.backups.archive import Reader, Writer
+from controlplane.backups.tables import Table
+from mcpregistry.domain.errors import ConfigInvalid, Conflict
+from mcpregistry.domain.lifecycle import TERMINAL
+from mcpregistry.models import Agent, Credential, Server, Tool
+from subagents.models import LanguageModel, Provider
+from tests.fakes import elsewhere
+from tests.fakes.elsewhere import PASSPHRASE
+from tests.fault.load import Load, served
+from tests.waiting import until
+
+
+def quiet(_: str) -> None:
+    """What is said on the way matters to nobody here."""
+
+
+def saved(folder: Path) -> Path:
+    return dumping.save(folder, PASSPHRASE, quiet)[0]
+
+
+def told_to_change(lines: list[bytes], change: Callable[[Any], Any]) -> bytes:
+    """The same backup with the first row of servers changed, as somebody would who has the file alone."""
+    changed, at = list(lines), next(n for n, line in enumerate(lines) if b'"table": "mcpregistry.server"' in line) + 1
+    changed[at] = json.dumps(change(json.loads(lines[at]))).encode() + b"\n"
+    return gzip.compress(b"".join(changed))
+
+
+@pytest.mark.fault
+@pytest.mark.e2e
+@pytest.mark.usefixtures("live_db")
+def test_a_backup_under_load_restored_elsewhere_misses_no_call_that_had_ended(tmp_path):
+    """What callers were told before it began is in it; and what is in it holds together."""
+
+    async def loaded() -> list[str]:
+        async with load.running():
+            await until(lambda: len(load.told) >= 40)
+            before = [body["mcp"]["invocation_id"] for _, status, body in load.told if status == 200]
+            code, said = await asyncio.to_thread(elsewhere.here().run, "backup", str(tmp_path / "backups"))
+            assert code == 0, said
+            assert "read again and whole" in said
+            at = len(load.told)
+            await until(lambda: len(load.told) >= at + 8)  # nobody was kept from working
+            return before
+
+    with served(tmp_path / "journal") as (site, token):
+        load = Load(site, token)
+        connections.close_all()
+        ended = asyncio.run(loaded())
+    assert len(ended) >= 40
+    assert {status for _, status, _ in load.told} == {200}
+    (file,) = (tmp_path / "backups").iterdir()
+    other = elsewhere.of_the_same_kind(tmp_path / "other")
+    code, said = other.run("restore", str(file))
+    assert code == 0, said
+    assert "the audit log and all invariants hold" in said
+    other.assert_whole()
+    there = dict(other.shown("list(apps.get_model('mcpregistry.Invocation').objects.values_list('id', 'state'))"))
+    assert [call for call in ended if there.get(call) not in {str(state) for state in TERMINAL}] == []
+    assert len(there) <= len(load.told)
+
+
+@pytest.mark.usefixtures("live_db")
+def test_secrets_triggers_numbers_and_versions_come_along(tmp_path):
+    """A site whose rows are odd on purpose, into a database without a single table."""
+    Credential.objects.create(name="github", value="s3cret-value")
+    server = Server.objects.create(slug="odd", env={"TOKEN": "v"}, server_info={"b": 1e16, "a": [None, 1.5, "é\n"]})
+    provider = Provider.objects.create(slug="p", kind="scripted")
+    LanguageModel.objects.create(provider=provider, name="m", input_price=Decimal("0.000001"))
+    gone = Agent.objects.create(slug="gone")
+    number = gone.pk
+    gone.delete()
+    file = saved(tmp_path)
+    assert b"s3cret-value" not in gzip.decompress(file.read_bytes())
+    kind = elsewhere.on_postgres if connection.vendor == "postgresql" else fresh_sqlite
+    other = kind(tmp_path / "other")
+    code, said = other.run("restore", str(file))
+    assert code == 0, said
+    assert other.shown("apps.get_model('mcpregistry.Credential').objects.get().value") == "s3cret-value"
+    assert other.shown("apps.get_model('mcpregistry.Server').objects.get().env") == {"TOKEN": "v"}
+    assert other.shown("apps.get_model('mcpregistry.Server').objects.get().server_info") == server.server_info
+    assert other.shown("apps.get_model('subagents.LanguageModel').objects.get().input_price") == "0.000001"
+    assert other.shown("apps.get_model('mcpregistry.Agent').objects.create(slug='new').pk") > number
+    assert other.shown("__import__('mcpregistry.models.guards').models.guards.missing_guards()") == []
+    again = other.run("restore", str(file))
+    assert again[0] == 1
+    assert "The database is not empty" in again[1]
+
+
+def fresh_sqlite(var: Path) -> elsewhere.Site:
+    return elsewhere.on_sqlite(var, migrate=False)
+
+
+@pytest.mark.usefixtures("live_db")
+def test_keys_open_with_the_passphrase_alone(tmp_path):
+    file = saved(tmp_path)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    plain = gzip.decompress(file.read_bytes())
+    from django.conf import settings
+
+    for key in settings.SLIPSNISSE_KEYS.values():
+        assert base64.b64encode(key) not in plain
+    assert settings.SECRET_KEY.encode() not in plain
+    with file.open("rb") as stream, pytest.raises(ConfigInvalid, match="passphrase does not open"):
+        Reader(stream, "another passphrase")
+    with file.open("rb") as stream:
+        ring = keys.read(Reader(stream, PASSPHRASE).keys, "the backup")
+    assert (ring.secret_key, ring.sealing) == (settings.SECRET_KEY, settings.SLIPSNISSE_KEYS)
+
+
+@pytest.mark.usefixtures("live_db")
+def test_what_was_cut_changed_or_swapped_is_no_backup(tmp_path):
+    Server.objects.create(slug="one")
+    file = saved(tmp_path / "made")
+    whole, lines = file.read_bytes(), gzip.decompress(file.read_bytes()).splitlines(keepends=True)
+    renamed = told_to_change(lines, lambda row: [row[0], row[1], "evil", *row[3:]])
+    other_head = lines[0].replace(b'"release": "', b'"release": "9')
+    bad = {
+        "cut": whole[:-20],
+        "half": whole[: len(whole) // 2],
+        "damaged": whole[:200] + bytes([whole[200] ^ 1]) + whole[201:],
+        "unfinished": gzip.compress(b"".join(lines[:-1])),
+        "changed": renamed,
+        "another head": gzip.compress(other_head + b"".join(lines[1:])),
+        "too much work": gzip.compress(lines[0].replace(b'"n": 131072', b'"n": 1073741824') + b"".join(lines[1:])),
+        "something else": b"hello",
+        "other JSON": gzip.compress(b"{}\n"),
+        "a later format": gzip.compress(lines[0].replace(b'"format": 1', b'"format": 2')),
+    }
+    for name, content in bad.items():
+        path = tmp_path / "bad"
+        path.write_bytes(content)
+        with pytest.raises(ConfigInvalid) as refused:
+            dumping.verify(path, PASSPHRASE)
+        assert refused.value.remedy, name
+    path.write_bytes(whole)
+    assert dumping.verify(path, PASSPHRASE) > 1
+
+
+@pytest.mark.usefixtures("live_db")
+def test_a_changed_backup_leaves_the_database_empty(tmp_path):
+    Server.objects.create(slug="one")
+    lines = gzip.decompress(saved(tmp_path / "made").read_bytes()).splitlines(keepends=True)
+    path = tmp_path / "changed"
+    path.write_bytes(told_to_change(lines, lambda row: [row[0], row[1], "evil", *row[3:]]))
+    other = elsewhere.on_sqlite(tmp_path / "other")
+    code, said = other.run("restore", str(path))
+    assert code == 1
+    assert "was changed after it was made" in said
+    assert other.shown("apps.get_model('mcpregistry.Server').objects.count()") == 0
+
+
+def test_a_backup_of_a_newer_release_is_refused_with_the_remedy():
+    with pytest.raises(Conflict, match=r"newer release.*mcpregistry\.9999_later.*Use that release"):
+        schema.tables({"mcpregistry": ["0001_initial", "9999_later"]})
+
+
+@pytest.mark.django_db
+def test_every_table_is_in_it_but_sessions():
+    there = {table.name for table in schema.tables(schema.applied(DEFAULT_DB_ALIAS))}
+    made = set(connection.introspection.table_names())
+    assert made - there == {"django_migrations", "django_session"} | ({"sqlite_sequence"} & made)
+
+
+@pytest.mark.usefixtures("live_db")
+def test_what_ends_early_leaves_no_file(tmp_path, monkeypatch):
+    def breaks(self: Table, using: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Table, "next_number", breaks)
+    with pytest.raises(ConfigInvalid, match="No space left"):
+        saved(tmp_path / "full")
+    assert list((tmp_path / "full").iterdir()) == []
+
+
+@pytest.mark.usefixtures("live_db")
+def test_a_process_killed_in_the_middle_leaves_nothing_that_looks_whole(tmp_path):
+    code = (
+        "import os, django; django.setup()\n"
+        "from controlplane.backups import dumping\n"
+        "dumping.verify = lambda *_: os.kill(os.getpid(), 9)\n"
+        f"dumping.save(__import__('pathlib').Path({str(tmp_path)!r}), 'a passphrase', print)\n"
+    )
+    from tests import forkserver
+
+    assert forkserver.popen(["-c", code], env=elsewhere.here().env).wait(timeout=60) != 0
+    assert [path.suffix for path in tmp_path.iterdir()] == [".part"]
+
+
+@pytest.mark.usefixtures("live_db")
+def test_a_backup_keeps_no_writer_waiting_and_sees_none_of_what_they_write(tmp_path, monkeypatch):
+    """A server that is saved while the tables are read is not in it, wherever the reading is."""
+    Server.objects.create(slug="before")
+    read, written = Table.read, threading.Event()
+
+    def meanwhile(self: Table, using: str) -> Any:
+        if using == dumping.SOURCE and not written.is_set():
+            written.set()
+            Server.objects.create(slug="during")
+        return read(self, using)
+
+    monkeypatch.setattr(Table, "read", meanwhile)
+    monkeypatch.setattr(dumping, "_table", after_a_look(dumping._table))
+    text = gzip.decompress(saved(tmp_path).read_bytes())
+    assert written.is_set()
+    assert b'"before"' in text
+    assert b'"during"' not in text
+
+
+def after_a_look(write: Any) -> Any:
+    """The moment of a transaction is its first look at the database, which the first table would be otherwise."""
+
+    def table(*args: Any) -> Any:
+        with connections[dumping.SOURCE].cursor() as cursor:
+            cursor.execute("SELECT count(*) FROM mcpregistry_server")
+        return write(*args)
+
+    return table
+
+
+@pytest.mark.django_db
+def test_rows_are_the_same_from_either_database():
+    """PostgreSQL keeps neither the order of keys nor how a number is written; both are the same row."""
+    table = Table(Server)
+    blank = [None] * len(table.columns)
+    at = table.columns.index("server_info")
+
+    def row(info: Any) -> bytes:
+        return table.canonical([*blank[:at], info, *blank[at + 1 :]])
+
+    assert row({"a": 1, "b": [1e16]}) == row({"b": [10**16], "a": 1.0})
+    assert row({"a": 1}) != row({"a": 2})
+    assert row({"a": 0.1}) != row({"a": 0.2})
+
+
+@pytest.mark.django_db
+def test_a_row_that_the_database_does_not_take_is_named():
+    table = Table(Tool)
+    row = json.loads(json.dumps([7, 99, *[None] * (len(table.columns) - 2)]))
+    with pytest.raises(ConfigInvalid, match=r"does not take the row 7 of mcpregistry_tool"):
+        table.insert([row], DEFAULT_DB_ALIAS)
+
+
+def test_a_passphrase_is_asked_for_and_never_short(monkeypatch):
+    monkeypatch.setenv("SLIPSNISSE_BACKUP_PASSPHRASE", "short")
+    with pytest.raises(ConfigInvalid, match="shorter than 12"):
+        passphrase.ask(new=True)
+    monkeypatch.delenv("SLIPSNISSE_BACKUP_PASSPHRASE")
+    with pytest.raises(ConfigInvalid, match=r"There is no passphrase.*_FILE"):
+        passphrase.ask(new=False)  # a test has no terminal
+
+
+def test_a_passphrase_comes_from_a_file(monkeypatch, tmp_path):
+    (tmp_path / "word").write_text(f"{PASSPHRASE}\n")
+    monkeypatch.setenv("SLIPSNISSE_BACKUP_PASSPHRASE_FILE", str(tmp_path / "word"))
+    assert passphrase.ask(new=True) == PASSPHRASE
+
+
+def test_a_replaced_key_file_is_kept(tmp_path):
+    first = keys.load(tmp_path)
+    other = keys.Ring("another", {"k9": os.urandom(32)})
+    kept = keys.replace(tmp_path, other)
+    assert kept is not None
+    assert json.loads(kept.read_text()) == keys.written(first)
+    assert keys.load(tmp_path) == other
+    assert keys.replace(tmp_path, other) is None
+
+
+@pytest.mark.usefixtures("live_db")
+def test_other_keys_given_by_a_variable_are_refused_before_anything_is_done(tmp_path):
+    file = saved(tmp_path)
+    other = elsewhere.on_sqlite(tmp_path / "other")
+    ring = f"k1:{base64.b64encode(os.urandom(32)).decode()}"
+    code, said = other.run("restore", str(file), SLIPSNISSE_KEYS=ring, SLIPSNISSE_SECRET_KEY="s" * 50)
+    assert code == 1
+    assert "Unset SLIPSNISSE_KEYS" in said
+    assert not (other.var / "keys.json").exists()
+
+
+def test_a_stream_in_pieces_is_one_stream(tmp_path):
+    """The writer's lines come back as they went in, and the last is looked at."""
+    path = tmp_path / "stream"
+    with path.open("wb") as stream:
+        writer = Writer(stream, PASSPHRASE, {"release": "1", "migrations": {}}, {"secret_key": "s"})
+        writer.object(table="t", columns=["a"])
+        writer.line(b"[1]")
+        writer.finish(tables=1, rows=1)
+    with path.open("rb") as stream:
+        reader = Reader(stream, PASSPHRASE)
+        said = list(reader.lines())
+    assert reader.keys == {"secret_key": "s"}
+    assert said[:2] == [{"table": "t", "columns": ["a"]}, [1]]
+    assert said[2]["whole"] is True

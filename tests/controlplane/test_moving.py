@@ -1,0 +1,138 @@
+"""`moveto` takes a whole site from SQLite to PostgreSQL and back, every row of it, or leaves all as it was."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+from django.db import connection
+
+from controlplane.backups.tables import Table
+from mcpregistry.models import Agent, Configuration, Credential, Server
+from mcpregistry.services.access import agents, credentials, grants, tokens
+from subagents.models import LanguageModel, Provider
+from tests.fakes import elsewhere
+from tests.services.rows import confirmed
+from tests.waiting import eventually
+
+ACTOR = "user:test"
+_DIGESTS = (
+    "[(t.label, t.tally('default').digest) for t in __import__('controlplane.backups.schema').backups.schema.tables("
+    "__import__('controlplane.backups.schema').backups.schema.applied('default'))]"
+)
+
+
+def digests(site: elsewhere.Site) -> dict[str, str]:
+    """Of every table of a site, by label, but the one of counters that a site on SQLite alone has."""
+    return {label: digest for label, digest in site.shown(_DIGESTS) if label != "mcpregistry.change"}
+
+
+def lived_in() -> None:
+    """Rows of many tables, with JSON, decimals, times, secrets and an audit log that holds."""
+    server = confirmed()
+    agent = agents.save_agent(agent=Agent(slug="ann"), actor=ACTOR)
+    grants.grant(agent=agent, server=server, actor=ACTOR)
+    tokens.issue_token(name="t", agent=agent, actor=ACTOR)
+    credentials.save_credential(credential=Credential(name="github"), value="s3cret", actor=ACTOR)
+    provider = Provider.objects.create(slug="p", kind="scripted", options={"z": [1e16, None, {"a": 1.0}], "a": "ü"})
+    LanguageModel.objects.create(provider=provider, name="m", input_price=Decimal("0.1"))
+    Configuration.objects.update(variable_scope={"TOKEN": ["server:echo"]})
+
+
+def url(site: elsewhere.Site) -> str:
+    return site.env.get("DATABASE_URL", f"sqlite:///{site.var / 'slipsnisse.sqlite3'}")
+
+
+@pytest.mark.postgres_only
+@pytest.mark.e2e
+@pytest.mark.usefixtures("live_db")
+def test_a_site_goes_to_sqlite_and_back_to_postgresql_with_every_row(tmp_path):
+    lived_in()
+    here = elsewhere.here()
+    before = digests(here)
+    var = {"SLIPSNISSE_VAR": here.env["SLIPSNISSE_VAR"]}  # the keys stay where they are
+    small = elsewhere.Site(here.env | {"DATABASE_URL": f"sqlite:///{tmp_path / 'moved.sqlite3'}"})
+    code, said = here.run("moveto", url(small))
+    assert code == 0, said
+    assert "the audit log and all invariants hold" in said
+    assert "Set DATABASE_URL" in said
+    assert digests(small) == before
+    small.assert_whole()
+    big = elsewhere.Site(elsewhere.on_postgres(tmp_path / "big").env | var)
+    code, said = small.run("moveto", "-", stdin=url(big) + "\n")
+    assert code == 0, said
+    assert digests(big) == before
+    big.assert_whole()
+    assert big.shown("apps.get_model('mcpregistry.Credential').objects.get().value") == "s3cret"
+    assert big.shown("apps.get_model('mcpregistry.Server').objects.create(slug='next').pk") > Server.objects.get().pk
+
+
+@pytest.mark.usefixtures("live_db")
+def test_nothing_is_moved_into_a_database_with_rows_and_everything_stays(tmp_path):
+    lived_in()
+    before = digests(elsewhere.here())
+    code, said = elsewhere.here().run("moveto", url(elsewhere.here()))
+    assert code == 1
+    assert "The database is not empty" in said
+    assert "Nothing was moved" in said
+    assert digests(elsewhere.here()) == before
+
+
+def test_an_address_that_is_none_is_refused_before_anything_is_read(tmp_path):
+    code, said = elsewhere.on_sqlite(tmp_path, migrate=False).run("moveto", "mysql://somewhere")
+    assert code == 1
+    assert "neither postgres:// nor sqlite:///" in said
+
+
+def test_a_site_that_runs_is_not_moved(tmp_path):
+    """`up` holds the folder's lock."""
+    from controlplane.site import only_one
+
+    site = elsewhere.on_sqlite(tmp_path / "site")
+    with only_one(site.var):
+        code, said = site.run("moveto", f"sqlite:///{tmp_path / 'other.sqlite3'}")
+    assert code == 1
+    assert "already running" in said
+    assert not (tmp_path / "other.sqlite3").exists()
+
+
+@pytest.mark.usefixtures("live_db")
+def test_nobody_writes_while_a_site_moves(tmp_path, monkeypatch):
+    """Else what they wrote would stay behind unseen: a writer is still waiting when the last row was read."""
+    from threading import Thread
+
+    from django.db import connections
+
+    from controlplane.backups import dumping
+
+    done: list[str] = []
+
+    def write() -> None:
+        try:
+            Server.objects.create(slug="late")
+            done.append("late")
+        finally:
+            connections.close_all()
+
+    counted, thread = dumping._table, Thread(target=write)
+
+    def table(each: Table, *rest: object) -> int:
+        if not thread.ident:
+            thread.start()
+            eventually(waits)
+        assert done == []
+        return counted(each, *rest)  # type: ignore[arg-type]
+
+    def waits() -> bool:
+        """On PostgreSQL the lock is seen; on SQLite, whose waiting nobody sees, nobody else can take it."""
+        if connection.vendor == "postgresql":
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+                return bool(cursor.fetchone()[0])
+        return thread.ident is not None
+
+    monkeypatch.setattr(dumping, "_table", table)
+    with (tmp_path / "stream").open("wb") as stream:
+        dumping.dump(stream, elsewhere.PASSPHRASE, lambda _: None, alone=True)
+    thread.join(30)
+    assert done == ["late"]

@@ -44,6 +44,7 @@ def examine() -> list[Finding]:
         _settings,
         _database,
         _migrations,
+        _keys,
         _changes,
         _connections,
         _broker,
@@ -91,6 +92,29 @@ def _migrations() -> Iterable[Finding]:
         yield Finding(False, f"{len(missing)} migrations are not applied", "Run: python manage.py migrate")
     else:
         yield Finding(True, "all migrations are applied")
+
+
+def _keys() -> Iterable[Finding]:
+    """Whether every secret opens with a key that is here, and whether older keys are still needed."""
+    from mcpregistry.services.upkeep.resealing import keys_in_use
+
+    try:
+        used = keys_in_use()
+    except DatabaseError:
+        return  # said already
+    newest = next(iter(settings.SLIPSNISSE_KEYS))
+    for key, count in sorted(used.items()):
+        if key not in settings.SLIPSNISSE_KEYS:
+            remedy = "Put that key back into SLIPSNISSE_KEYS (or var/keys.json), or enter the secrets again."
+            yield Finding(
+                False, f"{count} secrets are sealed with the key '{key}', which this site does not have", remedy
+            )
+        elif key != newest:
+            yield Finding(
+                False, f"{count} secrets are still sealed with the key '{key}'", "Run: python manage.py rekey"
+            )
+    if {*used} <= {newest}:
+        yield Finding(True, "every secret is sealed with the newest key")
 
 
 def _changes() -> Iterable[Finding]:

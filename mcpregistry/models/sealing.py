@@ -51,6 +51,11 @@ def unseal(text: str, *, place: str) -> Any:
         ) from error
 
 
+def key_of(text: str) -> str:
+    """The id of the key that has sealed a text."""
+    return text.partition(".")[2].rpartition(".")[0]
+
+
 class Sealed(property):
     """A property that reads and writes a sealed text column as a JSON value: ``env = Sealed("sealed_env", dict)``.
 

@@ -1,0 +1,28 @@
+"""``manage.py rekey``: seal all secrets with the newest key."""
+
+from __future__ import annotations
+
+import getpass
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from mcpregistry.services.upkeep.resealing import keys_in_use, reseal
+
+
+class Command(BaseCommand):
+    """Seals what older keys have sealed; says which keys are still needed. Exit code 1 if a secret does not open."""
+
+    help = (
+        "Seals every secret with the newest key of SLIPSNISSE_KEYS (or var/keys.json), while the site runs. "
+        "Broken off, it goes on where it was when it is called again."
+    )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        done, closed = reseal(actor=f"shell:{getpass.getuser()}", say=self.stderr.write)
+        for problem in closed:
+            self.stderr.write(problem)
+        used = ", ".join(f"{key}: {count:,}" for key, count in sorted(keys_in_use().items())) or "none"
+        self.stdout.write(f"{done:,} secrets sealed anew. Keys in use, with their secrets: {used}.")
+        if closed:
+            raise SystemExit(1)

@@ -304,12 +304,21 @@ def test_a_mail_says_it_in_plain_text_and_html_with_a_link_and_no_secret(post_of
     assert (only().state, only().response_code) == ("sent", 250)
 
 
+def test_a_mail_names_the_person_who_asked_where_one_is_known(post_office):
+    email()
+    tell("asked", held(call={"requester": "ann"}))
+    tell("asked", held())
+    deliver()
+    by_ann, by_nobody = ["Requested by" in part.get_body(("plain",)).get_content() for part in post_office.letters]
+    assert (by_ann, by_nobody) == (True, False)
+
+
 HOSTILE = 'x\r\nBcc: eve@example.org\r\n\r\n<script>alert(1)</script> & "q" \u202e\x1b[2J<!channel> *b* `c` ```d```'
 
 
 def test_hostile_names_neither_forge_headers_nor_markup(post_office):
     email()
-    call = {"tool_name": HOSTILE, "agent_slug": "robot"}
+    call = {"tool_name": HOSTILE, "agent_slug": "robot", "requester": HOSTILE[:150]}
     tell("asked", held(arguments={HOSTILE: HOSTILE}, call=call, rule_name=HOSTILE[:150]))
     deliver()
     (letter,) = post_office.letters

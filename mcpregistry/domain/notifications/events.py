@@ -170,6 +170,7 @@ def lines(event: Event, data: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Tool", one_line(data["tool"], 200)),
         ("Server", one_line(data["server"], 100)),
         ("Agent", one_line(data["agent"], 100)),
+        *_requester(data),
         ("Risk", data["risk"]),
         ("Asked by rule", one_line(data["rule"], 200)),
     ]
@@ -179,6 +180,11 @@ def lines(event: Event, data: Mapping[str, Any]) -> list[tuple[str, str]]:
     reason = [("Reason", one_line(data["reason"], 1_000))] if data["reason"] else []
     edited = [("Arguments", "changed by the approver")] if data["edited"] else []
     return [*found, *more, *reason, *edited]
+
+
+def _requester(data: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Who asked, where one is known: who that is may not approve it. Messages of an older version name nobody."""
+    return [("Requested by", one_line(data["requester"], 150))] if data.get("requester") else []
 
 
 def _names(names: Sequence[str]) -> str:

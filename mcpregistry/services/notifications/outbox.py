@@ -118,6 +118,7 @@ def _facts(event: Event, request: ApprovalRequest) -> dict[str, Any]:
         "tool": call.tool_name,
         "server": call.server_slug,
         "agent": call.agent_slug,
+        "requester": call.requester,
         "endpoint": call.endpoint_slug,
         "risk": request.risk,
         "rule": request.rule_name,

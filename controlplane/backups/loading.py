@@ -15,9 +15,11 @@ from controlplane.backups import schema
 from controlplane.backups.archive import Reader
 from controlplane.backups.dumping import PROGRESS, Say, compare
 from controlplane.backups.tables import Table
+from mcpregistry.db import database_now
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.models.guards import drop_guards
 from mcpregistry.services.records import chains
+from mcpregistry.services.upkeep import reaping
 from mcpregistry.services.upkeep.invariants.calls import check
 
 
@@ -36,6 +38,8 @@ def load(stream: IO[bytes], passphrase: str, say: Say) -> int:
     with transaction.atomic():
         rows = _fill(reader, tables, say)
     call_command("migrate", verbosity=0, interactive=False)  # to this release; and with it triggers and roles
+    if ended := reaping.bury_everything(database_now()):
+        say(f"Calls that were out at that moment, ended as unknown: {ended:,}.")
     return rows
 
 

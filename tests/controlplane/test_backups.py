@@ -10,12 +10,14 @@ import os
 import stat
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.db import DEFAULT_DB_ALIAS, connection, connections
+from django.utils import timezone
 
 from controlplane import keys
 from controlplane.backups import dumping, passphrase, schema
@@ -23,11 +25,12 @@ from controlplane.backups.archive import Reader, Writer
 from controlplane.backups.tables import Table
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.domain.lifecycle import TERMINAL
-from mcpregistry.models import Agent, Credential, Server, Tool
+from mcpregistry.models import Agent, Connection, Credential, Server, Tool
 from subagents.models import LanguageModel, Provider
 from tests.fakes import elsewhere
 from tests.fakes.elsewhere import PASSPHRASE
 from tests.fault.load import Load, served
+from tests.services.rows import confirmed, dispatched
 from tests.waiting import until
 
 
@@ -105,6 +108,24 @@ def test_secrets_triggers_numbers_and_versions_come_along(tmp_path):
     again = other.run("restore", str(file))
     assert again[0] == 1
     assert "The database is not empty" in again[1]
+
+
+@pytest.mark.usefixtures("live_db")
+def test_what_processes_of_the_other_site_had_in_hand_has_ended(tmp_path):
+    """They live no more: nothing waits for them, and the records hold together before any clock has run."""
+    server = confirmed()
+    dispatched(lease=timedelta(hours=1))
+    Connection.objects.create(
+        server=server, process="web@elsewhere:1", state="connected", since=timezone.now(),
+        seen_at=timezone.now() - timedelta(hours=1),
+    )  # fmt: skip
+    other = elsewhere.of_the_same_kind(tmp_path / "other")
+    code, said = other.run("restore", str(saved(tmp_path / "made")))
+    assert code == 0, said
+    assert "ended as unknown: 1" in said
+    other.assert_whole()
+    assert other.shown("apps.get_model('mcpregistry.Invocation').objects.get().state") == "unknown"
+    assert other.shown("apps.get_model('mcpregistry.Connection').objects.count()") == 0
 
 
 def fresh_sqlite(var: Path) -> elsewhere.Site:

@@ -19,7 +19,9 @@ from django.db.models import Q
 from mcpregistry.domain.calls.ends import LOOK_FIRST
 from mcpregistry.domain.lifecycle import SUPPOSED, State, may_move
 from mcpregistry.models import Figure, Invocation
+from mcpregistry.services.approvals import held_calls
 from mcpregistry.services.records import ending
+from mcpregistry.services.servers import connections
 from mcpregistry.services.tasks import remote_tasks
 
 ACTOR = "reaper"
@@ -46,6 +48,20 @@ def bury(kind: str, pid: int, now: datetime) -> int:
     out = out.exclude(pk__in=remote_tasks.left_to_followers(now))
     out.update(lease_until=now - timedelta(microseconds=1))
     return reap_calls(now)
+
+
+def bury_everything(now: datetime) -> int:
+    """No process lives that has worked on this database, which has just come from a backup: whatever they had out ends
+    now, as after a crash. Returns how many calls."""
+    connections.forget_stale(now + connections.STALE_AFTER)
+    out = Invocation.objects.open().filter(state=State.DISPATCHED, lease_until__gt=now)
+    out.update(lease_until=now - timedelta(microseconds=1))
+    held_calls.expire_due(now)
+    held_calls.forget_ends(now)
+    ended = 0
+    while count := reap_calls(now):
+        ended += count
+    return ended
 
 
 @transaction.atomic

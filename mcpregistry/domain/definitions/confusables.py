@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 
 _CYRILLIC = dict(zip("асеіјорԛѕԝхуһԁӏгпкмнтвьѡ", "aceijopqswxyhdlrnkmhtbbw", strict=True))
 _GREEK = dict(zip("αβγειικνορτυχωϲϳ", "abyeiikvoptuxwcj", strict=True))
@@ -23,15 +24,17 @@ def latin(text: str) -> str:
     return unicodedata.normalize("NFKC", text).lower().translate(_TABLE)
 
 
+@lru_cache(maxsize=8192)  # every tool is compared with all others
 def reads_as(name: str) -> str:
     """A key that is equal for names which a hurried reader takes for one another (``0``/``o``, ``rn``/``m``)."""
     plain = _SEPARATORS.sub("_", latin(name)).strip("_").translate(_DIGITS)
     return plain.replace("rn", "m").replace("vv", "w")
 
 
-def name_words(name: str) -> list[str]:
+@lru_cache(maxsize=8192)
+def name_words(name: str) -> tuple[str, ...]:
     """The words of a name, however they are joined: ``getStockPrice`` and ``get-stock-price`` have the same."""
-    return latin(_JOINTS.sub(" ", name)).split()
+    return tuple(latin(_JOINTS.sub(" ", name)).split())
 
 
 def foreign_letters(name: str) -> str:

@@ -10,17 +10,21 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from mcpregistry.domain.definitions.confusables import foreign_letters, latin, name_words, reads_as
+from mcpregistry.domain.definitions.orders.reader import Order, read
 from mcpregistry.domain.definitions.scanner_patterns import ASKED_FOR, PHRASES, PRAISE, Severity
+from mcpregistry.domain.definitions.spelling import mixed_scripts, readings, set_apart
 from mcpregistry.domain.text.display import hidden, printable
 
-VERSION = 1  # raise it when findings change, so that definitions are scanned again
-MOST_TEXT = 200_000  # characters read of one definition
+VERSION = 2  # raise it when findings change, so that definitions are scanned again
+MOST_TEXT = 100_000  # characters read of one definition
+MOST_DISGUISED = 20_000  # characters of one text that are read once more for disguised words
 MOST_FINDINGS = 50
 MOST_OF_A_KIND = 3
 _EXCERPT = 160
@@ -143,6 +147,8 @@ def _of_text(where: str, text: str, others: set[str]) -> Iterator[Finding]:
     yield from _gaps(where, text)
     plain = readable(text)
     yield from _phrases(where, plain)
+    yield from _orders(where, text)
+    yield from _disguised(where, text)
     yield from _other_tools(where, plain, others)
     yield from _coded(where, text)
     yield from _praise(where, plain)
@@ -196,6 +202,40 @@ def _phrases(where: str, plain: str) -> Iterator[Finding]:
         if match := phrase.pattern.search(plain):
             excerpt = _excerpt(plain, match.start(), match.end())
             yield Finding(phrase.kind, phrase.severity, where, excerpt, phrase.why)
+
+
+def _orders(where: str, text: str) -> Iterator[Finding]:
+    """Acts and objects that make an order, in any language that the scanner knows words of."""
+    shown = _shown(text)
+    for order in read(shown):
+        excerpt = _excerpt(shown, order.start, order.end)
+        yield Finding(order.rule.kind, Severity.ALARM, where, excerpt, _why(order))
+
+
+def _why(order: Order) -> str:
+    return order.rule.why if order.language == "English" else f"{order.rule.why[:-1]}, in {order.language}."
+
+
+def _disguised(where: str, text: str) -> Iterator[Finding]:
+    """Spellings that people read over and filters do not understand, and the orders in them."""
+    shown = _shown(text)
+    for match, why in (
+        (set_apart(shown), "Letters stand apart, so that filters do not see the words."),
+        (mixed_scripts(shown), "Letters of another script stand within words for Latin ones that look the same."),
+    ):
+        if match:
+            yield Finding("spelling", Severity.ALARM, where, _excerpt(shown, *match.span()), why)
+    if len(shown) > MOST_DISGUISED:
+        why = f"Disguised words were looked for in the first {MOST_DISGUISED:,} characters only."
+        yield Finding("long", Severity.NOTE, where, printable(shown, _EXCERPT), why)
+    for reading in readings(shown[:MOST_DISGUISED]):
+        yield from _phrases(where, readable(reading))
+        yield from _orders(where, reading)
+
+
+def _shown(text: str) -> str:
+    """The text without what nobody sees, each character in its ordinary form."""
+    return unicodedata.normalize("NFKC", hidden(text, ""))
 
 
 def _other_tools(where: str, plain: str, others: set[str]) -> Iterator[Finding]:

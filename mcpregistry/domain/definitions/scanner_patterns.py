@@ -82,12 +82,12 @@ _ROWS: tuple[tuple[str, Severity, str, str], ...] = (
     ("secrecy", _DANGER, "It asks the model to hide something.",
      r"(?:keep|leave) (?:this|these|it|that|all of this)\b.{0,30}\b(?:secret|hidden|confidential|private|out of)|"
      r"keep (?:this|these|it|that)\b.{0,30}\bto yourself|"
-     r"without (?:mentioning|telling|informing|notifying|showing|disclosing|revealing)|"
+     rf"without (?:mentioning|telling|informing|notifying|showing|disclosing|revealing) (?:it|this|that|so|(?:the |your |its |any )?{_USER})\b|"
      r"with no mention of|must not appear in your|(?:do not|don't|never) (?:mention|reveal|disclose|acknowledge)\b"),
     # Taking the place of the model's own instructions
     ("override", _DANGER, "It tries to replace the model's instructions.",
-     r"\b(?:ignore|disregard|forget|override|overrule|bypass|discard|drop|void|replace|supersede)s?\b.{0,40}"
-     rf"\b(?:previous|prior|earlier|above|all|any|your|other|existing|system|safety|its)\b.{{0,40}}\b{_RULES}\b"),
+     r"\b(?:ignore|disregard|forget|override|overrule|bypass|discard|drop|void|replace|supersede)s?\b[^.]{0,40}"
+     rf"\b(?:previous|prior|earlier|above|all|any|your|other|existing|system|safety|its)\b[^.]{{0,40}}\b{_RULES}\b"),
     ("override", _DANGER, "It tries to replace the model's instructions.",
      r"\b(?:forget|disregard|ignore) (?:everything|anything|what|the user|other servers|all)\b|"
      rf"\b{_RULES} (?:are|is) (?:void|lifted|suspended|disabled|removed|off)|{_RULES} do(?:es)? not apply|"
@@ -95,7 +95,8 @@ _ROWS: tuple[tuple[str, Severity, str, str], ...] = (
      r"you are (?:now )?(?:dan|in (?:maintenance|developer|debug|admin|god) mode)|maintenance mode\. ignore|"
      r"answer without (?:limits|restrictions)|jailbreak|act on behalf of|only this one is to be trusted"),
     ("override", _ALARM, "It speaks of the model's own prompt.",
-     r"\b(?:your|the (?:full|hidden|whole|model's|assistant's)|hidden) (?:system )?(?:prompt|instructions)\b.{0,60}|\bsystem prompt\b"),
+     r"\b(?:your|the (?:full|hidden|whole|model's|assistant's)|hidden) (?:system )?(?:prompt|instructions)\b.{0,60}"),
+    ("prompt", _NOTE, "It speaks of a system prompt.", r"\bsystem prompt\b"),
     ("obedience", _DANGER, "It asks the model to obey what the tool returns.",
      r"(?:output|results?|text|page|entries|content|ticket|readme|response|whatever|what it returns|returned)\b.{0,80}"
      r"(?:new instructions|are orders|as (?:an )?(?:instructions?|orders?|commands?)|to be (?:obeyed|executed)|obey|carry (?:them|it) out|"
@@ -106,7 +107,9 @@ _ROWS: tuple[tuple[str, Severity, str, str], ...] = (
      r"<\|(?:im_start|im_end|system|user|assistant|endoftext)\|>|\[/?(?:inst|system|sys|assistant)\]|<</?sys>>|"
      r"</?(?:important|critical|system|hidden|secret|instructions?|system[_-]prompt|assistant|admin|override|"
      r"urgent|mandatory|attention|priority|directive|internal|policy)>|###? ?(?:instruction|response|system)\b|"
-     r"(?:^|[.!?>\]] ?)(?:system|assistant|user|human): "),
+     r"(?:^|[.!?>\]] ?)(?:assistant|user|human): |"
+     r"(?:^|[.!?>\]] ?)system: (?=(?:you|your|ignore|disregard|forget|from|all|any|new|do|always|never|override|obey|follow|print|reveal|"
+     r"send|call|run|read|please|important|the (?:assistant|model|user|following))\b)"),
     ("role", _ALARM, "It addresses the model, not the reader of a description.",
      rf"\b(?:notes?|messages?|hints?|attention|orders?|reminders?|hello|dear|hey|notice)[ :,](?:to|for|of)?(?: all| the| any| every)? ?{_MODEL}\b|"
      rf"\binstructions? for (?:the |all |any )?{_MODEL}\b|"
@@ -117,7 +120,7 @@ _ROWS: tuple[tuple[str, Severity, str, str], ...] = (
      r"administrators?|admin|security team|operator|vendor|it department|system)|by order of|"
      r"\b(?:anthropic|openai|microsoft|google) (?:has|have|requires?|wants?|updated)\b|"
      r"(?:company|security|corporate|compliance) policy requires|"
-     r"\b(?:administrator|security team|admin|compliance team|legal team) (?:demands?|requires?|has|have|orders?|wants?|authori[sz]ed)\b"),
+     r"\b(?:administrator|security team|admin|compliance team|legal team) (?:demands?|requires?|(?:has|have)(?! to\b)|orders?|wants?|authori[sz]ed)\b"),
     # Secrets and the conversation itself
     ("file", _DANGER, "It speaks of a file that holds secrets.",
      r"\.ssh\b|\bid_(?:rsa|ed25519|ecdsa|dsa)\b|\.aws/|/etc/(?:passwd|shadow|sudoers)|\.netrc\b|\.npmrc\b|\.pypirc\b|\.git-credentials|"
@@ -127,7 +130,7 @@ _ROWS: tuple[tuple[str, Severity, str, str], ...] = (
      r"(?:contents? of|read) (?:the )?(?:\.?env file|etc (?:passwd|shadow))|\bkeychain\b|secring|"
      r"(?:^|[\s`'\"(/])\.env\b"),
     ("secret", _ALARM, "It asks for a secret.",
-     rf"\b{_GIVE}\b.{{0,60}}\b(?:the user'?s?|user's|your|all|every|each|any|stored|saved|session|master|their|its) ?[\w ,']{{0,30}}\b{_SENSITIVE}\b"),
+     rf"\b{_GIVE}\b(?:[^.]|\.(?! )){{0,60}}\b(?:the user'?s?|user's|your|all|every|each|any|stored|saved|session|master|their|its) ?[\w ,']{{0,30}}\b{_SENSITIVE}\b"),
     ("secret", _ALARM, "It asks for a secret.",
      rf"\b(?:leak|exfiltrate|steal|dump|harvest|disclose|hand over|send|upload|post|transmit|attach|copy)\b.{{0,40}}\b{_SENSITIVE}\b|"
      r"\b(?:password|passphrase|private key|api key|token)s? (?:of the user|as proof|here)\b|"
@@ -143,7 +146,7 @@ _ROWS: tuple[tuple[str, Severity, str, str], ...] = (
     ("exfiltration", _DANGER, "It asks the model to send something away.",
      r"\b(?:send|post|upload|forward|transmit|e-?mail|mail|report|copy|leak|exfiltrate|invite|push|share|submit)\b.{0,80}"
      r"(?:(?:to|at|from) (?:https?|ftps?|wss?)://|\bpastebin\b|[\w.+-]{1,64}@(?!example\.(?:com|org)\b)[\w-]{1,64}\.[a-z]{2,})|"
-     r"!\[[^\]]{0,80}\]\((?:https?:)?//[^)]{0,200}[?=]|\b(?:in |as )?bcc\b|"
+     r"!\[[^\]]{0,80}\]\((?:https?:)?//[^)]{0,200}[?=]|\b(?:in|as|to|into|add|with|always|every|each|hidden|blind) (?:a |the )?(?:blind copy|bcc)\b|\bbcc (?:to|all|each|every|of (?:all|each|every))\b|"
      r"\?[a-z]{1,10}= ?(?:followed by|\+|\{)|base64 of the secret|to (?:our|this|the) (?:archive|collector|server)\b.{0,20}(?:ftp|https?)://"),
     # What the model shall run or change
     ("command", _DANGER, "It asks for a command that harms or takes over a machine.",
@@ -161,7 +164,8 @@ _ROWS: tuple[tuple[str, Severity, str, str], ...] = (
      r"\b(?:user|administrator|owner|human|operator) (?:has |have )?(?:already |pre-?)?(?:approved|authori[sz]ed|consented|agreed|confirmed)|pre-?approved|"
      r"\b(?:already|in advance|beforehand)\b.{0,12}(?:approved|authori[sz]ed)|(?:approved|authori[sz]ed) (?:it |this |them )?(?:in advance|already)|consent was given|reviews? (?:were|was|are) waived|"
      r"\b(?:skip|bypass|circumvent|suppress|disable)\b.{0,25}\b(?:confirmation|approval|permission|consent|review|logging)|auto[-_. ]?approve|\byolo\b|"
-     rf"{_NOT} (?:ever )?(?:ask|request|prompt|wait)(?:ing)?\b.{{0,30}}\b(?:confirm|permission|approval|{_USER}|again)|"
+     rf"{_NOT} (?:ever )?(?:ask|request|prompt|wait)(?:ing)?\b(?! {_USER} for (?:a |their |the |any )?{_SENSITIVE}| the {_USER} for (?:a |their |the |any )?{_SENSITIVE})"
+     rf".{{0,30}}\b(?:confirm|permission|approval|{_USER}|again)|"
      r"no (?:confirmation|approval|permission) (?:is )?(?:required|needed|necessary)|never needs? (?:a )?review|rules about confirmation|"
      r"ignore (?:the )?warnings|proceed without"),
     # Claims on other tools
@@ -183,7 +187,7 @@ _ROWS: tuple[tuple[str, Severity, str, str], ...] = (
      r".{0,100}\b(?:must|always|has to|have to|replace|instead|wrong|bug|whatever|whenever|in place|twice|second time|afterwards)\b"),
     ("shadowing", _ALARM, "It gives rules for another tool.",
      rf"\b(?:whenever|each time|every time) (?:you (?:use|call|run) |the tool )?{_NAME}|\b(?:through|of|by|for) other tools\b|\balso of other tools|"
-     rf"\b(?:you (?:must|have to|should|need to)|must be|has to be|be sure to) (?:call|run|use|chain|invoke)\w*\b.{{0,20}}{_NAME}.{{0,25}}\b(?:after|each time|every time|right|as well|too)|"
+     rf"\b(?:you (?:must|have to|should|need to)|must be|has to be|be sure to) (?:call|run|use|chain|invoke)\w*\b.{{0,20}}{_NAME}.{{0,25}}\b(?:after|each time|every time|right (?:after|away|before)|as well|too)|"
      rf"chain it with|with (?:upload|send|post|exfil|forward)_\w+|\b(?:call|use|run|invoke) (?:the tool )?(?:transfer|delete|send|upload|forward|pay|exfil|wipe|purge)_\w+\b.{{0,40}}\b(?:with|once|not tell|after|first)"),
     ("tampering", _ALARM, "It asks the model to change what the user wants.",
      r"\bregardless of (?:what )?(?:the )?user|whatever (?:the user|was asked|they)|even if (?:the )?user|what(?:ever)? the user (?:writes|says|typed)|"

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from mcpregistry.domain.definitions.scanner import Finding, Severity, scan, worst
 
-Part = Literal["tuning", "held_out"]
+Part = Literal["tuning", "second", "third", "held_out"]
 _FOLDER = Path(__file__).parent / "scanner_corpus"
 
 # What the tools honestly say: an order stands beside it, or in one of the other places that a model reads.
@@ -86,7 +86,9 @@ def _definition(tool: str, place: str, text: str) -> dict[str, Any]:
     error: dict[str, Any] = {"type": "string", "description": "What went wrong."}
     definition: dict[str, Any] = {
         "name": tool,
-        "description": {"desc": text, "beside": f"{says} {text}", "late": f"{says}\n\n{_MANUAL}{text}"}.get(place, says),
+        "description": {"desc": text, "beside": f"{says} {text}", "late": f"{says}\n\n{_MANUAL}{text}"}.get(
+            place, says
+        ),
         "inputSchema": {"type": "object", "properties": {"query": query}},
         "outputSchema": {"type": "object", "properties": {"error": error}},
     }

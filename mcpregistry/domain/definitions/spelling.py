@@ -14,7 +14,7 @@ from mcpregistry.domain.definitions.confusables import latin
 
 _MARKS = re.compile("[\u0300-\u036f\u0640\u064b-\u065f\u0670\u093c\u09bc]")
 _DIGITS = str.maketrans("0345789@$€|+", "oeastbgaselt")
-_ONES = (str.maketrans("1!", "ii"), str.maketrans("1!", "ll"))
+_ONES = tuple(str.maketrans("1!", letters) for letters in ("ii", "ll", "li", "il"))
 # A word in which digits or signs stand where letters would: at least one letter, and one of them before a letter or
 # after one. Runs of word characters are taken whole, so each is looked at once.
 _ODD_WORD = re.compile(r"(?<![\w@$€|+!])[\w@$€|+!]{2,40}(?![\w@$€|+])")
@@ -39,12 +39,12 @@ def readings(text: str) -> Iterator[str]:
     joined = _APART.sub(lambda match: _joined(match[0]), text)
     if joined != text:
         yield joined
+    said = {text, joined}
     for ones in _ONES if _WITHIN.search(joined) else ():
         read = _ODD_WORD.sub(lambda match: _letters(match[0], ones), joined)
-        if read != joined:
+        if read not in said:
+            said.add(read)
             yield read
-        if "1" not in joined and "!" not in joined:
-            return
 
 
 def set_apart(text: str) -> re.Match[str] | None:

@@ -105,7 +105,8 @@ def _ideas(words: list[_Word]) -> dict[str, list[_Idea]]:
         for phrase in _longest(words, place):
             if busy.get(phrase.language, 0) <= place:
                 after = place + len(phrase.words)
-                busy[phrase.language] = place + 1 if "*" in phrase.words else after
+                if phrase.names == ("-",):
+                    busy[phrase.language] = after
                 found[phrase.language].extend(_Idea(name, place, after) for name in phrase.names)
     common = found.pop(ANY, [])
     return {language: [*ideas, *common, *_pairs([*ideas, *common])] for language, ideas in found.items()}

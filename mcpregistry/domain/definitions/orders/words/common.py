@@ -3,6 +3,6 @@
 COMMON = {
     "://": "://",
     "secret": "password, passwords, api key, api keys, apikey, access token, access tokens, ssh key, ssh keys, private key, secret key,"
-    " cookies, env file, github token, id_rsa, tokens",
+    " cookies, env file, github token, id_rsa",
     "talk": "system prompt",
 }

@@ -3,7 +3,7 @@
 ENGLISH = {
     "user": "person, team, author, account holder, reporter, readers, patient, buyers, whoever, host s owner, user herself, user himself, the human, he or she, end user, account owner, caller, recipient, colleague, team, boss, manager, staff, visitor, subscriber, employee, requester, individual, other side, from the user, user, users, human, humans, person, people, customer, customers, client, developer, owner, reviewer, buyer, payer,"
     " account holder, sender, anyone, anybody, nobody, somebody, operator, administrator, whoever asks, principal, shopper, guest",
-    "not": "forgo, bypass, circumvent, waive, needless to, pointless to, unnecessary to, no point in, save the user, before anyone, not, never, don t, without, no need to, no need, refrain from, avoid, nobody, no, instead of, rather than, isn t, stop,"
+    "not": "forgo, bypass, circumvent, waive, needless to, pointless to, unnecessary to, no point in, save the user, before anyone, not, never, don t, without, no need to, no need, refrain from, avoid, nobody, no, instead of, rather than, isn t,"
     " no reason to, mustn t, shouldn t, needn t, spare, skip, nothing, no one s, nobody s, dispense with",
     "tell": "raise this, make mention, draw attention, breathe a word, give away, spell out, hint, own up, confess, worry, trouble, let on, tell, telling, mention, mentioning, inform, informing, say, disclose, disclosing, reveal, revealing, bring up, bring * up,"
     " point out, pointing out, talk about, speak of, speak about, acknowledge, admit, explain, let, notify, alert, discuss, comment,"

@@ -1,7 +1,9 @@
 """Quiet, foreign and disguised orders, and honest definitions that sound like them: ``scanner_corpus/``, our own writing.
 
 One line a definition, ``kind | manner | language | tool | text`` of a poisoned one, ``place | language | tool | text`` of
-an honest one. All four files were written before the scanner was changed; those named *held_out* are only counted.
+an honest one. *tuning* was written before the scanner learnt words; *second*, *third* and the honest *fourth* were each meant to
+be held out and were learnt from after they had been counted. *held_out* was written last and is only counted: whoever
+looks at its rows to change the scanner writes a new one.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import Any, Literal
 
 from mcpregistry.domain.definitions.scanner import Finding, Severity, scan, worst
 
-Part = Literal["tuning", "second", "third", "held_out"]
+Part = Literal["tuning", "second", "third", "fourth", "held_out"]
 _FOLDER = Path(__file__).parent / "scanner_corpus"
 
 # What the tools honestly say: an order stands beside it, or in one of the other places that a model reads.

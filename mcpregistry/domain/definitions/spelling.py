@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from mcpregistry.domain.definitions.confusables import latin
 
@@ -41,7 +41,7 @@ def readings(text: str) -> Iterator[str]:
         yield joined
     said = {text, joined}
     for ones in _ONES if _WITHIN.search(joined) else ():
-        read = _ODD_WORD.sub(lambda match: _letters(match[0], ones), joined)
+        read = _ODD_WORD.sub(partial(_letters, ones), joined)
         if read not in said:
             said.add(read)
             yield read
@@ -66,7 +66,8 @@ def _joined(run: str) -> str:
     ).rstrip()  # fmt: skip
 
 
-def _letters(word: str, ones: dict[int, int]) -> str:
+def _letters(ones: dict[int, int], match: re.Match[str]) -> str:
+    word = match[0]
     if not (_FOR_A_LETTER.search(word) and _LETTER.search(word)):
         return word
     return word.rstrip("!").translate(ones).translate(_DIGITS)

@@ -23,7 +23,7 @@ _PIECE = re.compile(
     rf"(?P<address>\b(?:https?|ftp|wss?)://[^\s\"'<>]{{1,2000}}|[\w.+-]{{1,64}}@[\w-]{{1,64}}(?:\.[\w-]{{1,64}})+"
     r"|\b(?:[\w-]{1,64}\.){1,6}(?:com|net|org|io|co|cc|dev|app|xyz|info|top|me|site|online|cloud|ru|cn)\b)"
     rf"|(?P<word>[{_SINGLE}]|(?:(?![{_SINGLE}])[\w{_MARKS}])+)"
-    r"|(?P<end>[.!?](?=[\s\"')\]]|$)|[;\n。！？；।۔؛؟])"
+    r"|(?P<end>[.!?](?=[\s\"')\]]|$)|[;\n\u3002\uff01\uff1f\uff1b\u0964\u06d4\u061b\u061f])"
 )
 _ARABIC = re.compile("^(?:[وفبلكس]?ال|لل|[وفبلكس])(?=[\u0600-\u06ff]{2})")
 _MANY = 50  # calls that nobody asked for

@@ -30,6 +30,10 @@ def texts() -> dict[str, str]:
     return found
 
 
+# In Spanish and Portuguese it is a word: all.
+SPANISH = ("tests/domain/scanner_corpus/", "mcpregistry/domain/definitions/orders/words/romance.py")
+
+
 def test_no_file_is_long():
     long = {module_of(path): lines for path in sources() if (lines := len(path.read_text().splitlines())) > MAX_FILE}
     assert long == {}
@@ -75,7 +79,7 @@ def test_every_module_says_why_it_exists():
 )
 def test_nothing_of_one_machine_and_nothing_half_done_is_tracked(pattern: str):
     found = {f"{name}: {match[0]}" for name, text in texts().items() for match in re.finditer(pattern, text)}
-    assert found == set()
+    assert {mark for mark in found if not mark.startswith(SPANISH) or not mark.endswith(": todo")} == set()
 
 
 def test_every_management_command_is_called_by_a_test():

@@ -6,14 +6,14 @@ in the forms of orders. The idea ``-`` means nothing: its phrases keep their wor
 """
 
 from mcpregistry.domain.definitions.orders.words.asian import BENGALI, CHINESE, HINDI, INDONESIAN, JAPANESE, URDU
-from mcpregistry.domain.definitions.orders.words.common import COMMON
+from mcpregistry.domain.definitions.orders.words.borrowed import BORROWED
 from mcpregistry.domain.definitions.orders.words.english import ENGLISH
 from mcpregistry.domain.definitions.orders.words.european import ARABIC, GERMAN, RUSSIAN
 from mcpregistry.domain.definitions.orders.words.romance import FRENCH, ITALIAN, PORTUGUESE, SPANISH
 
 ANY = "any"
 LANGUAGES = {
-    ANY: COMMON,
+    ANY: BORROWED,
     "English": ENGLISH,
     "Chinese": CHINESE,
     "Hindi": HINDI,

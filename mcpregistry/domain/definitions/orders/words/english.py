@@ -83,7 +83,7 @@ ENGLISH = {
     "act": "swap, replace, add, run, ask, pass, direct, use it to",
     "discredit": "tampered, rely on nothing, compromised, spoofed, fake, infected, hacked, nothing but this, rely on this, no longer maintained, wrong results, cannot be trusted, not be trusted, malicious, leak, leaks, forged, insecure, outdated, broken, deprecated, never call, unreliable, not trust, steal, dangerous",
     "holds": "begin with, messages begin, column, pop up, gives you, says to, page gives, contain, contains, hold, holds, have, containing, carry, starting with, lines, includes",
-    "orders": "todo ai, assignment, tells you what to do, what to do, as though your user, as though the user, as if the user, to do, instructions for the assistant, instructions meant for you, tasks for you, directions for you, commands for the, wishes, directives, orders, commands, commands for you, instructions for you, request addressed to you, requests addressed, lines, requests",
+    "orders": "assignment, tells you what to do, what to do, as though your user, as though the user, as if the user, to do, instructions for the assistant, instructions meant for you, tasks for you, directions for you, commands for the, wishes, directives, orders, commands, commands for you, instructions for you, request addressed to you, requests addressed, lines, requests",
     "calm": "not include, never include, not store, not pass a, never pass",
     "remember": "remember, memory, memory file, memorise, memorize, keep in mind",
     "later": "from now on, permanently, for good, all future, next conversation, next time, later sessions, future sessions, future conversations, tomorrow, later conversations, next session, every session, all later",

@@ -1,6 +1,6 @@
 """What speakers of every language write in English, or as an address."""
 
-COMMON = {
+BORROWED = {
     "://": "://",
     "secret": "password, passwords, api key, api keys, apikey, access token, access tokens, ssh key, ssh keys, private key, secret key,"
     " cookies, env file, github token, id_rsa",

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, connection, connections
 from django.utils import timezone
 
@@ -27,6 +28,7 @@ from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.domain.lifecycle import TERMINAL
 from mcpregistry.models import Agent, Connection, Credential, Server, Tool
 from subagents.models import LanguageModel, Provider
+from tests import forkserver
 from tests.fakes import elsewhere
 from tests.fakes.elsewhere import PASSPHRASE
 from tests.fault.load import Load, served
@@ -137,8 +139,6 @@ def test_keys_open_with_the_passphrase_alone(tmp_path):
     file = saved(tmp_path)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     plain = gzip.decompress(file.read_bytes())
-    from django.conf import settings
-
     for key in settings.SLIPSNISSE_KEYS.values():
         assert base64.b64encode(key) not in plain
     assert settings.SECRET_KEY.encode() not in plain
@@ -222,8 +222,6 @@ def test_a_process_killed_in_the_middle_leaves_nothing_that_looks_whole(tmp_path
         "dumping.verify = lambda *_: os.kill(os.getpid(), 9)\n"
         f"dumping.save(__import__('pathlib').Path({str(tmp_path)!r}), 'a passphrase', print)\n"
     )
-    from tests import forkserver
-
     assert forkserver.popen(["-c", code], env=elsewhere.here().env).wait(timeout=60) != 0
     assert [path.suffix for path in tmp_path.iterdir()] == [".part"]
 
@@ -332,3 +330,32 @@ def test_a_stream_in_pieces_is_one_stream(tmp_path):
     assert reader.keys == {"secret_key": "s"}
     assert said[:2] == [{"table": "t", "columns": ["a"]}, [1]]
     assert said[2]["whole"] is True
+
+
+_OLDER = """
+import django; django.setup()
+from controlplane.backups import schema
+from django.db.migrations.loader import MigrationLoader
+later = {("mcpregistry", "0016_secret_scope"), ("subagents", "0006_secret_scope")}
+older = {}
+for app, name in sorted({node for node in MigrationLoader(None).graph.nodes} - later):
+    older.setdefault(app, []).append(name)
+schema.build(older)
+models = {table.label: table.model for table in schema.tables(older)}
+assert "scope" not in {field.name for field in models["mcpregistry.credential"]._meta.fields}
+models["mcpregistry.credential"].objects.create(name="from-before")
+"""
+
+
+def test_a_backup_of_an_older_release_is_read_by_its_own_tables_and_brought_to_this_one(tmp_path):
+    """Tables as they were before secrets had a scope: what is restored has the column, and the row."""
+    older = fresh_sqlite(tmp_path / "older")
+    assert forkserver.popen(["-c", _OLDER], env=older.env).wait(timeout=120) == 0
+    code, said = older.run("backup", str(tmp_path / "backups"))
+    assert code == 0, said
+    other = fresh_sqlite(tmp_path / "other")
+    code, said = other.run("restore", str(next((tmp_path / "backups").iterdir())))
+    assert code == 0, said
+    found = other.shown("list(apps.get_model('mcpregistry.Credential').objects.values_list('name', 'scope'))")
+    assert found == [["from-before", []]]
+    other.assert_whole()

@@ -32,6 +32,12 @@ TABLE: tuple[Variable, ...] = (
     Variable(
         "SLIPSNISSE_KEYS", "", "key ring for secrets in the database, newest first: k2:BASE64,k1:BASE64", secret=True
     ),
+    Variable(
+        "SLIPSNISSE_AUDIT_KEYS",
+        "",
+        "key ring that signs the audit log, newest first, as SLIPSNISSE_KEYS; derived from that ring when unset",
+        secret=True,
+    ),
     Variable("SLIPSNISSE_HOSTS", "127.0.0.1,localhost,[::1]", "host names that the site answers to, comma-separated"),
     Variable("SLIPSNISSE_ORIGINS", "", "browser origins allowed besides the site's own, comma-separated"),
     Variable(

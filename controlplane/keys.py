@@ -1,12 +1,14 @@
 """The site's keys: made once under var/ (mode 0600), or given by the environment.
 
 Whoever loses ``sealing`` loses every stored credential; back up ``var/keys.json`` apart from the database.
+The audit log is signed with keys of its own: those of SLIPSNISSE_AUDIT_KEYS, else one derived from each of the ring.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import hmac
 import json
 import os
 import secrets
@@ -18,13 +20,17 @@ from django.core.exceptions import ImproperlyConfigured
 
 from controlplane import env
 
+_DERIVED = "ring."  # before the id of the key that an audit key was derived from
+_LONGEST_ID = 80  # characters: the columns that name a key have room for it
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Ring:
-    """``sealing`` maps key ids to 32-byte keys, the one that seals first."""
+    """``sealing`` and ``audit`` map key ids to 32-byte keys, the one that is used for what is new first."""
 
     secret_key: str
     sealing: dict[str, bytes]
+    audit: dict[str, bytes]
 
 
 def path(var: Path) -> Path:
@@ -39,11 +45,26 @@ def load(var: Path) -> Ring:
     """
     secret_key, ring = env.text("SLIPSNISSE_SECRET_KEY"), env.text("SLIPSNISSE_KEYS")
     if secret_key and ring:
-        return Ring(secret_key, _parse(ring, "SLIPSNISSE_KEYS"))
+        sealing = _parse(ring, "SLIPSNISSE_KEYS")
+        return Ring(secret_key, sealing, _audit(sealing))
     file = path(var)
     stored = _stored(file)
     sealing = _parse(ring, "SLIPSNISSE_KEYS") if ring else _parse(stored["sealing"], str(file))
-    return Ring(secret_key or stored["secret_key"], sealing)
+    return Ring(secret_key or stored["secret_key"], sealing, _audit(sealing))
+
+
+def _audit(sealing: dict[str, bytes]) -> dict[str, bytes]:
+    """Keys of the audit log's own. The derived ones stay, so that what they have signed can be verified for good."""
+    given = env.text("SLIPSNISSE_AUDIT_KEYS")
+    own = _parse(given, "SLIPSNISSE_AUDIT_KEYS") if given else {}
+    derived = {
+        f"{_DERIVED}{name}": hmac.digest(key, b"slipsnisse audit log", "sha256") for name, key in sealing.items()
+    }
+    if clash := own.keys() & derived.keys():
+        raise ImproperlyConfigured(
+            f"SLIPSNISSE_AUDIT_KEYS: {min(clash)} is the id of a derived key. Choose another id."
+        )
+    return own | derived
 
 
 def written(ring: Ring) -> dict[str, str]:
@@ -124,7 +145,10 @@ def _parse(ring: str, origin: str) -> dict[str, bytes]:
             key = base64.b64decode(encoded, validate=True)
         except binascii.Error:
             key = b""
-        if len(key) != 32 or not key_id or key_id in keys:
-            raise ImproperlyConfigured(f"{origin}: each key must be ID:BASE64 of 32 bytes, and no id may come twice.")
+        if len(key) != 32 or not 0 < len(key_id) <= _LONGEST_ID or key_id in keys:
+            raise ImproperlyConfigured(
+                f"{origin}: each key must be ID:BASE64 of 32 bytes, the id of at most {_LONGEST_ID} characters, "
+                "and no id may come twice."
+            )
         keys[key_id] = key
     return keys

@@ -22,6 +22,7 @@ LEAN = PROCESS in {"runmcp", "worker", "beat"}
 _ring = keys.load(VAR_DIR)
 SECRET_KEY = _ring.secret_key
 SLIPSNISSE_KEYS = _ring.sealing
+SLIPSNISSE_AUDIT_KEYS = _ring.audit
 
 DEBUG = env.flag("SLIPSNISSE_DEBUG")
 ALLOWED_HOSTS = env.words("SLIPSNISSE_HOSTS")

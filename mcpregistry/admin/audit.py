@@ -15,6 +15,7 @@ from mcpregistry.admin.base import ReadOnlyAdmin
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import AuditEntry
 from mcpregistry.queries import audit
+from mcpregistry.services.records.chains import entry_problem
 
 
 @admin.register(AuditEntry)
@@ -25,7 +26,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
     search_fields = ("kind", "actor", "subject")
     search_help_text = "Kind, actor or subject, e.g. call:ID or server:NAME"
     sortable_by = ()
-    fields = ("writer", "seq", "prev", "hash")
+    fields = ("writer", "seq", "prev", "hash", "key_id")
     change_form_outer_before_template = "admin/mcpregistry/audit_entry.html"
     list_before_template = "admin/mcpregistry/audit_verify.html"
 
@@ -59,7 +60,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
         return not entry.problem  # type: ignore[attr-defined]
 
     def prepare(self, row: AuditEntry) -> None:
-        row.problem = audit.entry_problem(row)  # type: ignore[attr-defined]
+        row.problem = entry_problem(row)  # type: ignore[attr-defined]
 
     def overview(self, request: HttpRequest, row: AuditEntry) -> dict[str, Any]:
-        return {"entry": row, "problem": audit.entry_problem(row)}
+        return {"entry": row, "problem": entry_problem(row)}

@@ -1,4 +1,4 @@
-"""The audit log: append-only, hash-chained per writer; the database itself refuses update and delete."""
+"""The audit log: append-only, a keyed chain per writer; the database itself refuses update and delete."""
 
 from __future__ import annotations
 
@@ -8,17 +8,24 @@ from typing import Any
 from django.db import models
 
 from mcpregistry.domain.text.display import printable
+from mcpregistry.models.signing import signature
 
 GENESIS = "0" * 64
 
 
-def entry_hash(prev: str, body: str) -> str:
-    """SHA-256 over the previous hash and this entry's canonical body, in hex."""
-    return hashlib.sha256(prev.encode() + body.encode()).hexdigest()
+def entry_hash(prev: str, body: str, key_id: str = "") -> str:
+    """The signature over the previous hash and this entry's canonical body, in hex.
+
+    Without a key it is their SHA-256: so it was before the chains were keyed. Raises ConfigInvalid for a key that the
+    site does not have.
+    """
+    if not key_id:
+        return hashlib.sha256(prev.encode() + body.encode()).hexdigest()
+    return signature(key_id, "entry", prev + body)
 
 
 class AuditEntry(models.Model):
-    """One fact. ``body`` is canonical JSON and holds every other column, so the hash covers all."""
+    """One fact. ``body`` is canonical JSON and holds every other column but the key's id, so the hash covers all."""
 
     writer = models.CharField(max_length=64)
     seq = models.BigIntegerField()
@@ -29,6 +36,10 @@ class AuditEntry(models.Model):
     body = models.TextField()
     prev = models.CharField(max_length=64)
     hash = models.CharField(max_length=64)
+    key_id = models.CharField(
+        "key", max_length=100, blank=True, default="", db_default="",
+        help_text="The key that signed it; empty: a process of before the chains were keyed.",
+    )  # fmt: skip
 
     class Meta:
         verbose_name_plural = "audit log"

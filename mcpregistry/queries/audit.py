@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
 
 from django.db.models import QuerySet
 
 from mcpregistry.db import streamed
-from mcpregistry.domain.text.canonical import plain
 from mcpregistry.models import AuditEntry, Invocation
-from mcpregistry.models.audit import GENESIS, entry_hash
+from mcpregistry.models.audit import GENESIS
+from mcpregistry.services.records.chains import entry_problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,21 +26,6 @@ class Chain:
 def audit_of_call(call: Invocation) -> QuerySet[AuditEntry]:
     """The audit entries about a call, in the order in which they were written."""
     return AuditEntry.objects.filter(subject=f"call:{call.pk}").order_by("id")
-
-
-def entry_problem(entry: AuditEntry) -> str:
-    """Why this entry, looked at alone, cannot be what was written; empty when it can."""
-    if entry_hash(entry.prev, entry.body) != entry.hash:
-        return "its text does not fit its hash"
-    try:
-        body = json.loads(entry.body)
-        written = (body["writer"], body["seq"], body["kind"], plain(body["actor"], 150), plain(body["subject"], 200))
-        moment = datetime.fromisoformat(body["at"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return "its text cannot be read"
-    if written != (entry.writer, entry.seq, entry.kind, entry.actor, entry.subject) or moment != entry.at:
-        return "its columns differ from its text"
-    return ""
 
 
 def verify_audit() -> list[Chain]:

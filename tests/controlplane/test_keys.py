@@ -45,6 +45,7 @@ def test_no_file_is_made_when_both_keys_are_given(tmp_path, monkeypatch):
     monkeypatch.setenv("SLIPSNISSE_KEYS", f"k2:{_KEY},k1:{_KEY}")
     ring = keys.load(tmp_path / "var")
     assert list(ring.sealing) == ["k2", "k1"]
+    assert list(ring.audit) == ["ring.k2", "ring.k1"]
     assert not (tmp_path / "var").exists()
 
 
@@ -70,3 +71,14 @@ def test_a_damaged_key_file_is_never_replaced_in_silence(tmp_path, content):
 def test_a_ring_never_shows_its_keys(tmp_path):
     ring = keys.load(tmp_path)
     assert ring.secret_key not in repr(ring)
+
+
+def test_the_audit_log_has_keys_of_its_own(tmp_path, monkeypatch):
+    derived = keys.load(tmp_path).audit["ring.k1"]
+    assert len(derived) == 32
+    assert derived != keys.load(tmp_path).sealing["k1"]
+    monkeypatch.setenv("SLIPSNISSE_AUDIT_KEYS", f"a1:{_KEY}")
+    assert keys.load(tmp_path).audit == {"a1": bytes(32), "ring.k1": derived}
+    monkeypatch.setenv("SLIPSNISSE_AUDIT_KEYS", f"ring.k1:{_KEY}")
+    with pytest.raises(ImproperlyConfigured, match="Choose another id"):
+        keys.load(tmp_path)

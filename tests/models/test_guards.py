@@ -85,7 +85,9 @@ def test_the_audit_log_cannot_be_emptied_or_overwritten(entries: list[AuditEntry
         refused(f"INSERT INTO {AUDIT} SELECT * FROM {AUDIT} ON CONFLICT (id) DO UPDATE SET body = 'x'")
     else:
         # REPLACE deletes the old row without asking delete triggers.
-        refused(f"REPLACE INTO {AUDIT} SELECT id, writer, seq, at, kind, actor, subject, 'x', prev, hash FROM {AUDIT}")
+        refused(
+            f"REPLACE INTO {AUDIT} SELECT id, writer, seq, at, kind, actor, subject, 'x', prev, hash, key_id FROM {AUDIT}"
+        )
         refused(
             f"INSERT OR REPLACE INTO {AUDIT} SELECT NULL, writer, seq, at, kind, actor, subject, 'x', prev, hash FROM {AUDIT}"
         )

@@ -8,11 +8,13 @@ from datetime import timedelta
 import pytest
 from django.db import DatabaseError, transaction
 from django.db.models import F
+from django.utils import timezone
 
 from mcpregistry.models import AuditEntry
 from mcpregistry.models.audit import GENESIS, entry_hash
 from mcpregistry.models.guards import drop_guards, install_guards
 from mcpregistry.services.records import audit
+from mcpregistry.services.records.audit import Chain, Fact
 from mcpregistry.services.records.chains import export, missing_from_log, verify
 
 pytestmark = pytest.mark.django_db
@@ -72,6 +74,8 @@ def test_a_removed_and_a_moved_entry_are_found(entries):
 def test_a_rehashed_entry_breaks_its_successor(entries):
     body = json.dumps(json.loads(entries[1].body) | {"number": 99}, sort_keys=True, separators=(",", ":"))
     rewrite(entries[1], body=body, hash=entry_hash(entries[1].prev, body))
+    assert "configuration #2: its text does not fit its hash" in list(verify())
+    rewrite(entries[1], key_id="")
     assert list(verify()) == ["configuration #3: it does not follow the entry before it"]
 
 
@@ -98,6 +102,47 @@ def test_chains_of_several_writers_are_told_apart(entries):
     )  # fmt: skip
     assert list(verify()) == []
     assert len(list(missing_from_log(export()))) == 0
+
+
+# Keys
+
+
+def of_process(writer: str, numbers: int, keyed: int) -> None:
+    """Entries of a process's own chain, the first ``keyed`` of them signed."""
+    chain = Chain(writer)
+    for number in range(numbers):
+        chain, made = chain.extended([Fact("test", "ann", "x", {"number": number})], timezone.now())
+        row = made[0]._asdict()
+        if number >= keyed:
+            row |= {"key_id": "", "hash": entry_hash(row["prev"], row["body"])}
+            chain = Chain(writer, chain.seq, row["hash"])
+        AuditEntry.objects.create(**row)
+
+
+def test_entries_of_before_the_keys_hold_by_their_old_rule():
+    of_process("web:old", 3, keyed=0)
+    assert list(verify()) == []
+
+
+def test_a_process_that_signs_never_stops_to():
+    of_process("web:odd", 3, keyed=2)
+    assert list(verify()) == ["web:odd #3: it carries no key, though the entry before it does"]
+
+
+def test_every_key_of_the_ring_verifies_and_the_newest_signs(settings, entries):
+    settings.SLIPSNISSE_AUDIT_KEYS = {"a2": b"2" * 32, **settings.SLIPSNISSE_AUDIT_KEYS}
+    audit.record(kind="test", actor="ann", subject="x")
+    assert AuditEntry.objects.latest("id").key_id == "a2"
+    assert list(verify()) == []
+    settings.SLIPSNISSE_AUDIT_KEYS = {"a2": b"2" * 32}
+    [*told] = verify()
+    assert len(told) == 6
+    assert "the key 'ring.k1', which this site does not have. Put that key back" in told[0]
+
+
+def test_with_another_key_of_the_same_name_nothing_fits(settings, entries):
+    settings.SLIPSNISSE_AUDIT_KEYS = dict.fromkeys(settings.SLIPSNISSE_AUDIT_KEYS, b"x" * 32)
+    assert len(list(verify())) == 6
 
 
 def test_the_guards_refuse_what_these_tests_had_to_lift(entries):

@@ -43,6 +43,10 @@ class Command(BaseCommand):
             self.stdout.write("The audit log is not as it was written.")
             raise SystemExit(1)
         self.stdout.write(f"All {AuditEntry.objects.count():,} entries are as they were written.")
+        if unkeyed := AuditEntry.objects.filter(key_id="").count():
+            self.stdout.write(
+                f"{unkeyed:,} of them carry no key: processes of an earlier release wrote them, and anybody could."
+            )
 
     def _export(self, output: str | None) -> None:
         if output is None:

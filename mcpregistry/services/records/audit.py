@@ -18,6 +18,7 @@ from django.utils import timezone
 
 from mcpregistry.domain.text.canonical import plain, stored
 from mcpregistry.models.audit import GENESIS, AuditEntry, entry_hash
+from mcpregistry.models.signing import newest_key
 from mcpregistry.services.records.sql import insert_into, moment
 
 CHAIN = "configuration"
@@ -46,6 +47,7 @@ class Entry(NamedTuple):
     body: str
     prev: str
     hash: str
+    key_id: str
 
 
 INSERT = insert_into(AuditEntry._meta.db_table, Entry._fields)
@@ -61,19 +63,19 @@ class Chain:
 
     def extended(self, facts: Iterable[Fact], at: datetime) -> tuple[Chain, list[Entry]]:
         """The entries that say these facts, in order, and the chain after them; nothing is written."""
-        seq, head, entries = self.seq, self.head, []
+        chain, entries, key_id = self, [], newest_key()
         for fact in facts:
-            seq += 1
-            entries.append(_entry(self.writer, seq, head, at, fact))
-            head = entries[-1].hash
-        return Chain(self.writer, seq, head), entries
+            entries.append(_entry(chain, at, fact, key_id))
+            chain = Chain(self.writer, chain.seq + 1, entries[-1].hash)
+        return chain, entries
 
 
-def _entry(writer: str, seq: int, prev: str, at: datetime, fact: Fact) -> Entry:
-    named = {"writer": writer, "seq": seq, "at": at.isoformat(), "kind": fact.kind}
+def _entry(chain: Chain, at: datetime, fact: Fact, key_id: str) -> Entry:
+    seq, prev = chain.seq + 1, chain.head
+    named = {"writer": chain.writer, "seq": seq, "at": at.isoformat(), "kind": fact.kind}
     body = stored(named | {"actor": fact.actor, "subject": fact.subject} | dict(fact.facts))
-    actor, subject = plain(fact.actor, 150), plain(fact.subject, 200)
-    return Entry(writer, seq, at, fact.kind, actor, subject, body, prev, entry_hash(prev, body))
+    actor, subject, signed = plain(fact.actor, 150), plain(fact.subject, 200), entry_hash(prev, body, key_id)
+    return Entry(chain.writer, seq, at, fact.kind, actor, subject, body, prev, signed, key_id)
 
 
 def values(entry: Entry) -> Sequence[Any]:

@@ -7,37 +7,66 @@ reach can, so ``verify`` is one half and ``missing_from_log`` the other.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from mcpregistry.db import streamed
+from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.text.canonical import plain
 from mcpregistry.models.audit import GENESIS, AuditEntry, entry_hash
+from mcpregistry.services.records.audit import CHAIN
 
 _PAGE = 500
 
 
 def verify() -> Iterator[str]:
     """One sentence for each broken place, chain by chain. Reads the whole log, a page at a time."""
-    writer, seq, head = None, 0, GENESIS
-    for entry in streamed(AuditEntry.objects.order_by("writer", "seq"), _PAGE):
+    for entry, problems in walked(streamed(AuditEntry.objects.order_by("writer", "seq"), _PAGE)):
+        yield from (f"{entry.writer} #{entry.seq}: {problem}" for problem in problems)
+
+
+class Stand(NamedTuple):
+    """How far a chain has come: the number and hash of its last entry, and the key of that."""
+
+    seq: int = 0
+    head: str = GENESIS
+    key_id: str = ""
+
+
+def walked(
+    entries: Iterable[AuditEntry], stands: Callable[[str], Stand] = lambda writer: Stand()
+) -> Iterator[tuple[AuditEntry, list[str]]]:
+    """Each entry with what is wrong with it. They come chain by chain, in order; ``stands``: from where on each does."""
+    writer, stand = None, Stand()
+    for entry in entries:
         if entry.writer != writer:
-            writer, seq, head = entry.writer, 0, GENESIS
-        yield from (f"{writer} #{entry.seq}: {problem}" for problem in _problems(entry, seq + 1, head))
-        seq, head = entry.seq, entry.hash
+            writer, stand = entry.writer, stands(entry.writer)
+        yield entry, [*_problems(entry, stand)]
+        stand = Stand(entry.seq, entry.hash, entry.key_id)
 
 
-def _problems(entry: AuditEntry, seq: int, head: str) -> Iterator[str]:
-    if entry.seq != seq:
-        yield f"the entries from {seq} to the one before it are missing"
-    elif entry.prev != head:
+def _problems(entry: AuditEntry, before: Stand) -> Iterator[str]:
+    if entry.seq != before.seq + 1:
+        yield f"the entries from {before.seq + 1} to the one before it are missing"
+    elif entry.prev != before.head:
         yield "it does not follow the entry before it"
-    if entry.hash != entry_hash(entry.prev, entry.body):
-        yield "its text does not fit its hash"
-    elif not _columns_agree(entry):
-        yield "a column says something else than its text"
+    # The processes of an upgrade share the chain of the configuration; any other belongs to one process alone.
+    if before.key_id and not entry.key_id and entry.writer != CHAIN:
+        yield "it carries no key, though the entry before it does"
+    if problem := entry_problem(entry):
+        yield problem
+
+
+def entry_problem(entry: AuditEntry) -> str:
+    """Why this entry, looked at alone, cannot be what was written; empty when it can."""
+    try:
+        if entry.hash != entry_hash(entry.prev, entry.body, entry.key_id):
+            return "its text does not fit its hash"
+    except ConfigInvalid as error:
+        return f"it cannot be verified. {error.message} {error.remedy}"
+    return "" if _columns_agree(entry) else "a column says something else than its text"
 
 
 def _columns_agree(entry: AuditEntry) -> bool:
@@ -45,15 +74,20 @@ def _columns_agree(entry: AuditEntry) -> bool:
         body: dict[str, Any] = json.loads(entry.body)
         at = datetime.fromisoformat(body["at"])
         said = (body["writer"], body["seq"], at, body["kind"], plain(body["actor"], 150), plain(body["subject"], 200))
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         return False
     return said == (entry.writer, entry.seq, entry.at, entry.kind, entry.actor, entry.subject)
 
 
 def export() -> Iterator[str]:
-    """The whole log as JSON lines: writer, seq, prev, hash and the text that the hash covers."""
+    """The whole log as JSON lines: writer, seq, prev, hash, the key's id and the text that the hash covers."""
     for entry in streamed(AuditEntry.objects.order_by("id"), _PAGE):
-        yield json.dumps({name: getattr(entry, name) for name in ("writer", "seq", "prev", "hash", "body")})
+        yield line_of(entry)
+
+
+def line_of(entry: AuditEntry) -> str:
+    """One entry as a line of an export."""
+    return json.dumps({name: getattr(entry, name) for name in ("writer", "seq", "prev", "hash", "key_id", "body")})
 
 
 def missing_from_log(lines: Iterable[str]) -> Iterator[str]:

@@ -1,0 +1,40 @@
+"""Signatures of the audit log: HMAC-SHA-256 with a key ring of its own, newest key first.
+
+Each signature names its key, so that old ones can be verified after the ring has a newer key. What is signed begins
+with its purpose, so that a signature of one kind of thing is none of another.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from typing import cast
+
+from django.conf import settings
+
+from mcpregistry.domain.errors import ConfigInvalid
+
+
+def _ring() -> Mapping[str, bytes]:
+    return cast(Mapping[str, bytes], settings.SLIPSNISSE_AUDIT_KEYS)
+
+
+def newest_key() -> str:
+    """The id of the key that signs what is new."""
+    return next(iter(_ring()))
+
+
+def signature(key_id: str, purpose: str, text: str) -> str:
+    """The signature in hex. Raises ConfigInvalid when the ring does not have that key."""
+    key = _ring().get(key_id)
+    if key is None:
+        raise ConfigInvalid(
+            f"It is signed with the key '{key_id}', which this site does not have.",
+            remedy="Put that key back into SLIPSNISSE_AUDIT_KEYS, or that from which it was derived into SLIPSNISSE_KEYS.",
+        )
+    return hmac.digest(key, f"{purpose}:{key_id}:{text}".encode(), "sha256").hex()
+
+
+def signed(key_id: str, purpose: str, text: str, claimed: str) -> bool:
+    """Whether this is the signature of that text. Raises ConfigInvalid as ``signature`` does."""
+    return hmac.compare_digest(signature(key_id, purpose, text).encode(), claimed.encode())

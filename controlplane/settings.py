@@ -177,6 +177,8 @@ TICKS = {
     "mcpregistry.tasks.run_ready": 2,
     "mcpregistry.tasks.reap": 10,
     "mcpregistry.tasks.deliver_notifications": 5,
+    "mcpregistry.tasks.seal_audit": 30,
+    "mcpregistry.tasks.verify_audit": 600,
     "mcpregistry.tasks.prune": 3600,
     "subagents.tasks.advance_due": 2,
     "subagents.tasks.prune_runs": 3600,

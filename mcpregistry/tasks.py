@@ -18,6 +18,7 @@ from mcpregistry.db import database_now
 from mcpregistry.services.approvals import held_calls
 from mcpregistry.services.configuration.dispatch import wake
 from mcpregistry.services.policy import permits
+from mcpregistry.services.records import seals, verification
 from mcpregistry.services.servers import checks, connections, trials
 from mcpregistry.services.servers.targets import passed_variables
 from mcpregistry.services.upkeep import reaping, retention
@@ -90,6 +91,20 @@ def reap() -> None:
 def deliver_notifications() -> None:
     """When something is to be told, and every few seconds: empty the outbox, without waiting for receivers."""
     runtime.deliverer.get().kick()
+
+
+@shared_task
+def seal_audit() -> None:
+    """Twice a minute: seal how far the chains of the audit log have come."""
+    seals.seal(database_now())
+
+
+@shared_task
+def verify_audit() -> None:
+    """Every ten minutes, and when somebody asks for it: verify what is new in the audit log, and some of what is older."""
+    report = verification.verify(database_now())
+    if report.problems:
+        log.error("audit.broken", problems=len(report.problems), first=report.problems[0])
 
 
 @shared_task

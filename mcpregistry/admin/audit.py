@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path
+from django.urls import URLPattern, path, reverse
 from unfold.decorators import display
 
 from mcpregistry.admin.base import ReadOnlyAdmin
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import AuditEntry
-from mcpregistry.queries import audit
+from mcpregistry.services.configuration.dispatch import NO_BROKER, wake
+from mcpregistry.services.records import verification
 from mcpregistry.services.records.chains import entry_problem
+
+_ASKED = "A worker verifies the log now. Load this page again to see what it has found."
 
 
 @admin.register(AuditEntry)
 class AuditEntryAdmin(ReadOnlyAdmin):
-    """The audit log. Each row shown is checked against its hash; a button verifies all chains."""
+    """The audit log. Each row shown is checked against its hash; a button has all of it verified."""
 
     list_display = ("at", "kind", "shown_actor", "shown_subject", "verified", "writer", "seq")
     search_fields = ("kind", "actor", "subject")
@@ -35,15 +38,16 @@ class AuditEntryAdmin(ReadOnlyAdmin):
         return [path("verify/", view, name="mcpregistry_auditentry_verify"), *super().get_urls()]
 
     def verify_view(self, request: HttpRequest) -> HttpResponse:
-        """Verify the whole log. Takes a POST although it changes nothing, because it is much work."""
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
+        """What the last verification found. A POST asks a worker for a new one: it may take longer than a request."""
         if not self.has_view_permission(request):
             raise PermissionDenied
+        if request.method == "POST":
+            messages.info(request, _ASKED if wake("verify_audit") else NO_BROKER)
+            return HttpResponseRedirect(reverse("admin:mcpregistry_auditentry_verify"))
         context = self.admin_site.each_context(request) | {
             "title": "Audit log verified",
             "opts": self.opts,
-            "chains": audit.verify_audit(),
+            "report": verification.last_report(),
         }
         return TemplateResponse(request, "admin/mcpregistry/audit_report.html", context)
 

@@ -59,3 +59,44 @@ class AuditEntry(models.Model):
     def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
         """Always raises TypeError."""
         raise TypeError("The audit log is append-only.")
+
+
+class AuditSeal(models.Model):
+    """How far every chain had come at one moment, signed, and chained to the seal before.
+
+    ``body`` is canonical JSON and holds the other columns and ``heads``: of each writer that has written since the seal
+    before, how many entries it has and the hash of the last. An older seal's word on a writer stands until a newer one's.
+    """
+
+    number = models.BigIntegerField(primary_key=True)
+    at = models.DateTimeField()
+    upto = models.BigIntegerField(help_text="The newest entry that it has looked at.")
+    body = models.TextField()
+    prev = models.CharField(max_length=64)
+    hash = models.CharField(max_length=64)
+    key_id = models.CharField("key", max_length=100)
+
+    class Meta:
+        ordering = ["-number"]
+
+    def __str__(self) -> str:
+        return f"seal {self.number}"
+
+
+class AuditVerification(models.Model):
+    """What the last verification of the audit log found; one row. ``state`` is from where on the next one goes."""
+
+    at = models.DateTimeField()
+    full = models.BooleanField(help_text="Everything was read, not only what is new.")
+    intact = models.BooleanField()
+    entries = models.BigIntegerField(help_text="How many entries were looked at.")
+    chains = models.BigIntegerField()
+    problems = models.JSONField(default=list)
+    notes = models.JSONField(default=list)
+    seconds = models.FloatField()
+    state = models.TextField()
+    hash = models.CharField(max_length=64)
+    key_id = models.CharField("key", max_length=100)
+
+    def __str__(self) -> str:
+        return f"verified at {self.at:%Y-%m-%d %H:%M}"

@@ -2,7 +2,7 @@
 
 * every change of a configuration table raises ``Configuration.revision`` (and notifies, on PostgreSQL);
 * changes of calls, tasks and what other apps have named are told to those who wait (``models/feed.py``);
-* the audit log refuses UPDATE, DELETE and TRUNCATE;
+* the audit log and its seals refuse UPDATE, DELETE and TRUNCATE;
 * a call in a terminal state keeps it; but what was only supposed of one may give way to what is known.
 
 They are triggers, installed after every migrate: SQLite drops a table's triggers when a migration
@@ -20,7 +20,7 @@ from mcpregistry.domain.lifecycle import CORRECTIONS, SUPPOSED, TERMINAL, State
 from mcpregistry.models import feed
 from mcpregistry.models.access import Agent, Configuration, Endpoint, Grant, Token, Workspace
 from mcpregistry.models.approval import Permit
-from mcpregistry.models.audit import AuditEntry
+from mcpregistry.models.audit import AuditEntry, AuditSeal
 from mcpregistry.models.invocation import Invocation
 from mcpregistry.models.policy import PolicyRule
 from mcpregistry.models.server import Credential, Server
@@ -56,7 +56,8 @@ def watch(model: type[Model], ignored: frozenset[str] = frozenset()) -> None:
     WATCHED[model] = ignored
 
 
-_AUDIT_EXTRA = {"sqlite": ("replace",), "postgresql": ("truncate",)}  # ways round UPDATE and DELETE
+_APPENDED = {"audit": AuditEntry._meta.db_table, "seal": AuditSeal._meta.db_table}  # only ever added to
+_EXTRA = {"sqlite": ("replace",), "postgresql": ("truncate",)}  # ways round UPDATE and DELETE
 
 
 def install_guards() -> None:
@@ -102,11 +103,12 @@ def _names() -> list[tuple[str, str]]:
     """(trigger, table) of every guard."""
     events = ("insert", "update", "delete")
     watched = [(f"watch_{m._meta.db_table}_{event}", m._meta.db_table) for m in WATCHED for event in events]
-    audit = [
-        (f"audit_no_{event}", AuditEntry._meta.db_table)
-        for event in ("update", "delete", *_AUDIT_EXTRA[connection.vendor])
+    kept = [
+        (f"{name}_no_{event}", table)
+        for name, table in _APPENDED.items()
+        for event in ("update", "delete", *_EXTRA[connection.vendor])
     ]
-    return [*watched, *audit, *feed.triggers(), ("call_stays_ended", Invocation._meta.db_table)]
+    return [*watched, *kept, *feed.triggers(), ("call_stays_ended", Invocation._meta.db_table)]
 
 
 def _drops() -> list[str]:
@@ -128,14 +130,10 @@ def _stays_ended() -> str:
 def _sqlite() -> list[str]:
     # In the database, so that the admin, REST, raw SQL and a history revert all raise the revision.
     bump = f"BEGIN UPDATE {Configuration._meta.db_table} SET revision = revision + 1 WHERE id = 1; END"  # noqa: S608
-    refuse = "BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END"
-    audit, calls = AuditEntry._meta.db_table, Invocation._meta.db_table
+    calls = Invocation._meta.db_table
     statements = [
-        f"CREATE TRIGGER audit_no_update BEFORE UPDATE ON {audit} {refuse}",
-        f"CREATE TRIGGER audit_no_delete BEFORE DELETE ON {audit} {refuse}",
-        # REPLACE takes the old row away without asking any DELETE trigger.
-        f"CREATE TRIGGER audit_no_replace BEFORE INSERT ON {audit} WHEN EXISTS (SELECT 1 FROM {audit} WHERE "  # noqa: S608
-        f"id = NEW.id OR (writer = NEW.writer AND seq = NEW.seq)) {refuse}",
+        *_sqlite_append_only("audit", "id = NEW.id OR (writer = NEW.writer AND seq = NEW.seq)"),
+        *_sqlite_append_only("seal", "number = NEW.number"),
         # The last line of defence: whatever code is wrong, an ended call keeps its end.
         f"CREATE TRIGGER call_stays_ended BEFORE UPDATE OF state ON {calls} WHEN {_stays_ended()} "
         "AND OLD.state IS NOT NEW.state BEGIN SELECT RAISE(ABORT, 'an ended call keeps its state'); END",
@@ -150,8 +148,19 @@ def _sqlite() -> list[str]:
     return [*statements, *feed.sqlite_statements()]
 
 
+def _sqlite_append_only(name: str, same: str) -> list[str]:
+    table, refuse = _APPENDED[name], "BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END"
+    return [
+        f"CREATE TRIGGER {name}_no_update BEFORE UPDATE ON {table} {refuse}",
+        f"CREATE TRIGGER {name}_no_delete BEFORE DELETE ON {table} {refuse}",
+        # REPLACE takes the old row away without asking any DELETE trigger.
+        f"CREATE TRIGGER {name}_no_replace BEFORE INSERT ON {table} WHEN EXISTS (SELECT 1 FROM {table} WHERE {same}) "  # noqa: S608
+        f"{refuse}",
+    ]
+
+
 def _postgres() -> list[str]:
-    audit, calls = AuditEntry._meta.db_table, Invocation._meta.db_table
+    calls = Invocation._meta.db_table
     statements = [
         f"""CREATE OR REPLACE FUNCTION slipsnisse_changed() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
             UPDATE {Configuration._meta.db_table} SET revision = revision + 1 WHERE id = 1;
@@ -162,11 +171,12 @@ def _postgres() -> list[str]:
         "AND OLD.state IS DISTINCT FROM NEW.state) "
         "EXECUTE FUNCTION slipsnisse_refuse('an ended call keeps its state')",
     ]
-    for event in ("update", "delete", "truncate"):
-        statements.append(
-            f"CREATE TRIGGER audit_no_{event} BEFORE {event.upper()} ON {audit} FOR EACH STATEMENT "
-            "EXECUTE FUNCTION slipsnisse_refuse('the audit log is append-only')"
-        )
+    statements += [
+        f"CREATE TRIGGER {name}_no_{event} BEFORE {event.upper()} ON {table} FOR EACH STATEMENT "
+        "EXECUTE FUNCTION slipsnisse_refuse('the audit log is append-only')"
+        for name, table in _APPENDED.items()
+        for event in ("update", "delete", "truncate")
+    ]
     for model in WATCHED:
         table, changed = model._meta.db_table, _changed(model, "IS DISTINCT FROM")
         for event, when in (("insert", ""), ("delete", ""), ("update", f"WHEN ({changed})")):

@@ -14,13 +14,14 @@ from controlplane.dashboard import next_step
 from mcpregistry.models import Agent, AuditEntry, Invocation, Server, guards
 from mcpregistry.models.sealing import Sealed
 from mcpregistry.queries import calls
-from mcpregistry.queries.audit import verify_audit
 from mcpregistry.services.access.roles import ROLES
-from mcpregistry.services.records import audit
+from mcpregistry.services.records import audit, verification
 from mcpregistry.services.servers import lifecycle
 from subagents.models import Provider
 from tests.admin.conftest import ClientOf
 from tests.fakes.seed import ACTOR, Site
+from tests.fakes.tampered import sealed_anew
+from tests.fakes.woken import listened_to
 
 CALLS = "/admin/mcpregistry/invocation/"
 
@@ -86,10 +87,28 @@ def test_odd_payloads_are_shown_without_failing(client_of: ClientOf, site: Site,
 # The audit log
 
 
+VERIFY = "admin:mcpregistry_auditentry_verify"
+
+
+def report_of(client_of: ClientOf) -> str:
+    """The page after a worker has verified the log."""
+    verification.verify(timezone.now(), full=True)
+    return client_of("viewer").get(reverse(VERIFY)).content.decode()
+
+
 def test_an_intact_log_is_said_to_hold(client_of: ClientOf, site: Site) -> None:
-    html = client_of("viewer").post(reverse("admin:mcpregistry_auditentry_verify")).content.decode()
+    assert "Not verified yet" in client_of("viewer").get(reverse(VERIFY)).content.decode()
+    sealed_anew()
+    html = report_of(client_of)
     assert "holds" in html
     assert "broken" not in html
+
+
+def test_a_worker_verifies_not_a_request(client_of: ClientOf, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = listened_to(monkeypatch)
+    answer = client_of("viewer").post(reverse(VERIFY), follow=True).content.decode()
+    assert sent == [("verify_audit", ())]
+    assert "A worker verifies the log now" in answer
 
 
 def tamper(**columns: object) -> AuditEntry:
@@ -114,10 +133,7 @@ def test_the_first_entry_that_was_changed_is_named(
     client_of: ClientOf, site: Site, columns: dict[str, object], seq: int
 ) -> None:  # fmt: skip
     tamper(**columns)
-    chain = next(chain for chain in verify_audit() if chain.writer == audit.CHAIN)
-    assert chain.bad_seq == seq
-    html = client_of("viewer").post(reverse("admin:mcpregistry_auditentry_verify")).content.decode()
-    assert f"Entry {seq}:" in html
+    assert f"{audit.CHAIN} #{seq}:" in report_of(client_of)
 
 
 @pytest.mark.attack
@@ -128,8 +144,7 @@ def test_a_removed_entry_breaks_the_chain_and_a_changed_one_is_marked(client_of:
     guards.drop_guards()
     AuditEntry.objects.filter(pk=entry.pk)._raw_delete("default")
     guards.install_guards()
-    chain = next(chain for chain in verify_audit() if chain.writer == audit.CHAIN)
-    assert (chain.bad_seq, chain.problem) == (6, "entries from 5 on are missing before it")
+    assert f"{audit.CHAIN} #6: the entries from 5 to the one before it are missing" in report_of(client_of)
 
 
 def test_the_log_is_searched_by_subject(client_of: ClientOf, site: Site) -> None:

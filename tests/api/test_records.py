@@ -11,8 +11,9 @@ from django.db import connection
 from django.utils import timezone
 
 from mcpregistry.models import AuditEntry, guards
-from mcpregistry.services.records import audit
+from mcpregistry.services.records import audit, verification
 from tests.api.conftest import new_call
+from tests.fakes.tampered import sealed_anew
 
 
 @pytest.fixture
@@ -143,6 +144,9 @@ def test_the_audit_log_is_filtered_and_proved(viewer):
     items = viewer.get("/audit?actor=user:ann").json()["items"]
     assert [(item["kind"], item["facts"]["lifecycle"]) for item in items] == [("server.created", "draft")]
     assert len(viewer.get("/audit?subject=server:git&kind=server.deleted").json()["items"]) == 1
+    assert viewer.get("/audit/verification").json()["intact"] is None  # nobody has verified it yet
+    sealed_anew()
+    verification.verify(timezone.now())
     proof = viewer.get("/audit/verification").json()
     assert (proof["intact"], proof["entries"], proof["problems"]) == (True, AuditEntry.objects.count(), [])
 
@@ -156,6 +160,8 @@ def test_a_changed_audit_entry_is_found(viewer):
             cursor.execute("UPDATE mcpregistry_auditentry SET actor = 'user:eve' WHERE kind = 'server.created'")
     finally:
         guards.install_guards()
+    sealed_anew()
+    verification.verify(timezone.now())
     proof = viewer.get("/audit/verification").json()
     assert proof["intact"] is False
     assert len(proof["problems"]) == 1

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from mcpregistry.admin import audit
 from mcpregistry.services.approvals import votes
 from mcpregistry.services.configuration import dispatch
 from mcpregistry.services.notifications import outbox
 from mcpregistry.services.servers import checks
 
-_WAKING: tuple[ModuleType, ...] = (votes, checks, outbox, dispatch)
+_WAKING: tuple[ModuleType, ...] = (votes, checks, outbox, dispatch, audit)
 
 Sent = list[tuple[str, tuple[Any, ...]]]
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import stat
 
 import pytest
 from django.core.management import CommandError, call_command
 
 from mcpregistry.models import AuditEntry, ServerTest
-from mcpregistry.models.guards import drop_guards, install_guards
 from mcpregistry.services.records import audit
+from tests.fakes.tampered import sealed_anew, unguarded
 from tests.services.rows import confirmed, dispatched, draft
 
 
@@ -76,15 +77,18 @@ def test_audit_verifies_exports_and_compares(tmp_path):
     for number in range(3):
         audit.record(kind="test", actor="ann", subject="s", number=number)
     file = tmp_path / "audit.jsonl"
-    assert run("audit", "verify") == (0, "All 3 entries are as they were written.\n")
+    sealed_anew()
+    assert re.fullmatch(
+        r"The audit log is as it was written. 3 entries of 1 chains read in \d\.\d s\.\n", run("audit", "verify")[1]
+    )
+    assert "--full reads them again" in run("audit", "verify")[1]
     assert run("audit", "export", "--output", str(file))[0] == 0
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert run("audit", "export")[1] == file.read_text()
     assert [json.loads(line)["seq"] for line in file.read_text().splitlines()] == [1, 2, 3]
-    drop_guards()
-    AuditEntry.objects.filter(seq=3).delete()
-    install_guards()
-    assert run("audit", "verify")[0] == 0
+    with unguarded():
+        AuditEntry.objects.filter(seq=3).delete()
+    assert run("audit", "verify", "--full")[0] == 1
     code, said = run("audit", "verify", "--against", str(file))
     assert (code, "configuration #3: was exported and is gone" in said) == (1, True)
     with pytest.raises(CommandError, match="does not exist yet"):

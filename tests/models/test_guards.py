@@ -89,7 +89,7 @@ def test_the_audit_log_cannot_be_emptied_or_overwritten(entries: list[AuditEntry
             f"REPLACE INTO {AUDIT} SELECT id, writer, seq, at, kind, actor, subject, 'x', prev, hash, key_id FROM {AUDIT}"
         )
         refused(
-            f"INSERT OR REPLACE INTO {AUDIT} SELECT NULL, writer, seq, at, kind, actor, subject, 'x', prev, hash FROM {AUDIT}"
+            f"INSERT OR REPLACE INTO {AUDIT} SELECT NULL, writer, seq, at, kind, actor, subject, 'x', prev, hash, key_id FROM {AUDIT}"
         )
     assert list(AuditEntry.objects.values()) == before
 

@@ -8,14 +8,13 @@ from datetime import timedelta
 import pytest
 from django.db import DatabaseError, transaction
 from django.db.models import F
-from django.utils import timezone
 
 from mcpregistry.models import AuditEntry
 from mcpregistry.models.audit import GENESIS, entry_hash
 from mcpregistry.models.guards import drop_guards, install_guards
 from mcpregistry.services.records import audit
-from mcpregistry.services.records.audit import Chain, Fact
 from mcpregistry.services.records.chains import export, missing_from_log, verify
+from tests.fakes.tampered import process_wrote
 
 pytestmark = pytest.mark.django_db
 
@@ -107,25 +106,13 @@ def test_chains_of_several_writers_are_told_apart(entries):
 # Keys
 
 
-def of_process(writer: str, numbers: int, keyed: int) -> None:
-    """Entries of a process's own chain, the first ``keyed`` of them signed."""
-    chain = Chain(writer)
-    for number in range(numbers):
-        chain, made = chain.extended([Fact("test", "ann", "x", {"number": number})], timezone.now())
-        row = made[0]._asdict()
-        if number >= keyed:
-            row |= {"key_id": "", "hash": entry_hash(row["prev"], row["body"])}
-            chain = Chain(writer, chain.seq, row["hash"])
-        AuditEntry.objects.create(**row)
-
-
 def test_entries_of_before_the_keys_hold_by_their_old_rule():
-    of_process("web:old", 3, keyed=0)
+    process_wrote("web:old", 3, keyed=0)
     assert list(verify()) == []
 
 
 def test_a_process_that_signs_never_stops_to():
-    of_process("web:odd", 3, keyed=2)
+    process_wrote("web:odd", 3, keyed=2)
     assert list(verify()) == ["web:odd #3: it carries no key, though the entry before it does"]
 
 

@@ -70,12 +70,15 @@ class AuditOut(Schema):
 
 
 class Verification(Schema):
-    """Every chain was walked from its first entry; ``problems`` names the first break of each."""
+    """The last verification of the audit log. ``intact``: null before the first; ``entries``: how many it has read."""
 
-    intact: bool
+    verified_at: datetime | None
+    intact: bool | None
+    full: bool
     entries: int
     chains: int
     problems: list[str]
+    notes: list[str]
 
 
 def invocation_out(row: Invocation) -> InvocationOut:

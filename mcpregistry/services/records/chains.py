@@ -12,6 +12,8 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, NamedTuple
 
+from django.db import connection
+
 from mcpregistry.db import streamed
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.text.canonical import plain
@@ -101,9 +103,19 @@ def missing_from_log(lines: Iterable[str]) -> Iterator[str]:
         yield from _compared(page)
 
 
+def hashes(places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
+    """The hashes of these entries (writer, seq), of those that are there. Some hundred at a time."""
+    wanted = [value for place in places for value in place]
+    if not wanted:
+        return {}
+    table, rows = AuditEntry._meta.db_table, ", ".join(["(%s, %s)"] * (len(wanted) // 2))
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT writer, seq, hash FROM {table} WHERE (writer, seq) IN (VALUES {rows})", wanted)  # noqa: S608
+        return {(writer, seq): head for writer, seq, head in cursor.fetchall()}
+
+
 def _compared(page: list[tuple[str, int, str]]) -> Iterator[str]:
-    near = AuditEntry.objects.filter(writer__in={w for w, _, _ in page}, seq__in={seq for _, seq, _ in page})
-    found = {(writer, seq): digest for writer, seq, digest in near.values_list("writer", "seq", "hash")}
+    found = hashes((writer, seq) for writer, seq, _ in page)
     for writer, seq, digest in page:
         if found.get((writer, seq)) != digest:
             yield f"{writer} #{seq}: was exported and {'was changed' if (writer, seq) in found else 'is gone'}"

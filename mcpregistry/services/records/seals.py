@@ -1,0 +1,109 @@
+"""Seals: how far every chain had come, signed together by the clock at least every minute.
+
+A chain alone cannot show that its tail was cut off, nor the log that a whole chain is gone: the seals can. They are
+chained to one another, so the same holds of them up to the newest one, and that goes out of reach (``sinks.py``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from django.db import IntegrityError, transaction
+from django.db.models import Max
+
+from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.text.canonical import canonical
+from mcpregistry.models.audit import GENESIS, AuditEntry, AuditSeal
+from mcpregistry.models.signing import newest_key, signature, signed
+from mcpregistry.services.records.audit import CHAIN
+
+QUIET = timedelta(hours=1)  # a seal that says nothing new is made only so often
+_LATEST_COMMIT = timedelta(minutes=1)  # for which an entry may have its number and not be seen yet
+_PAGE = 500
+
+Heads = dict[str, tuple[int, str]]  # of each writer: how many entries, and the hash of the last
+
+
+def seal(now: datetime, *, entries: Any = AuditEntry, seals: Any = AuditSeal) -> AuditSeal | None:
+    """Seal what has come since the last seal; the clock calls it. None when nothing has, or another clock was faster.
+
+    ``entries`` and ``seals`` are the models as a migration knows them.
+    """
+    last = seals.objects.order_by("-number").first()
+    moved, standing, upto = _moved(last, now, entries, seals)
+    if last is not None and not moved and now - last.at < QUIET:
+        return None
+    number, prev, key_id = (last.number + 1, last.hash, newest_key()) if last else (1, GENESIS, newest_key())
+    said = {"number": number, "at": now.isoformat(), "upto": upto, "prev": prev, "heads": standing | moved}
+    body = canonical(said)
+    row = {"number": number, "at": now, "upto": upto, "prev": prev, "body": body, "key_id": key_id}
+    try:
+        with transaction.atomic():  # the number is the key, so of two clocks one has it
+            made: AuditSeal = seals.objects.create(**row, hash=signature(key_id, "seal", body))
+            return made
+    except IntegrityError:
+        return None
+
+
+def _moved(last: Any, now: datetime, entries: Any, seals: Any) -> tuple[Heads, Heads, int]:
+    """The heads that no seal has told of yet; that of the configuration, told or not; the newest entry looked at."""
+    settled = seals.objects.filter(at__lt=now - _LATEST_COMMIT).order_by("-number").first()
+    since, known = (settled.upto, settled.number) if settled else (0, 0)
+    told: dict[str, Any] = {}
+    for body in seals.objects.filter(number__gte=known).order_by("number").values_list("body", flat=True):
+        told |= json.loads(body)["heads"]
+    near = entries.objects.filter(id__gt=since).order_by()
+    ids = sorted(near.values("writer").annotate(last=Max("id")).values_list("last", flat=True))
+    # Those of the configuration are written in transactions of any length, so its chain is looked at by itself.
+    standing = _heads(entries.objects.filter(writer=CHAIN).order_by("-seq")[:1])
+    found = [_heads(entries.objects.filter(id__in=ids[start : start + _PAGE])) for start in range(0, len(ids), _PAGE)]
+    heads = {writer: head for some in [*found, standing] for writer, head in some.items()}
+    moved = {writer: head for writer, head in heads.items() if told.get(writer) != list(head)}
+    return moved, standing, max([last.upto if last else 0, *ids])
+
+
+def _heads(rows: Any) -> Heads:
+    return {writer: (seq, head) for writer, seq, head in rows.values_list("writer", "seq", "hash")}
+
+
+# Looking
+
+
+class Looked(NamedTuple):
+    """A seal with what is wrong with it."""
+
+    seal: AuditSeal
+    heads: Heads
+    problem: str
+
+
+def looked(seals: Iterable[AuditSeal], number: int = 0, head: str = GENESIS) -> Iterator[Looked]:
+    """Seals in order, from the one after ``number``, whose hash was ``head``."""
+    for each in seals:
+        problem = seal_problem(each)
+        if each.number != number + 1:
+            problem = f"the seals from {number + 1} to the one before it are missing"
+        elif not problem and each.prev != head:
+            problem = "it does not follow the seal before it"
+        yield Looked(each, {} if problem else heads_of(each), problem)
+        number, head = each.number, each.hash
+
+
+def heads_of(each: AuditSeal) -> Heads:
+    """What a seal that holds says of the chains."""
+    return {writer: (seq, head) for writer, (seq, head) in json.loads(each.body)["heads"].items()}
+
+
+def seal_problem(each: AuditSeal) -> str:
+    """Why this seal, looked at alone, cannot be what was written; empty when it can."""
+    try:
+        if not signed(each.key_id, "seal", each.body, each.hash):
+            return "its text does not fit its signature"
+    except ConfigInvalid as error:
+        return f"it cannot be verified. {error.message} {error.remedy}"
+    body = json.loads(each.body)  # it is signed, so it is as we wrote it
+    said = (body["number"], datetime.fromisoformat(body["at"]), body["upto"], body["prev"])
+    return "" if said == (each.number, each.at, each.upto, each.prev) else "a column says something else than its text"

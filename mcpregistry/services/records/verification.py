@@ -1,0 +1,226 @@
+"""Verifying the audit log: each chain by its keys, all of them by the seals. Never in a request: it may take long.
+
+Mostly it goes on from where the last verification ended, which is noted with a signature. It reads what is new, makes
+sure that nothing of what was verified or sealed is gone from the ends of the chains, and reads some of the older
+entries again, each time those that were not read for longest. So a change of anything is found within some rounds, a
+cut one at once; ``full`` reads everything.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
+from itertools import islice
+
+from mcpregistry.db import streamed
+from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.text.canonical import canonical
+from mcpregistry.models.audit import GENESIS, AuditEntry, AuditSeal, AuditVerification
+from mcpregistry.models.signing import newest_key, signature, signed
+from mcpregistry.services.records import chains, seals
+from mcpregistry.services.records.chains import Stand
+
+AGAIN = 20_000  # older entries that are read again at a time
+SEALED_BY = timedelta(minutes=5)  # the clock comes every half minute
+MOST_TOLD = 100
+_SEEN_LATE = 10_000  # ids: an entry may have its number long before it is seen
+_PAGE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a verification found, in sentences. ``notes`` are no faults."""
+
+    at: datetime
+    full: bool
+    entries: int
+    chains: int
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+    seconds: float
+
+
+@dataclass(slots=True)
+class State:
+    """Until where the log was verified; ``sealed``: how many entries of each writer a seal has told of."""
+
+    seal: int = 0
+    head: str = GENESIS  # of that seal
+    stands: dict[str, Stand] = field(default_factory=dict)
+    sealed: dict[str, int] = field(default_factory=dict)
+    mark: int = 0  # the newest entry
+    again: tuple[str, Stand] | None = None  # up to where older entries were read again in this round
+
+
+def verify(now: datetime, *, full: bool = False) -> Report:
+    """Verify the log, note what was found, return it. ``full`` reads all of it."""
+    began = time.monotonic()
+    state, told = (State(), "") if full else _noted()
+    look = _Look(now, state, full=full or not state.seal)
+    look.problems += [told] if told else []
+    look.all()
+    report = Report(
+        now, look.full, look.entries, len(look.state.stands), tuple(look.problems[:MOST_TOLD]),
+        tuple(look.notes()), time.monotonic() - began,
+    )  # fmt: skip
+    _note(report, look.state)
+    return report
+
+
+def last_report() -> Report | None:
+    """What the last verification found; None before the first."""
+    row = AuditVerification.objects.filter(pk=1).first()
+    if row is None:
+        return None
+    return Report(row.at, row.full, row.entries, row.chains, tuple(row.problems), tuple(row.notes), row.seconds)
+
+
+def _noted() -> tuple[State, str]:
+    """Where the last verification ended, and why that cannot be believed; the beginning if so."""
+    row = AuditVerification.objects.filter(pk=1).first()
+    if row is None or not row.state:
+        return State(), ""
+    try:
+        if not signed(row.key_id, "verified", row.state, row.hash):
+            return State(), "The note of what was verified is not what was written; everything was read again."
+    except ConfigInvalid:
+        return State(), ""  # a key was taken off the ring: begin anew
+    noted = json.loads(row.state)
+    stands = {writer: Stand(*stand) for writer, stand in noted["stands"].items()}
+    again = (noted["again"][0], Stand(*noted["again"][1])) if noted["again"] else None
+    return State(**noted | {"stands": stands, "again": again}), ""
+
+
+def _note(report: Report, state: State) -> None:
+    """Where something is wrong, the next verification begins where this one did."""
+    row = asdict(report) | {"intact": not report.problems}
+    if not report.problems:
+        text, key_id = canonical(asdict(state)), newest_key()
+        row |= {"state": text, "key_id": key_id, "hash": signature(key_id, "verified", text)}
+    AuditVerification.objects.update_or_create(
+        pk=1, defaults=row, create_defaults={"state": "", "hash": "", "key_id": "", **row}
+    )
+
+
+class _Look:
+    """One verification under way."""
+
+    def __init__(self, now: datetime, state: State, *, full: bool) -> None:
+        self.now, self.state, self.full = now, state, full
+        self.problems: list[str] = []
+        self.entries = 0
+        self.unkeyed = {"before": 0, "since": 0}
+        self._first: seals.Heads = {}  # what the first seal says: what was there when the chains got their keys
+        self._bare: dict[str, int] = {}  # how many entries of a writer have neither key nor seal
+
+    def all(self) -> None:
+        """Everything, in order: the seals first, so that what they tell of must be there."""
+        told = self._seals()
+        verified = {writer: (stand.seq, stand.head) for writer, stand in self.state.stands.items()}
+        self.problems += _missing([*told.items(), *(item for item in verified.items() if item[1] != told.get(item[0]))])
+        self._new()
+        if not self.full:
+            self._again()
+        self.problems += [_bare(writer, number) for writer, number in self._bare.items()]
+
+    def notes(self) -> Iterator[str]:
+        """What is no fault, and yet should be known."""
+        if old := self.unkeyed["before"]:
+            yield f"{old:,} entries are from before the chains were keyed; the first seal holds them."
+        if young := self.unkeyed["since"]:
+            yield f"{young:,} entries carry no key: a process of an earlier release has written them, or somebody without one."
+        late = AuditSeal.objects.order_by("-number").values_list("at", flat=True).first()
+        if late and AuditEntry.objects.filter(at__gt=late, at__lt=self.now - SEALED_BY).exists():
+            yield f"What came after {late:%Y-%m-%d %H:%M} UTC is not sealed: no clock has run since."
+
+    # Seals
+
+    def _seals(self) -> seals.Heads:
+        """What the seals since the last verification say of the chains."""
+        state, told = self.state, seals.Heads()
+        first = AuditSeal.objects.filter(number=1).first()
+        if first is None:
+            self.problems.append("The first seal is gone. Every site has one from its installation or upgrade on.")
+        else:
+            self._first = {} if seals.seal_problem(first) else seals.heads_of(first)
+        if state.seal and not AuditSeal.objects.filter(number=state.seal, hash=state.head).exists():
+            self.problems.append(f"Seal {state.seal} was verified, and is gone or changed.")
+        newer = streamed(AuditSeal.objects.filter(number__gt=state.seal).order_by("number"), _PAGE)
+        for each, heads, problem in seals.looked(newer, state.seal, state.head):
+            if problem:
+                self.problems.append(f"Seal {each.number}: {problem}.")
+            told |= heads
+            state.seal, state.head = each.number, each.hash
+        state.sealed |= {writer: seq for writer, (seq, _) in told.items()}
+        return told
+
+    # Entries
+
+    def _new(self) -> None:
+        """What has come since, or everything."""
+        rows = AuditEntry.objects.order_by("writer", "seq")
+        newest = AuditEntry.objects.order_by("-id").values_list("id", flat=True).first() or 0
+        if self.full:
+            self._walk(streamed(rows, _PAGE), self._stand)
+        else:
+            near = AuditEntry.objects.filter(id__gt=self.state.mark - _SEEN_LATE).order_by()
+            for writer in sorted(near.values_list("writer", flat=True).distinct()):
+                own = rows.filter(writer=writer, seq__gt=self._stand(writer).seq)
+                self._walk(streamed(own, _PAGE), self._stand)
+        self.state.mark = newest
+
+    def _again(self) -> None:
+        """Some of the older entries, from where the last time ended; from the beginning, once all were read."""
+        state, left = self.state, AGAIN
+        rows, before = AuditEntry.objects.order_by("writer", "seq"), self.entries
+        if state.again is not None:
+            writer, stand = state.again
+            self._walk(rows.filter(writer=writer, seq__gt=stand.seq)[:left], lambda _: stand, again=True)
+            rows, left = rows.filter(writer__gt=writer), left - (self.entries - before)
+        if left:
+            self._walk(streamed(rows[:left], _PAGE), lambda _: Stand(), again=True)
+        if self.entries - before < AGAIN:
+            state.again = None
+
+    def _stand(self, writer: str) -> Stand:
+        return self.state.stands.get(writer, Stand())
+
+    def _walk(self, entries: Iterable[AuditEntry], stands: Callable[[str], Stand], *, again: bool = False) -> None:
+        walked = chains.walked(entries, stands)
+        while page := list(islice(walked, _PAGE)):
+            for entry, problems in page:
+                self.problems += [f"{entry.writer} #{entry.seq}: {problem}" for problem in problems]
+                if not entry.key_id:
+                    self._without_key(entry)
+                stand = Stand(entry.seq, entry.hash, entry.key_id)
+                if again:
+                    self.state.again = entry.writer, stand
+                else:
+                    self.state.stands[entry.writer] = stand
+            self.entries += len(page)
+
+    def _without_key(self, entry: AuditEntry) -> None:
+        """A seal vouches that it was there within a minute of its writing. Without key and seal, anybody wrote it."""
+        if entry.seq <= self._first.get(entry.writer, (0, ""))[0]:
+            self.unkeyed["before"] += 1
+            return
+        self.unkeyed["since"] += 1
+        if entry.seq > self.state.sealed.get(entry.writer, 0) and entry.at < self.now - SEALED_BY:
+            self._bare[entry.writer] = self._bare.get(entry.writer, 0) + 1
+
+
+def _bare(writer: str, number: int) -> str:
+    return f"{writer}: {number:,} of its entries carry no key, and no seal vouches for them. Anybody may have written them."
+
+
+def _missing(ends: Iterable[tuple[str, tuple[int, str]]]) -> Iterator[str]:
+    """One sentence for each chain that does not reach as far as it did when it was sealed or verified."""
+    told = iter(ends)
+    while page := list(islice(told, _PAGE)):
+        found = chains.hashes((writer, seq) for writer, (seq, _) in page)
+        for writer, (seq, head) in page:
+            if found.get((writer, seq)) != head:
+                yield f"{writer} #{seq}: it was sealed, and {'was changed' if (writer, seq) in found else 'is gone'}"

@@ -1,0 +1,61 @@
+"""What somebody with the rights of the database's owner does to the audit log: past the guards, which are back afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+from django.utils import timezone
+
+from mcpregistry.models import AuditEntry, AuditSeal, AuditVerification
+from mcpregistry.models.audit import GENESIS, entry_hash
+from mcpregistry.models.guards import drop_guards, install_guards
+from mcpregistry.services.records import seals, verification
+from mcpregistry.services.records.audit import Chain, Fact
+
+
+@contextmanager
+def unguarded() -> Iterator[None]:
+    drop_guards()
+    try:
+        yield
+    finally:
+        install_guards()
+
+
+def sealed_anew() -> None:
+    """The log of a new site. A test's database was migrated by another process, with another key."""
+    with unguarded():
+        AuditSeal.objects.all().delete()
+    AuditVerification.objects.all().delete()
+    assert seals.seal(timezone.now() - timedelta(hours=2)) is not None
+
+
+def seal(minutes_ago: float = 0) -> AuditSeal | None:
+    return seals.seal(timezone.now() - timedelta(minutes=minutes_ago))
+
+
+def verify(*, full: bool = False) -> verification.Report:
+    return verification.verify(timezone.now(), full=full)
+
+
+def process_wrote(writer: str, numbers: int, *, minutes_ago: float = 0, keyed: int | None = None) -> Chain:
+    """Entries of a process's own chain, the first ``keyed`` of them signed (all, where nothing is said)."""
+    chain, at = Chain(writer), timezone.now() - timedelta(minutes=minutes_ago)
+    for number in range(numbers):
+        chain, made = chain.extended([Fact("test", "ann", "x", {"number": number})], at)
+        row = made[0]._asdict()
+        if keyed is not None and number >= keyed:
+            row |= {"key_id": "", "hash": entry_hash(row["prev"], row["body"])}
+            chain = Chain(writer, chain.seq, row["hash"])
+        AuditEntry.objects.create(**row)
+    return chain
+
+
+def rewrite_without_key(entries: list[AuditEntry]) -> None:
+    """A chain from its first entry on, in one piece, as whoever has no key can write it."""
+    head = GENESIS
+    for entry in entries:
+        head, prev = entry_hash(head, entry.body), head
+        AuditEntry.objects.filter(pk=entry.pk).update(prev=prev, hash=head, key_id="", body=entry.body)

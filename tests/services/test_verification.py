@@ -1,0 +1,234 @@
+"""Whoever changes the record past its guards is found by ``audit verify``, which reads little of what it has read before."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+import pytest
+from django.db import connections
+from django.utils import timezone
+
+from mcpregistry.models import AuditEntry, AuditSeal, AuditVerification
+from mcpregistry.models.audit import GENESIS
+from mcpregistry.models.signing import newest_key, signature
+from mcpregistry.services.records import audit, seals, verification
+from tests.fakes.tampered import process_wrote, rewrite_without_key, seal, sealed_anew, unguarded, verify
+
+pytestmark = [pytest.mark.django_db, pytest.mark.attack]
+OLD = 30  # minutes: the clock has long come by
+
+
+@pytest.fixture
+def site() -> None:
+    """A site with two processes and some configuration, all sealed."""
+    sealed_anew()
+    for number in range(4):
+        audit.record(kind="test", actor="ann", subject="x", number=number)
+    process_wrote("web:1", 3, minutes_ago=OLD)
+    process_wrote("web:2", 3, minutes_ago=OLD)
+    assert seal(OLD - 1) is not None
+
+
+def of(writer: str) -> list[AuditEntry]:
+    return list(AuditEntry.objects.filter(writer=writer).order_by("seq"))
+
+
+def found(full: bool) -> list[str]:
+    return list(verify(full=full).problems)
+
+
+def test_what_nobody_has_touched_holds(site):
+    for full in (False, False, True):
+        report = verify(full=full)
+        assert (report.problems, report.notes, report.entries) == ((), (), 10)
+    assert verify().full is False
+
+
+# Every kind of tampering is found from scratch, by going on from a verified state, and by reading all.
+
+
+@pytest.fixture(params=["first", "incremental", "full"])
+def full(request, site) -> bool:
+    if request.param != "first":
+        assert verify().problems == ()
+    return request.param == "full"
+
+
+def test_a_tail_that_was_cut_off_is_found(full):
+    with unguarded():
+        AuditEntry.objects.filter(writer="web:1", seq=3).delete()
+    assert found(full) == ["web:1 #3: it was sealed, and is gone"]
+
+
+def test_a_writer_that_was_dropped_is_found(full):
+    with unguarded():
+        AuditEntry.objects.filter(writer="web:2").delete()
+    assert found(full) == ["web:2 #3: it was sealed, and is gone"]
+
+
+def test_a_chain_that_was_written_anew_without_the_key_is_found(full):
+    with unguarded():
+        rewrite_without_key(of("web:1"))
+    assert "web:1 #3: it was sealed, and was changed" in found(full)
+
+
+def test_a_whole_log_that_was_written_anew_without_the_key_is_found(full):
+    """Also with all of its seals but the first gone: it has neither keys nor seals."""
+    with unguarded():
+        for writer in ("configuration", "web:1", "web:2"):
+            rewrite_without_key(of(writer))
+        AuditSeal.objects.exclude(number=1).delete()
+        AuditVerification.objects.all().delete()
+    told = found(full)
+    assert [each for each in told if "web:1: 3 of its entries carry no key, and no seal vouches for them" in each]
+
+
+def test_seals_that_were_cut_off_are_found(site):
+    assert verify().problems == ()
+    with unguarded():
+        AuditSeal.objects.exclude(number=1).delete()
+    assert found(False) == ["Seal 2 was verified, and is gone or changed."]
+
+
+def test_a_log_without_any_seal_is_no_log_of_a_site(full):
+    with unguarded():
+        AuditSeal.objects.all().delete()
+    assert "The first seal is gone. Every site has one from its installation or upgrade on." in found(full)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"hash": "0" * 64}, "Seal 2: its text does not fit its signature."),
+        ({"body": "{}"}, "Seal 2: its text does not fit its signature."),
+        ({"upto": 7_000_000}, "Seal 2: a column says something else than its text."),
+        ({"at": timezone.now() + timedelta(days=1)}, "Seal 2: a column says something else than its text."),
+        ({"prev": GENESIS}, "Seal 2: a column says something else than its text."),
+        ({"key_id": "other"}, "Seal 2: it cannot be verified. It is signed with the key 'other'"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_seal_that_was_changed_is_found(site, change, said):
+    with unguarded():
+        AuditSeal.objects.filter(number=2).update(**change)
+    assert any(each.startswith(said) for each in found(True))
+
+
+def test_a_seal_in_the_middle_that_is_gone_is_found(site):
+    audit.record(kind="test", actor="ann", subject="x")
+    assert seal() is not None
+    with unguarded():
+        AuditSeal.objects.filter(number=2).delete()
+    assert any("the seals from 2 to the one before it are missing" in each for each in found(True))
+
+
+def test_a_forged_note_of_what_was_verified_is_found_and_not_believed(site):
+    assert verify().problems == ()
+    with unguarded():
+        AuditEntry.objects.filter(writer="web:2").delete()
+    state = AuditVerification.objects.get().state.replace("web:2", "web:3")
+    forged = signature(newest_key(), "entry", state)  # a signature of something else is none of this
+    AuditVerification.objects.update(state=state, hash=forged)
+    told = found(False)
+    assert told[0].startswith("The note of what was verified is not what was written")
+    assert "web:2 #3: it was sealed, and is gone" in told
+
+
+# What is no tampering
+
+
+def test_what_an_older_process_writes_is_told_not_refused(site):
+    """Two releases share one database for a while. The clock vouches for when its entries came."""
+    process_wrote("web:old", 2, minutes_ago=OLD, keyed=0)
+    assert seal(OLD - 2) is not None
+    report = verify()
+    assert report.problems == ()
+    assert report.notes == (
+        "2 entries carry no key: a process of an earlier release has written them, or somebody without one.",
+    )
+
+
+def test_what_was_there_before_the_keys_is_held_by_the_first_seal():
+    process_wrote("web:old", 3, minutes_ago=300, keyed=0)
+    sealed_anew()
+    report = verify()
+    assert report.problems == ()
+    assert report.notes == ("3 entries are from before the chains were keyed; the first seal holds them.",)
+    with unguarded():
+        changed = of("web:old")
+        changed[1].body = changed[1].body.replace("ann", "eve")
+        rewrite_without_key(changed)
+    assert "web:old #3: it was sealed, and was changed" in found(True)
+
+
+def test_what_no_clock_has_sealed_for_long_is_told(site):
+    process_wrote("web:3", 1, minutes_ago=10)
+    assert verify().problems == ()
+    assert "is not sealed: no clock has run since" in verify().notes[0]
+
+
+def test_a_change_in_what_was_verified_is_found_by_reading_in_turns(site, monkeypatch):
+    """Nothing at its chain's end has changed, so it is found when its turn comes."""
+    monkeypatch.setattr(verification, "AGAIN", 4)
+    assert verify().problems == ()
+    with unguarded():
+        AuditEntry.objects.filter(writer="web:2", seq=2).update(actor="eve")
+    assert [len(found(False)) for _ in range(3)] == [0, 0, 1]
+    assert found(True) == ["web:2 #2: a column says something else than its text"]
+
+
+# Sealing
+
+
+def test_a_seal_is_made_only_when_there_is_something_new_or_an_hour_has_passed(site):
+    assert seal(OLD - 2) is None
+    audit.record(kind="test", actor="ann", subject="x")
+    made = seal(OLD - 3)
+    assert made is not None
+    assert seals.heads_of(made) == {"configuration": (5, of("configuration")[-1].hash)}
+    assert seals.seal(timezone.now() + seals.QUIET) is not None
+    assert verify(full=True).problems == ()
+
+
+def test_an_entry_that_is_seen_late_is_sealed_late(site):
+    """Its number is lower than that of one which was sealed: its transaction was slower."""
+    last = process_wrote("web:3", 1)
+    entry = AuditEntry.objects.get(writer="web:3")
+    with unguarded():
+        entry_id, fields = entry.pk, {f.attname: getattr(entry, f.attname) for f in AuditEntry._meta.concrete_fields}
+        AuditEntry.objects.filter(pk=entry_id).delete()
+    process_wrote("web:4", 1)
+    assert seal(0.5) is not None
+    AuditEntry.objects.bulk_create([AuditEntry(**fields)])
+    made = seal()
+    assert made is not None
+    assert seals.heads_of(made)["web:3"] == (1, last.head)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_clocks_that_seal_at_once_one_does(live_db):
+    sealed_anew()
+    audit.record(kind="test", actor="ann", subject="x")
+    made: list[AuditSeal | None] = []
+    errors: list[BaseException] = []
+    start = threading.Barrier(4)
+
+    def tick() -> None:
+        try:
+            start.wait()
+            made.append(seal())
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=tick) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert [*AuditSeal.objects.order_by("number").values_list("number", flat=True)] == [1, 2]
+    assert len([each for each in made if each]) == 1
+    assert verify().problems == ()

@@ -14,7 +14,7 @@ from mcpregistry.calls.recording import ledger
 from mcpregistry.domain.calls.ends import NOT_SENT
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models.invocation import Invocation
-from mcpregistry.services.records import audit, ending
+from mcpregistry.services.records import audit, bound, ending
 from mcpregistry.services.records.audit import Chain, Fact
 from mcpregistry.services.records.call_rows import Claim, Intent
 from mcpregistry.services.records.ending import End
@@ -38,12 +38,17 @@ def write(ends: Sequence[Late], chain: Chain) -> tuple[Chain, list[bool]]:
     def rest(tried: list[bool]) -> ledger.Work:
         nonlocal chain
         won.extend(tried)
-        facts = [each.fact for each, mine in zip(ends, tried, strict=True) if mine]
+        told = zip(ends, answers, tried, strict=True)
+        facts = [each.fact.adding(bound.of_end(each.end, *answer)) for each, answer, mine in told if mine]
         chain, entries = chain.extended(facts, datetime.now(UTC))
         return [(audit.INSERT, [audit.values(entry) for entry in entries])]
 
     kept = [ending.keep_values(each.end) for each in ends if each.end["keep"]]
-    tries = [[*ending.finish_values(each.end), moment(each.begun)] for each in ends]
+    answers = [ending.recorded(each.end["result"]) for each in ends]
+    tries = [
+        [*ending.finish_values(each.end, answer), moment(each.begun)]
+        for each, answer in zip(ends, answers, strict=True)
+    ]
     claims = ledger.Claims(tries, rest, _FINISH, [(ending.KEEP, kept)] if kept else [])
     ledger.BACKENDS[vendor()]([], claims)
     return chain, won

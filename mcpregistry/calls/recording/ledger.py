@@ -22,6 +22,7 @@ from mcpregistry.domain.lifecycle import State
 from mcpregistry.models.access import Configuration
 from mcpregistry.models.approval import ApprovalRequest
 from mcpregistry.models.invocation import Invocation
+from mcpregistry.services.records import bound
 from mcpregistry.services.records.call_rows import Claim, Intent, Refused
 from mcpregistry.services.records.ending import recorded
 from mcpregistry.services.records.sql import insert_into, moment
@@ -52,6 +53,13 @@ def insert_values(row: Intent | Refused, writer: str) -> Sequence[Any]:
     for column in _TIMES:
         whole[column] = moment(whole[column])
     return _inserted(whole)
+
+
+def bound_by(row: Intent | Refused) -> dict[str, str]:
+    """What the audit entry of the row's beginning says of it; of a refused call that is its end as well."""
+    whole: dict[str, Any] = {**_DEFAULTS, **row}
+    begun = bound.of_begin(whole)
+    return begun | bound.of_end(whole, *recorded(row.get("result"))) if whole["finished_at"] else begun
 
 
 def claim_values(row: Claim) -> list[Any]:

@@ -31,7 +31,7 @@ from mcpregistry.calls.recording.late_ends import Late
 from mcpregistry.db import unheard
 from mcpregistry.domain.errors import Busy, SlipsnisseError
 from mcpregistry.failpoints import failpoint
-from mcpregistry.services.records import audit, ending
+from mcpregistry.services.records import audit, bound, ending
 from mcpregistry.services.records.audit import Chain, Fact
 from mcpregistry.services.records.call_rows import Claim, Intent, Refused
 from mcpregistry.services.records.ending import End
@@ -267,11 +267,19 @@ class Recorder:
 
     def _work(self, batch: list[_Item]) -> tuple[ledger.Work, Chain]:
         """The statements for these items, and where the audit chain stands after them."""
-        chain, entries = self._chain.extended((item.fact for item in batch), datetime.now(UTC))
-        begins = [ledger.insert_values(item.begin, chain.writer) for item in batch if item.begin]
-        ends = [item.end for item in batch if item.end]
-        kept = [ending.keep_values(end) for end in ends if end["keep"]]
-        finished = [ending.finish_values(end) for end in ends]
+        begins, kept, finished, facts = [], [], [], []
+        for item in batch:
+            said = item.fact
+            if item.begin:
+                begins.append(ledger.insert_values(item.begin, self.writer))
+                said = said.adding(ledger.bound_by(item.begin))
+            if item.end:
+                answer = ending.recorded(item.end["result"])
+                kept += [ending.keep_values(item.end)] if item.end["keep"] else []
+                finished.append(ending.finish_values(item.end, answer))
+                said = said.adding(bound.of_end(item.end, *answer))
+            facts.append(said)
+        chain, entries = self._chain.extended(facts, datetime.now(UTC))
         told = [audit.values(entry) for entry in entries]
         # First what is kept: whoever sees the end finds the result.
         work: ledger.Work = [

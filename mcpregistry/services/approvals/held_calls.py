@@ -32,7 +32,7 @@ from mcpregistry.models import ApprovalRequest, Invocation, PolicyRule
 from mcpregistry.services.approvals import refusals, seats
 from mcpregistry.services.approvals.announce import announce
 from mcpregistry.services.approvals.requests import asked_of
-from mcpregistry.services.records import audit, ending
+from mcpregistry.services.records import audit, bound, ending
 from mcpregistry.services.records.call_rows import Held
 
 SLACK = timedelta(seconds=60)  # after a deadline; then the reaper ends what nobody else has
@@ -167,7 +167,7 @@ def _hold(
     audit.record(
         kind="call.pending", actor=call.agent_slug, subject=f"call:{call.pk}", binding=call.binding,
         tool=f"{call.server_slug}::{call.tool_name}", rule=request.rule_name, fingerprint=terms.fingerprint,
-        quorum=terms.quorum, decide_by=decide_by.isoformat(), requester=call.requester,
+        quorum=terms.quorum, decide_by=decide_by.isoformat(), requester=call.requester, **bound.of_begin(vars(call)),
     )  # fmt: skip
     announce(Event.ASKED, request, now)
     if task:

@@ -33,7 +33,7 @@ from mcpregistry.services.configuration.dispatch import wake
 from mcpregistry.services.configuration.snapshot import load_snapshot
 from mcpregistry.services.policy import permits
 from mcpregistry.services.policy.permits import PermitWish
-from mcpregistry.services.records import audit
+from mcpregistry.services.records import audit, bound
 
 HOST = "host"  # votes of the person at the host, who needs no account
 
@@ -230,7 +230,7 @@ def _write(
     audit.record(
         kind="approval.vote", actor=f"user:{user.username}" if user else f"agent:{request.call.agent_slug}",
         subject=f"call:{request.call_id}", approve=approve, arguments=facts["arguments_hash"], via=via,
-        reason=facts["reason"],
+        reason=facts["reason"], **bound.of_vote(facts, user.pk if user else None),
     )  # fmt: skip
 
 

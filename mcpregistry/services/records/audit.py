@@ -34,6 +34,10 @@ class Fact(NamedTuple):
     subject: str
     facts: Mapping[str, object]
 
+    def adding(self, more: Mapping[str, object]) -> Fact:
+        """The same fact, which says this as well."""
+        return self._replace(facts={**self.facts, **more})
+
 
 class Entry(NamedTuple):
     """A row of the log: the columns of AuditEntry, in the order in which ``INSERT`` names them."""

@@ -114,6 +114,16 @@ def hashes(places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
         return {(writer, seq): head for writer, seq, head in cursor.fetchall()}
 
 
+def missing_ends(ends: Iterable[tuple[str, tuple[int, str]]]) -> Iterator[str]:
+    """One sentence for each chain that does not reach as far as it did when it was sealed or verified."""
+    told = iter(ends)
+    while page := list(islice(told, _PAGE)):
+        found = hashes((writer, seq) for writer, (seq, _) in page)
+        for writer, (seq, head) in page:
+            if found.get((writer, seq)) != head:
+                yield f"{writer} #{seq}: it was sealed, and {'was changed' if (writer, seq) in found else 'is gone'}"
+
+
 def _compared(page: list[tuple[str, int, str]]) -> Iterator[str]:
     found = hashes((writer, seq) for writer, seq, _ in page)
     for writer, seq, digest in page:

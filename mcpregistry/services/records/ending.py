@@ -22,7 +22,7 @@ from mcpregistry.domain.text.canonical import plain, stored
 from mcpregistry.models.approval import ApprovalRequest
 from mcpregistry.models.audit import AuditEntry
 from mcpregistry.models.invocation import Invocation
-from mcpregistry.services.records import audit
+from mcpregistry.services.records import audit, bound
 from mcpregistry.services.records.sql import moment
 
 CORRECTED = "call.corrected"  # the kind of the audit entry that replaces what was supposed
@@ -95,9 +95,9 @@ def keep_values(end: End) -> Sequence[Any]:
     return [text, end["id"], end["id"], end["fence"], end["before"]]
 
 
-def finish_values(end: End) -> Sequence[Any]:
-    """The parameters of ``FINISH`` for one row."""
-    text, length = recorded(end["result"])
+def finish_values(end: End, answer: tuple[str, int]) -> Sequence[Any]:
+    """The parameters of ``FINISH`` for one row; ``answer`` is its result as ``recorded`` has it."""
+    text, length = answer
     return [
         end["state"], end["reason"], end["error_code"], text, length, moment(end["finished_at"]), end["duration_ms"],
         end["id"], end["fence"], end["before"],
@@ -135,14 +135,15 @@ def write(call: Invocation, end: Ended, *, actor: str, keep: bool = False) -> bo
     row: End = {**end, "id": call.pk, "before": call.state, "fence": call.fence, "keep": keep}
     late = call.state == State.UNKNOWN
     row = correcting(row) if late else row
+    answer = recorded(row["result"])
     with connection.cursor() as cursor:
         if keep:
             cursor.execute(KEEP, keep_values(row))
-        cursor.execute(FINISH, finish_values(row))
+        cursor.execute(FINISH, finish_values(row, answer))
         if cursor.rowcount != 1:
             return False
     tool = f"{call.server_slug}::{call.tool_name}" if call.server_slug else call.tool_name
     about = {"tool": tool, "binding": call.binding, "decision": call.outcome}
-    said = fact(call.pk, end, actor=actor, about=about)
+    said = fact(call.pk, end, actor=actor, about=about).adding(bound.of_end(row, *answer))
     audit.append(corrected(said) if late else said)
     return True

@@ -1,4 +1,4 @@
-"""Verifying the audit log: each chain by its keys, all of them by the seals. Never in a request: it may take long.
+"""Verifying the audit log: each chain by its keys, all by the seals, calls and votes by the log. Never in a request: it may take long.
 
 Mostly it goes on from where the last verification ended, which is noted with a signature. It reads what is new, makes
 sure that nothing of what was verified or sealed is gone from the ends of the chains, and reads some of the older
@@ -20,7 +20,7 @@ from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.text.canonical import canonical
 from mcpregistry.models.audit import GENESIS, AuditEntry, AuditSeal, AuditVerification
 from mcpregistry.models.signing import newest_key, signature, signed
-from mcpregistry.services.records import chains, seals
+from mcpregistry.services.records import bound, chains, seals
 from mcpregistry.services.records.chains import Stand
 
 AGAIN = 20_000  # older entries that are read again at a time
@@ -114,13 +114,16 @@ class _Look:
         self.entries = 0
         self.unkeyed = {"before": 0, "since": 0}
         self._first: seals.Heads = {}  # what the first seal says: what was there when the chains got their keys
+        self._forgotten = bound.Forgotten()
         self._bare: dict[str, int] = {}  # how many entries of a writer have neither key nor seal
 
     def all(self) -> None:
         """Everything, in order: the seals first, so that what they tell of must be there."""
         told = self._seals()
         verified = {writer: (stand.seq, stand.head) for writer, stand in self.state.stands.items()}
-        self.problems += _missing([*told.items(), *(item for item in verified.items() if item[1] != told.get(item[0]))])
+        self.problems += chains.missing_ends(
+            [*told.items(), *(item for item in verified.items() if item[1] != told.get(item[0]))]
+        )
         self._new()
         if not self.full:
             self._again()
@@ -200,6 +203,7 @@ class _Look:
                     self.state.again = entry.writer, stand
                 else:
                     self.state.stands[entry.writer] = stand
+            self.problems += bound.misfits([entry for entry, _ in page], self._forgotten)
             self.entries += len(page)
 
     def _without_key(self, entry: AuditEntry) -> None:
@@ -214,13 +218,3 @@ class _Look:
 
 def _bare(writer: str, number: int) -> str:
     return f"{writer}: {number:,} of its entries carry no key, and no seal vouches for them. Anybody may have written them."
-
-
-def _missing(ends: Iterable[tuple[str, tuple[int, str]]]) -> Iterator[str]:
-    """One sentence for each chain that does not reach as far as it did when it was sealed or verified."""
-    told = iter(ends)
-    while page := list(islice(told, _PAGE)):
-        found = chains.hashes((writer, seq) for writer, (seq, _) in page)
-        for writer, (seq, head) in page:
-            if found.get((writer, seq)) != head:
-                yield f"{writer} #{seq}: it was sealed, and {'was changed' if (writer, seq) in found else 'is gone'}"

@@ -1,4 +1,4 @@
-"""Retention: payloads are erased first, then the records of calls. The audit log is never touched.
+"""Retention: payloads are erased first, then the records of calls. The audit log stays, and says until when.
 
 Work is done in small batches, each its own transaction, so that calls are never kept waiting.
 """
@@ -23,6 +23,7 @@ from mcpregistry.models import (
     Server,
     ServerTest,
 )
+from mcpregistry.services.records import audit, bound
 from mcpregistry.services.records.idempotency import KEPT_FOR
 from mcpregistry.services.servers.notes import trim_events
 from mcpregistry.services.tasks import host_tasks
@@ -38,6 +39,7 @@ def prune(now: datetime) -> dict[str, int]:
     keep = Configuration.load()
     calls_before = now - timedelta(days=keep.keep_calls_days)
     payloads_before = now - timedelta(days=keep.keep_payloads_days)
+    _tell(calls_before, payloads_before)
     promised = Q(host_task__isnull=False) & Q(finished_at__gt=now - timedelta(milliseconds=host_tasks.KEPT_MS))
     ended = Invocation.objects.filter(state__in=[*TERMINAL]).exclude(promised)  # their hosts may still come
     return {
@@ -51,6 +53,14 @@ def prune(now: datetime) -> dict[str, int]:
         "attempts": _delete(LoginAttempts.objects.filter(began_at__lt=now - timedelta(days=1))),
         "events": trim_events(Server.objects.values_list("pk", flat=True)),
     }
+
+
+def _tell(calls_before: datetime, payloads_before: datetime) -> None:
+    """Ahead of it, say in the audit log what is forgotten: by it verifying knows that a call was not taken away by hand."""
+    full = Invocation.objects.filter(received_at__lt=payloads_before).exclude(Q(arguments="") & Q(result=""))
+    if full.exists() or Invocation.objects.filter(received_at__lt=calls_before).exists():
+        said = {"calls_before": calls_before.isoformat(), "payloads_before": payloads_before.isoformat()}
+        audit.record(kind="calls.forgotten", actor="retention", subject=bound.FORGOTTEN, **said)
 
 
 def _delete(rows: QuerySet[Any]) -> int:

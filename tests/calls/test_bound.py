@@ -1,0 +1,206 @@
+"""A finished call and a vote cannot be changed unnoticed, though the append-only log is another table."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.utils import timezone
+
+from mcpregistry.calls.recording.recorder import Recorder
+from mcpregistry.db import db_call
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.models import ApprovalRequest, ApprovalVote, AuditEntry, Configuration, Invocation
+from mcpregistry.models.guards import drop_guards, install_guards
+from mcpregistry.services.approvals import votes
+from mcpregistry.services.records import ending
+from mcpregistry.services.upkeep import reaping, retention
+from tests.calls.test_recorder import begin, end, fact, finish, intent
+from tests.fakes.held import hold
+from tests.fakes.seed import populate
+from tests.fakes.tampered import seal, sealed_anew, verify
+
+pytestmark = pytest.mark.attack
+SENT, REFUSED, LATE = (f"{number:032x}" for number in (1, 2, 3))
+
+
+@pytest.fixture
+async def recorded(live_db: None) -> None:
+    """One call that was sent, one that was refused, one that the clock has given up before its end came."""
+    await db_call(sealed_anew)
+    recorder = Recorder("web")
+    recorder.start(asyncio.get_running_loop())
+    facts: dict[str, Any] = {"binding": "b" * 64, "requester": "Ann", "requester_id": 7, "reason": "A rule allows it."}
+    await recorder.begin(intent(1, **facts), fact(1, "call.dispatched", binding="b" * 64))
+    await finish(recorder, 1, result={"content": [{"type": "text", "text": "42"}]})
+    ended = {
+        name: value
+        for name, value in end(2, state="denied", reason="No grant.", result=None).items()
+        if name != "before"
+    }
+    refused = {**intent(2), **ended, "dispatched_at": None, "lease_until": None}
+    del refused["fence"], refused["keep"]
+    await recorder.begin(refused, fact(2, "call.denied"))
+    await begin(recorder, 3)
+    await db_call(_given_up)
+    await finish(recorder, 3)
+    await asyncio.get_running_loop().run_in_executor(None, recorder.close)
+    await db_call(seal)
+
+
+def _given_up() -> None:
+    Invocation.objects.filter(pk=LATE).update(lease_until=timezone.now() - timedelta(seconds=1))
+    assert reaping.reap_calls(timezone.now()) == 1
+
+
+def change(call: str, **columns: Any) -> None:
+    drop_guards()
+    try:
+        assert Invocation.objects.filter(pk=call).update(**columns) == 1
+    finally:
+        install_guards()
+
+
+async def told(full: bool = True) -> list[str]:
+    return list((await db_call(lambda: verify(full=full))).problems)
+
+
+async def test_what_was_recorded_fits(recorded):
+    assert await told() == []
+    assert (await Invocation.objects.aget(pk=LATE)).state == State.SUCCEEDED
+    assert await told(full=False) == []
+
+
+WHO = "who asked what is not what was written when it was asked"
+END = "its end is not what was written when it ended"
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"agent_slug": "eve"}, WHO), ({"requester": "Eve"}, WHO), ({"requester_id": 8}, WHO), ({"tool_name": "x"}, WHO),
+        ({"server_slug": "x"}, WHO), ({"server_revision": 9}, WHO), ({"definition_hash": "f" * 64}, WHO),
+        ({"endpoint_slug": "x"}, WHO), ({"exposed_name": "x"}, WHO), ({"origin": "rest"}, WHO), ({"outcome": "ask"}, WHO),
+        ({"host_name": "x"}, WHO), ({"request_id": "9"}, WHO), ({"received_at": timezone.now() - timedelta(days=2)}, WHO),
+        ({"arguments": '{"a":1}'}, "its arguments are not what was written"),
+        ({"arguments": ""}, "its arguments are gone"),
+        ({"binding": "c" * 64}, "its binding is none that was written"),
+        ({"reason": "Because."}, "its reason is none that was written"),
+        ({"result": "{}"}, "its result is not what was written"),
+        ({"result": ""}, "its result is gone"),
+        ({"result_bytes": 1}, END), ({"state": "tool_error"}, END), ({"error_code": "X"}, END),
+        ({"finished_at": timezone.now() - timedelta(days=2)}, END), ({"duration_ms": 2.0}, END),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)  # fmt: skip
+async def test_any_change_of_a_finished_call_is_found(recorded, columns, said):
+    assert await told() == []
+    await db_call(change, SENT, **columns)
+    for full in (False, True):
+        assert await told(full) == [f"call {SENT}: {said}"]
+
+
+async def test_a_refused_call_that_was_changed_is_found(recorded):
+    await db_call(change, REFUSED, agent_slug="eve", reason="It was granted.", state="succeeded")
+    assert sorted(await told()) == [
+        f"call {REFUSED}: {said}" for said in sorted((WHO, END, "its reason is none that was written"))
+    ]
+
+
+async def test_a_call_that_was_taken_away_is_found_and_one_that_retention_took_is_not(recorded):
+    await db_call(Configuration.objects.update, keep_calls_days=1, keep_payloads_days=1)
+    await db_call(lambda: Invocation.objects.filter(pk=SENT).delete())
+    gone = [f"call {SENT}: its record is gone, and retention has not taken it away"]
+    assert await told() == gone
+    await db_call(retention.prune, timezone.now())  # nothing is old enough, so nothing is said
+    assert await told() == gone
+    done = await db_call(retention.prune, timezone.now() + timedelta(days=1, hours=2))
+    assert done["calls"] == 2
+    assert (await AuditEntry.objects.alatest("id")).kind == "calls.forgotten"
+    assert await told() == []
+
+
+async def test_what_retention_empties_is_no_fault(recorded):
+    await db_call(Configuration.objects.update, keep_payloads_days=1)
+    assert (await db_call(retention.prune, timezone.now() + timedelta(days=1, hours=2)))["payloads"] == 3
+    assert await told() == []
+    await db_call(change, SENT, agent_slug="eve")
+    assert await told() == [f"call {SENT}: {WHO}"]
+
+
+# Votes
+
+
+@pytest.fixture
+def voted(db: None) -> ApprovalRequest:
+    """A call that two people have decided on, one of them twice."""
+    site = populate()
+    sealed_anew()
+    other = User.objects.create_user("other", is_superuser=True)
+    request = hold("git", "git_push", quorum=2)
+    votes.vote(request_id=request.pk, user=other, approve=True, reason="Fine.", via="web")
+    votes.vote(
+        request_id=request.pk,
+        user=site.people["approver"],
+        approve=True,
+        via="web",
+        arguments={"query": "origin other"},
+    )
+    votes.vote(request_id=request.pk, user=other, approve=True, reason="Also fine.", via="web")
+    assert Invocation.objects.get(pk=request.call_id).state == State.READY
+    seal()
+    assert verify().problems == ()
+    return request
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [{"name": "Eve"}, {"reason": "x"}, {"approve": False}, {"arguments_hash": "f" * 64}, {"via": "rest"}, {"at": timezone.now() - timedelta(days=1)}],
+    ids=lambda value: next(iter(value)),
+)  # fmt: skip
+@pytest.mark.parametrize("full", [True, False])
+def test_any_change_of_a_vote_is_found(voted, columns, full):
+    ApprovalVote.objects.filter(user__username="other").update(**columns)
+    name = columns.get("name", "other")
+    assert verify(full=full).problems == (
+        f"call {voted.call_id}: the vote of {name} is not what was written when it was cast",
+    )
+
+
+def test_a_vote_that_was_given_to_somebody_else_is_found(voted):
+    ApprovalVote.objects.filter(user__username="other").update(user=User.objects.get(username="root"))
+    assert "the vote of other is not what was written" in verify(full=True).problems[0]
+
+
+def test_a_vote_that_was_taken_away_or_added_is_found(voted):
+    vote = ApprovalVote.objects.get(user__username="other")
+    vote.delete()
+    assert verify(full=True).problems == (f"call {voted.call_id}: a vote on it is gone",)
+    ApprovalVote.objects.create(
+        request=voted, name="Eve", approve=True, arguments_hash=vote.arguments_hash, via="web", at=vote.at
+    )
+    assert "the vote of Eve is not what was written" in verify(full=True).problems[0]
+
+
+def test_a_vote_outlives_its_account(voted):
+    User.objects.get(username="other").delete()
+    assert ApprovalVote.objects.filter(user=None).exists()
+    assert verify(full=True).problems == ()
+
+
+def test_every_way_to_end_a_call_binds_it(db):
+    """Also that of the services, which recorder and clock do not go through."""
+    populate()
+    sealed_anew()
+    request = hold("git", "git_push")
+    call = Invocation.objects.get(pk=request.call_id)
+    now = timezone.now()
+    ended = ending.ended(State.CANCELLED, received_at=call.received_at, now=now, reason="Enough.", code="CANCELLED")
+    assert ending.write(call, ended, actor="test")
+    seal()
+    assert verify(full=True).problems == ()
+    change(call.pk, reason="It was not wanted.", error_code="X")
+    assert len(verify(full=True).problems) == 2

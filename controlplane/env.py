@@ -38,6 +38,8 @@ TABLE: tuple[Variable, ...] = (
         "key ring that signs the audit log, newest first, as SLIPSNISSE_KEYS; derived from that ring when unset",
         secret=True,
     ),
+    Variable("SLIPSNISSE_AUDIT_FILE", "", "file to which a worker appends each seal of the audit log (docs/audit.md)"),
+    Variable("SLIPSNISSE_AUDIT_SYSLOG", "", "syslog that gets each seal: /dev/log or udp://HOST:PORT"),
     Variable("SLIPSNISSE_HOSTS", "127.0.0.1,localhost,[::1]", "host names that the site answers to, comma-separated"),
     Variable("SLIPSNISSE_ORIGINS", "", "browser origins allowed besides the site's own, comma-separated"),
     Variable(

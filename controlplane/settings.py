@@ -23,6 +23,8 @@ _ring = keys.load(VAR_DIR)
 SECRET_KEY = _ring.secret_key
 SLIPSNISSE_KEYS = _ring.sealing
 SLIPSNISSE_AUDIT_KEYS = _ring.audit
+AUDIT_FILE = env.text("SLIPSNISSE_AUDIT_FILE")
+AUDIT_SYSLOG = env.text("SLIPSNISSE_AUDIT_SYSLOG")
 
 DEBUG = env.flag("SLIPSNISSE_DEBUG")
 ALLOWED_HOSTS = env.words("SLIPSNISSE_HOSTS")

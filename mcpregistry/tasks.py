@@ -18,7 +18,7 @@ from mcpregistry.db import database_now
 from mcpregistry.services.approvals import held_calls
 from mcpregistry.services.configuration.dispatch import wake
 from mcpregistry.services.policy import permits
-from mcpregistry.services.records import seals, verification
+from mcpregistry.services.records import seals, sinks, verification
 from mcpregistry.services.servers import checks, connections, trials
 from mcpregistry.services.servers.targets import passed_variables
 from mcpregistry.services.upkeep import reaping, retention
@@ -95,8 +95,9 @@ def deliver_notifications() -> None:
 
 @shared_task
 def seal_audit() -> None:
-    """Twice a minute: seal how far the chains of the audit log have come."""
+    """Twice a minute: seal how far the chains of the audit log have come, and hand the seals over to be kept elsewhere."""
     seals.seal(database_now())
+    sinks.deliver()
 
 
 @shared_task

@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from mcpregistry.db import database_now
 from mcpregistry.domain.text.display import printable
-from mcpregistry.services.records import chains, verification
+from mcpregistry.services.records import chains, sinks, verification
 
 _SHOWN = 100
 
@@ -28,7 +28,11 @@ class Command(BaseCommand):
         verify.add_argument(
             "--full", action="store_true", help="read every entry, also those that were verified before"
         )
-        verify.add_argument("--against", metavar="FILE", help="an earlier export: nothing of it may be gone or changed")
+        verify.add_argument(
+            "--against",
+            metavar="FILE",
+            help="an earlier export, or a file of seals: nothing of it may be gone or changed",
+        )
         export = verbs.add_parser("export", help="write the whole log as JSON lines")
         export.add_argument("--output", metavar="FILE", help="default: standard output")
 
@@ -72,6 +76,8 @@ def _compared(path: str | None) -> Iterator[str]:
         return
     try:
         with open(path, encoding="utf-8") as file:
-            yield from chains.missing_from_log(file)
+            first = file.readline()
+            file.seek(0)
+            yield from sinks.missing(file) if sinks.is_seal(first) else chains.missing_from_log(file)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CommandError(f"{path} is no export of an audit log: {error}") from error
+        raise CommandError(f"{path} is no export of an audit log, and no file of seals: {error}") from error

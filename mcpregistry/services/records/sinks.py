@@ -1,0 +1,146 @@
+"""Where seals are kept out of the database's reach: a file to which lines are only ever added, and syslog.
+
+The clock hands over what a place lacks, in order, after each seal. The file says itself how far it has come; what
+syslog has is noted. A place that cannot be reached gets its seals later.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from logging.handlers import SysLogHandler
+from typing import BinaryIO, NoReturn
+from urllib.parse import urlsplit
+
+import structlog
+from django.conf import settings
+
+from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.models.audit import AuditSeal
+from mcpregistry.models.figure import Figure
+from mcpregistry.models.signing import signed
+from mcpregistry.services.records import chains
+
+log = structlog.get_logger(__name__)
+
+AT_ONCE = 1_000
+_SENT = "audit.syslog"  # the figure that says which seal syslog has got last
+_PAGE = 500
+
+
+def deliver() -> None:
+    """Hand over the seals that each configured place lacks. One that fails is told of in the log, and tried next time."""
+    for name, place, hand_over in (
+        ("file", settings.AUDIT_FILE, to_file), ("syslog", settings.AUDIT_SYSLOG, to_syslog),
+    ):  # fmt: skip
+        try:
+            if place:
+                hand_over(place)
+        except (OSError, ValueError) as error:
+            log.error("audit.not_kept_outside", place=name, error=f"{type(error).__name__}: {error}")
+
+
+def to_file(path: str) -> int:
+    """Append to the file, and to the disk, what it lacks; returns how many. Raises OSError, ValueError for another file."""
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+    with os.fdopen(descriptor, "rb+", buffering=0) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # of two workers each seal is written by one
+        last, whole = _last_line(file)
+        number = json.loads(json.loads(last)["seal"])["number"] if last else 0
+        lines = [line_of(each) for each in AuditSeal.objects.filter(number__gt=number).order_by("number")[:AT_ONCE]]
+        if lines:
+            start = "" if whole else "\n"  # a line that was broken off by a crash stays as it is
+            file.write((start + "".join(f"{line}\n" for line in lines)).encode())
+            os.fsync(file.fileno())
+    return len(lines)
+
+
+def line_of(each: AuditSeal) -> str:
+    """One seal as a line of such a file."""
+    return json.dumps({"seal": each.body, "key_id": each.key_id, "hash": each.hash})
+
+
+def _last_line(file: BinaryIO) -> tuple[bytes, bool]:
+    """The last whole line, and whether nothing comes after it."""
+    size, step, found = file.seek(0, os.SEEK_END), 64 * 1024, b""
+    while size and found.count(b"\n") < 2 and len(found) < size:
+        found = os.pread(file.fileno(), min(step, size), max(0, size - step))
+        step *= 4
+    lines = found.split(b"\n")
+    return (lines[-2] if len(lines) > 1 else b""), found.endswith(b"\n") or not found
+
+
+def to_syslog(address: str) -> int:
+    """Send what was not sent yet, without the heads, for a datagram is short: the signature stands for them."""
+    sent, _ = Figure.objects.get_or_create(name=_SENT, labels="{}")
+    seals = [*AuditSeal.objects.filter(number__gt=sent.value).order_by("number")[:AT_ONCE]]
+    if not seals:
+        return 0
+    handler = _Syslog(syslog_address(address), SysLogHandler.LOG_AUTH)
+    try:
+        for each in seals:
+            said = (
+                f"slipsnisse: audit seal {each.number} at {each.at.isoformat()} key {each.key_id} signature {each.hash}"
+            )
+            handler.emit(logging.LogRecord(__name__, logging.INFO, "", 0, said, None, None))
+            Figure.objects.filter(pk=sent.pk).update(value=each.number)
+    finally:
+        handler.close()
+    return len(seals)
+
+
+class _Syslog(SysLogHandler):
+    def handleError(self, record: logging.LogRecord) -> NoReturn:
+        raise  # noqa: PLE0704  it is called where the error was caught
+
+
+def syslog_address(text: str) -> str | tuple[str, int]:
+    """``/dev/log`` or ``udp://HOST:PORT``. Raises ValueError for anything else."""
+    if text.startswith("/"):
+        return text
+    parts = urlsplit(text)
+    if parts.scheme != "udp" or not parts.hostname:
+        raise ValueError(f"SLIPSNISSE_AUDIT_SYSLOG must be a path such as /dev/log or udp://HOST:PORT, not {text!r}.")
+    return parts.hostname, parts.port or 514
+
+
+# Comparing
+
+
+def is_seal(line: str) -> bool:
+    """Whether this is a line of such a file, not of an export of entries."""
+    return '"seal"' in line
+
+
+def missing(lines: Iterable[str]) -> Iterator[str]:
+    """One sentence for each kept seal that the database no longer has as it was, and for each chain that is shorter.
+
+    Raises ValueError, KeyError or TypeError for a line that no such file holds.
+    """
+    ends: dict[str, tuple[int, str]] = {}
+    kept = (json.loads(line) for line in lines)
+    while page := list(islice(kept, _PAGE)):
+        rows = {}
+        for each in page:
+            body = json.loads(each["seal"])
+            rows[body["number"]] = each["hash"]
+            if _ours(each):
+                ends |= {writer: (seq, head) for writer, (seq, head) in body["heads"].items()}
+            else:
+                yield f"Seal {body['number']} of the file does not fit its signature."
+        found = dict(AuditSeal.objects.filter(number__in=[*rows]).values_list("number", "hash"))
+        for number, signature in rows.items():
+            if found.get(number) != signature:
+                yield f"Seal {number} was kept outside, and {'was changed' if number in found else 'is gone'}."
+    yield from chains.missing_ends(ends.items())
+
+
+def _ours(line: dict[str, str]) -> bool:
+    try:
+        return signed(line["key_id"], "seal", line["seal"], line["hash"])
+    except ConfigInvalid:
+        return False

@@ -55,9 +55,9 @@ def _row(row: Mapping[str, Any]) -> str:
 
 
 def _end(end: Mapping[str, Any], length: int) -> str:
-    return digest(
-        end["state"], end["error_code"], str(length), _moment(end["finished_at"]), repr(float(end["duration_ms"]))
-    )
+    took = end["duration_ms"]
+    words = (end["state"], end["error_code"], str(length), _moment(end["finished_at"]))
+    return digest(*words, "" if took is None else repr(float(took)))
 
 
 def _vote(vote: Mapping[str, Any]) -> str:

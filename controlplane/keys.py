@@ -21,16 +21,28 @@ from django.core.exceptions import ImproperlyConfigured
 from controlplane import env
 
 _DERIVED = "ring."  # before the id of the key that an audit key was derived from
+_PURPOSE = b"slipsnisse audit log"
 _LONGEST_ID = 80  # characters: the columns that name a key have room for it
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Ring:
-    """``sealing`` and ``audit`` map key ids to 32-byte keys, the one that is used for what is new first."""
+    """``sealing`` maps key ids to 32-byte keys, the one that seals first."""
 
     secret_key: str
     sealing: dict[str, bytes]
-    audit: dict[str, bytes]
+
+    @property
+    def audit(self) -> dict[str, bytes]:
+        """The audit log's own keys. The derived ones stay, so that what they have signed can be verified for good."""
+        given = env.text("SLIPSNISSE_AUDIT_KEYS")
+        own = _parse(given, "SLIPSNISSE_AUDIT_KEYS") if given else {}
+        derived = {f"{_DERIVED}{name}": hmac.digest(key, _PURPOSE, "sha256") for name, key in self.sealing.items()}
+        if clash := own.keys() & derived.keys():
+            raise ImproperlyConfigured(
+                f"SLIPSNISSE_AUDIT_KEYS: {min(clash)} is the id of a derived key. Choose another id."
+            )
+        return own | derived
 
 
 def path(var: Path) -> Path:
@@ -45,26 +57,11 @@ def load(var: Path) -> Ring:
     """
     secret_key, ring = env.text("SLIPSNISSE_SECRET_KEY"), env.text("SLIPSNISSE_KEYS")
     if secret_key and ring:
-        sealing = _parse(ring, "SLIPSNISSE_KEYS")
-        return Ring(secret_key, sealing, _audit(sealing))
+        return Ring(secret_key, _parse(ring, "SLIPSNISSE_KEYS"))
     file = path(var)
     stored = _stored(file)
     sealing = _parse(ring, "SLIPSNISSE_KEYS") if ring else _parse(stored["sealing"], str(file))
-    return Ring(secret_key or stored["secret_key"], sealing, _audit(sealing))
-
-
-def _audit(sealing: dict[str, bytes]) -> dict[str, bytes]:
-    """Keys of the audit log's own. The derived ones stay, so that what they have signed can be verified for good."""
-    given = env.text("SLIPSNISSE_AUDIT_KEYS")
-    own = _parse(given, "SLIPSNISSE_AUDIT_KEYS") if given else {}
-    derived = {
-        f"{_DERIVED}{name}": hmac.digest(key, b"slipsnisse audit log", "sha256") for name, key in sealing.items()
-    }
-    if clash := own.keys() & derived.keys():
-        raise ImproperlyConfigured(
-            f"SLIPSNISSE_AUDIT_KEYS: {min(clash)} is the id of a derived key. Choose another id."
-        )
-    return own | derived
+    return Ring(secret_key or stored["secret_key"], sealing)
 
 
 def written(ring: Ring) -> dict[str, str]:

@@ -131,3 +131,4 @@ def _take_keys(ring: keys.Ring, say: Say) -> None:
         say(f"The keys are those of the backup now; the former ones are in {kept}.")
     if not keys.sealing_is_given():
         settings.SLIPSNISSE_KEYS = ring.sealing
+        settings.SLIPSNISSE_AUDIT_KEYS = ring.audit

@@ -135,7 +135,7 @@ async def test_what_retention_empties_is_no_fault(recorded):
 
 
 @pytest.fixture
-def voted(db: None) -> ApprovalRequest:
+def voted(live_db: None) -> ApprovalRequest:
     """A call that two people have decided on, one of them twice."""
     site = populate()
     sealed_anew()
@@ -191,7 +191,7 @@ def test_a_vote_outlives_its_account(voted):
     assert verify(full=True).problems == ()
 
 
-def test_every_way_to_end_a_call_binds_it(db):
+def test_every_way_to_end_a_call_binds_it(live_db):
     """Also that of the services, which recorder and clock do not go through."""
     populate()
     sealed_anew()

@@ -19,7 +19,7 @@ Migrations = Mapping[str, Sequence[str]]  # app -> names, sorted
 LEFT_OUT = {"sessions.session"}  # people sign in again: a copy of a site is no way into it
 _MADE_BY_MIGRATE = {
     "contenttypes.contenttype", "auth.permission", "auth.group", "auth.group_permissions", "mcpregistry.change",
-    "mcpregistry.configuration",
+    "mcpregistry.configuration", "mcpregistry.auditseal",
 }  # fmt: skip
 
 

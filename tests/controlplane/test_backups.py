@@ -31,6 +31,7 @@ from subagents.models import LanguageModel, Provider
 from tests import forkserver
 from tests.fakes import elsewhere
 from tests.fakes.elsewhere import PASSPHRASE
+from tests.fakes.tampered import sealed_anew
 from tests.fault.load import Load, served
 from tests.services.rows import confirmed, dispatched
 from tests.waiting import until
@@ -38,6 +39,14 @@ from tests.waiting import until
 
 def quiet(_: str) -> None:
     """What is said on the way matters to nobody here."""
+
+
+@pytest.fixture(autouse=True)
+def _sealed(request: pytest.FixtureRequest) -> None:
+    """The audit log has a seal by this process's key, as a site's has from its first start on."""
+    if "live_db" in request.fixturenames:
+        request.getfixturevalue("live_db")
+        sealed_anew()
 
 
 def saved(folder: Path) -> Path:

@@ -73,10 +73,12 @@ async def test_a_header_that_the_page_set_itself_stays():
     assert (await _ask(_hello))[1]["x-frame-options"] == "SAMEORIGIN"
 
 
-async def test_the_admin_keeps_its_scripts_but_may_not_be_framed():
-    policy = (await _ask(_hello, "/admin/"))[1]["content-security-policy"]
-    assert "frame-ancestors 'none'" in policy
-    assert "default-src" not in policy
+@pytest.mark.attack
+@pytest.mark.parametrize("path", ["/", "/admin/", "/admin/login/", "/admin/auth/user/1/change/"])
+async def test_no_page_runs_inline_scripts_or_eval(path):
+    policy = (await _ask(_hello, path))[1]["content-security-policy"].split("; ")
+    assert "script-src 'self'" in policy
+    assert not [part for part in policy if "unsafe" in part and not part.startswith("style-src ")]
 
 
 async def test_a_sound_request_id_is_kept_and_a_strange_one_replaced():

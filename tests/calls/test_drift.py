@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,6 +59,72 @@ def _observe_with_instructions() -> None:
     server = Server.objects.get()
     observe.observe(server=server, listed=[tool("echo")], instructions="Be kind.")
     decisions.approve_waiting(server=server, actor=ACTOR)
+
+
+async def test_instructions_that_went_back_serve_again_without_a_person(site, journal, tmp_path):
+    """They are told at the handshake alone: a connection that was made in between still holds the others."""
+    here, look = await _approved_with("v1", site, journal, tmp_path)
+    look.write_text("v2")
+    assert (await here.call("echo__echo")).error_code == "DEFINITION_CHANGED"  # connected while they were others
+    await wait_for(lambda: not here.engine.live.current.tools)
+    look.write_text("v1")
+    await _observed_by_a_worker("v1")
+    await _serves(here)
+    assert len(here.sent()) == 1
+
+
+async def test_instructions_that_people_approved_serve_on_an_older_connection(site, journal, tmp_path):
+    here, look = await _approved_with("v1", site, journal, tmp_path)
+    assert (await here.call("echo__echo")).state == "succeeded"
+    await wait_for(_on_record)
+    look.write_text("v2")
+    await _observed_by_a_worker("v2")
+    await wait_for(lambda: not here.engine.live.current.tools)
+    await db_call(lambda: decisions.approve_waiting(server=Server.objects.get(), actor=ACTOR))
+    await _serves(here)
+
+
+async def test_a_connection_that_others_use_is_not_taken_from_them(site, journal, tmp_path):
+    here, look = await _approved_with("v1", site, journal, tmp_path, "slow", "count")
+    slow = asyncio.create_task(here.call("slow__count", {"steps": 1, "pause": 4}))
+    await here.until_sent()
+    await wait_for(_on_record)
+    look.write_text("v2")
+    await _observed_by_a_worker("v2", "count")
+    await db_call(lambda: decisions.approve_waiting(server=Server.objects.get(), actor=ACTOR))
+    approved = await db_call(lambda: Tool.objects.get().pinned.hash)
+    await wait_for(lambda: [each.definition_hash for each in here.engine.live.current.tools.values()] == [approved])
+    assert (await here.call("slow__count")).error_code == "DEFINITION_CHANGED"
+    assert (await slow).state == "succeeded"
+
+
+async def _approved_with(instructions: str, site, journal, tmp_path, fake="echo", name="echo") -> tuple[Any, Path]:
+    """An engine over a server whose instructions are in a file, and that file."""
+    said = tmp_path / "instructions"
+    said.write_text(instructions)
+    env = {"FAKE_JOURNAL": str(journal), "FAKE_INSTRUCTIONS": str(said)}
+    await db_call(lambda: add_server(fake, tool(name), env=env))
+    await _observed_by_a_worker(instructions, name)
+    await db_call(lambda: decisions.approve_waiting(server=Server.objects.get(), actor=ACTOR))
+    here = await site()
+    await wait_for(lambda: bool(here.engine.live.current.tools))
+    return here, said
+
+
+async def _observed_by_a_worker(instructions: str, name: str = "echo") -> None:
+    """A process that has just connected tells what it was told."""
+    await db_call(lambda: observe.observe(server=Server.objects.get(), listed=[tool(name)], instructions=instructions))
+
+
+def _on_record() -> bool:
+    """What our own connection was told has been compared: from now on it overwrites nothing."""
+    return Server.objects.filter(last_connected_at__isnull=False).exists()
+
+
+async def _serves(here: Any) -> None:
+    deadline = time.monotonic() + 30
+    while (await here.call("echo__echo")).state != "succeeded":
+        assert time.monotonic() < deadline
 
 
 async def test_a_server_that_goes_back_to_the_approved_text_serves_again(site, journal):

@@ -42,6 +42,7 @@ from mcpregistry.downstream.transports.wire import ProgressCallback
 log = structlog.get_logger(__name__)
 
 MOST = 200  # live connections at once, unless told otherwise
+JUST_GREETED = 1.0  # seconds in which a server need not be greeted again
 _TASK_SECONDS = 30.0  # for a question about a task, where the server's calls have no limit
 
 
@@ -95,27 +96,27 @@ class Pool:
         limit = target.limits.request_timeout if timeout is None else timeout
         deadline = time.monotonic() + limit if limit else None
         for last in (False, True):  # again only if nothing was sent, or the operator vouches for repeating
+            if last:
+                slot = self._slot_at(server_id, revision)
+                await slot.load()
             connection = slot.enter_now() or await _entered(slot, deadline)
             try:
                 _check_revision(connection, revision)
                 await _check_definition(connection, tool_name, definition)
                 result = await connection.call(
-                    tool_name,
-                    arguments,
-                    meta=meta,
-                    timeout=seconds_left(deadline),
-                    on_progress=progress_without_secrets(on_progress, connection.redactor),
-                    on_sent=on_sent,
-                    max_result_bytes=max_result_bytes,
-                    host=host,
-                )
+                    tool_name, arguments, meta=meta, timeout=seconds_left(deadline), max_result_bytes=max_result_bytes,
+                    on_progress=progress_without_secrets(on_progress, connection.redactor), on_sent=on_sent, host=host,
+                )  # fmt: skip
             except ToolRefused as error:
                 refusal, found = refusal_without_secrets(error, connection.redactor)
                 slot.tell_secrets(tool_name, found)
                 slot.tell_failure(refusal)
                 raise refusal from None
-            except (StaleRevision, DefinitionChanged):
+            except StaleRevision:
                 raise
+            except DefinitionChanged:
+                if last or not self._put_away(slot, connection):
+                    raise
             except DownstreamError as error:
                 slot.tell_failure(error)
                 if last or not may_resend(error, target, idempotent=idempotent):
@@ -275,6 +276,19 @@ class Pool:
             self._retire(slot, again=False)
             slot = self._slot(server_id)
         return slot
+
+    def _put_away(self, slot: Slot, connection: Connection) -> bool:
+        """The server says something else than was approved: whether a connection that greets it anew is to be asked.
+
+        Instructions come with the handshake alone, so an older connection may hold what its server says no longer.
+        Not if others use it, if people connect it, or if it has only just greeted.
+        """
+        manual = slot.target is not None and slot.target.connect == "manual"
+        if manual or connection.in_flight or time.monotonic() - slot.health.since < JUST_GREETED:
+            return False
+        if self._slots.get(slot.server_id) is slot:
+            self._retire(slot, again=False)
+        return True
 
     async def _make_room(self, slot: Slot) -> None:
         """Before ``slot`` opens a connection: at the limit, the one that was idle longest makes way. Raises Busy.

@@ -2,7 +2,8 @@
 
 FAKE_ERA is ``both`` (default), ``legacy`` or ``modern``. FAKE_JOURNAL names a file that gets one JSON
 line for each message received. FAKE_LISTED (a JSON list of definitions) is listed instead of the fake's
-own tools, and it then gives no instructions: what a test approved is what the server says. Handlers run in threads, so a slow call does not block the others.
+own tools, and it then gives no instructions: what a test approved is what the server says. FAKE_INSTRUCTIONS names a
+file whose text is given instead, read at each handshake. Handlers run in threads, so a slow call does not block the others.
 """
 
 import json
@@ -66,7 +67,7 @@ class Server:
     def __init__(self, tools, call, *, name="fake", list_changed=True, threaded=True):
         listed = os.environ.get("FAKE_LISTED")
         self.tools = tools if listed is None else json.loads(listed)
-        self.instructions = {} if listed is not None else {"instructions": f"instructions of {name}"}
+        self._instructions = {} if listed is not None else {"instructions": f"instructions of {name}"}
         self.call = call
         self.name = name
         self.capabilities = {"tools": {"listChanged": True} if list_changed else {}}
@@ -74,6 +75,13 @@ class Server:
         self.era = os.environ.get("FAKE_ERA", "both")
         self.running = {}
         self.listeners = []
+
+    @property
+    def instructions(self):
+        if path := os.environ.get("FAKE_INSTRUCTIONS"):
+            with open(path) as file:
+                return {"instructions": file.read()}
+        return self._instructions
 
     def list_tools(self, params):
         return {"tools": self.tools}

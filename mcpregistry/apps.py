@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.apps import AppConfig
-from django.db.models.signals import post_migrate
+from django.db import connections
+from django.db.models import F
+from django.db.models.signals import post_migrate, pre_migrate
 
 
 class McpRegistryConfig(AppConfig):
@@ -25,12 +28,26 @@ class McpRegistryConfig(AppConfig):
         people.listen()
         announced.connect(outbox.on_announced)
         announced.connect(host_tasks.on_announced)
+        pre_migrate.connect(_before_migrate, sender=self)
         post_migrate.connect(_after_migrate, sender=self)
 
 
-def _after_migrate(**_: Any) -> None:
+def _before_migrate(*, using: str, plan: Sequence[object] = (), **_: Any) -> None:
+    """Take the triggers away where a migration could not work beside them: SQLite rebuilds a table by another name, and
+    refuses to while a trigger of any table names it.
+    """
+    from mcpregistry.models.guards import drop_guards
+
+    if plan and connections[using].vendor == "sqlite":
+        drop_guards()
+
+
+def _after_migrate(*, plan: Sequence[object] = (), **_: Any) -> None:
+    from mcpregistry.models import Configuration
     from mcpregistry.models.guards import install_guards
     from mcpregistry.services.access.roles import install_roles
 
     install_guards()
     install_roles()
+    if plan:  # what was changed while the triggers were away was told to nobody: all look anew
+        Configuration.objects.update(revision=F("revision") + 1)

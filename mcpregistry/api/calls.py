@@ -207,6 +207,7 @@ def _answer(outcome: CallOutcome, entry: Entry | None, meta: CallMeta, name: str
         error_code=outcome.error_code,
         remedy=outcome.remedy,
         approval=_ticket(outcome),
+        warning=outcome.warning,
         record=RECORD_LATE if outcome.late else "",
     )
     return CallAnswer(

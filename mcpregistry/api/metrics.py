@@ -95,6 +95,7 @@ class DatabaseCollector(Collector):
         """Every metric, read now."""
         since = timezone.now() - WINDOW
         yield _calls(since)
+        yield _warnings(since)
         yield _durations(since)
         yield from _servers(since)
         yield from _queues()
@@ -108,6 +109,16 @@ def _calls(since: datetime) -> Metric:
     rows = Invocation.objects.filter(received_at__gte=since).order_by()
     for server, state, count in rows.values_list("server_slug", "state").annotate(Count("id")):
         family.add_metric([server, state], count)
+    return family
+
+
+def _warnings(since: datetime) -> Metric:
+    """Results that broke their tool's approved output schema, first of all."""
+    name, words = "slipsnisse_call_warnings", "Calls of the last 5 minutes whose result was passed on with a warning."
+    family = GaugeMetricFamily(name, words, labels=["server"])
+    odd = Invocation.objects.filter(received_at__gte=since).exclude(warning="").order_by()
+    for server, count in odd.values_list("server_slug").annotate(Count("id")):
+        family.add_metric([server], count)
     return family
 
 

@@ -135,3 +135,4 @@ class CallOutcome:
     late: bool = False  # the end could not be recorded yet: until it is, the record says that the call is out
     rpc_code: int = 0  # of the server's JSON-RPC error, if that was its answer
     rpc_data: Any = None
+    warning: str = ""  # what is odd about the result, which is passed on all the same

@@ -25,4 +25,6 @@ def outcome_of_record(call: Invocation) -> CallOutcome:
     except ValueError:  # only its beginning was kept
         result = {"content": [{"type": "text", "text": f"{text}\n(the rest of this result was not kept)"}]}
     duration = call.duration_ms or 0.0
-    return CallOutcome(call.pk, State(call.state), result, call.error_code, call.reason, duration_ms=duration)
+    return CallOutcome(
+        call.pk, State(call.state), result, call.error_code, call.reason, duration_ms=duration, warning=call.warning
+    )

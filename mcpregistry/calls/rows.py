@@ -9,6 +9,7 @@ from mcpregistry.db import reckoned_now
 from mcpregistry.domain.calls import ends
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.schema.output import output_warning
 from mcpregistry.domain.text.canonical import digest, plain, stored
 from mcpregistry.services.records import ending
 from mcpregistry.services.records.audit import Fact
@@ -25,11 +26,18 @@ def outcome_of(
     """How the call ends at this moment. What is unknown, and what was not sent, is said so in words."""
     duration = ending.duration_ms(call.received_at, datetime.now(UTC))
     if error is None:
-        return CallOutcome(call.id, state, result, duration_ms=duration)
+        return CallOutcome(call.id, state, result, duration_ms=duration, warning=_warning(call, state, result))
     tool = call.entry.offer.tool if call.entry else None
     advice = ends.advice(state, read_only=tool.read_only, idempotent=tool.idempotent) if tool else ""
     remedy = f"{error.remedy} {advice}".strip()
     return CallOutcome(call.id, state, None, error.code, error.message, remedy, duration)
+
+
+def _warning(call: Call, state: State, result: dict[str, object] | None) -> str:
+    if state is not State.SUCCEEDED:
+        return ""
+    tool = call.entry.offer.tool
+    return output_warning(tool.definition_hash, tool.data, result)
 
 
 # Rows
@@ -107,7 +115,7 @@ def _ended(call: Call, outcome: CallOutcome) -> Ended:
         outcome.state, received_at=call.received_at,
         now=call.received_at + timedelta(milliseconds=outcome.duration_ms),
         reason=f"{outcome.message} {outcome.remedy}".strip() or call.decision.reason,
-        code=outcome.error_code, result=outcome.result,
+        code=outcome.error_code, result=outcome.result, warning=outcome.warning,
     )  # fmt: skip
 
 

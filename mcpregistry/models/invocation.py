@@ -56,6 +56,9 @@ class Invocation(models.Model):
     outcome = models.CharField("decision", max_length=5, blank=True, help_text="allow, ask or deny")
     reason = models.TextField(blank=True, help_text="Why it was decided so, or why it ended so.")
     error_code = models.CharField(max_length=40, blank=True)
+    warning = models.TextField(
+        blank=True, default="", db_default="", help_text="What is odd about a result that was passed on all the same."
+    )
     result = models.TextField(blank=True)
     result_bytes = models.BigIntegerField(default=0)
     origin = models.CharField(max_length=10, help_text="stdio, http, rest or run")

@@ -45,6 +45,10 @@ class CallResultMeta(Schema):
     error_code: str
     remedy: str
     record: str = Field(default="", description="Empty; or why the call's record does not say the same yet.")
+    warning: str = Field(
+        default="",
+        description="Empty; or what is odd about the result, such as that it breaks the tool's output schema.",
+    )
     approval: Ticket | None = Field(default=None, description="With 202: the call is held, and this is its handle.")
 
 

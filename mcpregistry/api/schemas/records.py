@@ -12,7 +12,7 @@ from mcpregistry.api.schemas.basics import capped, decoded
 from mcpregistry.models import AuditEntry, Invocation
 
 _SAME = (
-    "id", "state", "exposed_name", "origin", "outcome", "error_code", "host_name", "requester", "request_id",
+    "id", "state", "exposed_name", "origin", "outcome", "error_code", "warning", "host_name", "requester", "request_id",
     "result_bytes",
     "received_at", "dispatched_at", "finished_at", "duration_ms",
 )  # fmt: skip
@@ -32,6 +32,7 @@ class InvocationOut(Schema):
     outcome: str = Field(description="allow, ask or deny; empty when it did not come to that.")
     reason: str
     error_code: str
+    warning: str = Field(description="What is odd about a result that was passed on all the same.")
     host_name: str
     requester: str = Field(description="The person who asked, where one is known.")
     request_id: str

@@ -351,7 +351,8 @@ def _outcome(request: ApprovalRequest) -> CallOutcome:
     result = json.loads(request.result) if request.result else None
     said = "" if result is not None else call.reason
     remedy = ends.advice(state) if state is State.EXPIRED else ""  # of other ends the reason says it all
-    return CallOutcome(call.pk, state, result, call.error_code, said, remedy, call.duration_ms or 0.0)
+    duration = call.duration_ms or 0.0
+    return CallOutcome(call.pk, state, result, call.error_code, said, remedy, duration, warning=call.warning)
 
 
 async def _with_edit(request: ApprovalRequest, outcome: CallOutcome) -> CallOutcome:

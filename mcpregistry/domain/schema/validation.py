@@ -58,6 +58,19 @@ def problems(schema_hash: str, schema: Mapping[str, Any], value: Any) -> list[st
 
     Raises ConfigInvalid for an unusable schema, ArgumentsInvalid for a value that cannot be checked in time.
     """
+    validator = _checked(schema_hash, schema, value)
+    return [_sentence(error) for error in islice(validator.iter_errors(value), _MAX_PROBLEMS)] if validator else []
+
+
+def broken(schema_hash: str, schema: Mapping[str, Any], value: Any) -> list[str]:
+    """The places of the schema that the value breaks, a few; it raises as ``problems`` does."""
+    validator = _checked(schema_hash, schema, value)
+    errors = islice(validator.iter_errors(value), _MAX_PROBLEMS) if validator else ()
+    return ["/" + "/".join(str(part) for part in error.schema_path)[:200] for error in errors]
+
+
+def _checked(schema_hash: str, schema: Mapping[str, Any], value: Any) -> Any:
+    """None when the value fits; else the validator, which says why."""
     compiled = _compiled.get(schema_hash)
     if compiled is None:
         if len(_compiled) >= _MAX_VALIDATORS:
@@ -67,9 +80,7 @@ def problems(schema_hash: str, schema: Mapping[str, Any], value: Any) -> list[st
         raise ConfigInvalid(compiled.message, remedy=compiled.remedy)
     if compiled.visits[-1] > _FEW_VISITS:
         _refuse_long_work(compiled, value)
-    if _fits(compiled.validator, value):
-        return []
-    return [_sentence(error) for error in islice(compiled.validator.iter_errors(value), _MAX_PROBLEMS)]
+    return None if _fits(compiled.validator, value) else compiled.validator
 
 
 def _fits(validator: Any, arguments: Mapping[str, Any]) -> bool:

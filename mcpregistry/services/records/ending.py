@@ -37,6 +37,7 @@ class Ended(TypedDict):
     reason: str  # "": the record keeps why the call was let through
     error_code: str
     result: object
+    warning: str  # what is odd about a result that is passed on all the same
     finished_at: datetime
     duration_ms: float
 
@@ -54,12 +55,13 @@ class End(Ended):
 
 
 def ended(
-    state: State, *, received_at: datetime, now: datetime, reason: str = "", code: str = "", result: object = None
-) -> Ended:
+    state: State, *, received_at: datetime, now: datetime, reason: str = "", code: str = "", result: object = None,
+    warning: str = "",
+) -> Ended:  # fmt: skip
     """The columns of an end at ``now``."""
     return {
         "state": state.value, "reason": plain(reason), "error_code": code, "result": result,
-        "finished_at": now, "duration_ms": duration_ms(received_at, now),
+        "warning": plain(warning), "finished_at": now, "duration_ms": duration_ms(received_at, now),
     }  # fmt: skip
 
 
@@ -84,8 +86,8 @@ KEEP = (
 )
 FINISH = (
     f"UPDATE {Invocation._meta.db_table} SET lease_until = NULL, state = %s, "  # noqa: S608
-    "reason = COALESCE(NULLIF(%s, ''), reason), error_code = %s, result = %s, result_bytes = %s, finished_at = %s, "
-    f"duration_ms = %s WHERE id = %s AND fence = %s AND state = %s AND {_NOT_KNOWN.format('')}"
+    "reason = COALESCE(NULLIF(%s, ''), reason), error_code = %s, result = %s, result_bytes = %s, warning = %s, "
+    f"finished_at = %s, duration_ms = %s WHERE id = %s AND fence = %s AND state = %s AND {_NOT_KNOWN.format('')}"
 )
 
 
@@ -99,7 +101,7 @@ def finish_values(end: End, answer: tuple[str, int]) -> Sequence[Any]:
     """The parameters of ``FINISH`` for one row; ``answer`` is its result as ``recorded`` has it."""
     text, length = answer
     return [
-        end["state"], end["reason"], end["error_code"], text, length, moment(end["finished_at"]), end["duration_ms"],
+        end["state"], end["reason"], end["error_code"], text, length, end["warning"], moment(end["finished_at"]), end["duration_ms"],
         end["id"], end["fence"], end["before"],
     ]  # fmt: skip
 
@@ -107,6 +109,8 @@ def finish_values(end: End, answer: tuple[str, int]) -> Sequence[Any]:
 def fact(call_id: str, end: Ended, *, actor: str, about: Mapping[str, object]) -> audit.Fact:
     """The audit entry of an end. ``about``: what the log says of the call itself."""
     said = {**about, "state": end["state"], "error": end["error_code"]}
+    if end["warning"]:
+        said["warning"] = end["warning"]
     return audit.Fact(f"call.{end['state']}", actor, f"call:{call_id}", said)
 
 

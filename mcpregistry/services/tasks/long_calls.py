@@ -18,8 +18,9 @@ from django.utils import timezone
 from mcpregistry.db import database_now
 from mcpregistry.domain.calls.ends import LOOK_FIRST
 from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.schema.output import output_warning
 from mcpregistry.domain.text.canonical import stored
-from mcpregistry.models import HostTask, Invocation
+from mcpregistry.models import Definition, HostTask, Invocation
 from mcpregistry.services.records import ending
 from mcpregistry.services.tasks import host_tasks
 
@@ -71,7 +72,10 @@ def end(
     result = outcome.get("result")
     if state is State.UNKNOWN:
         reason = f"{reason} {LOOK_FIRST}".strip()
-    ended = ending.ended(state, received_at=call.received_at, now=now, reason=reason, code=code, result=result)
+    ended = ending.ended(
+        state, received_at=call.received_at, now=now, reason=reason, code=code, result=result,
+        warning=_warning(call, result) if state is State.SUCCEEDED else "",
+    )  # fmt: skip
     if not ending.write(call, ended, actor=call.agent_slug, keep=result is not None):
         return False
     text = stored(outcome) if outcome else ""
@@ -80,3 +84,10 @@ def end(
         version=F("version") + 1, updated_at=now,
     )  # fmt: skip
     return True
+
+
+def _warning(call: Invocation, result: Any) -> str:
+    approved = Definition.objects.filter(
+        hash=call.definition_hash, tool__name=call.tool_name, tool__server__slug=call.server_slug
+    ).first()
+    return output_warning(approved.hash, approved.data, result) if approved else ""

@@ -56,6 +56,12 @@ def _item(title: str, icon: str, model: str, **more: Any) -> dict[str, Any]:
 
 UNFOLD: dict[str, Any] = {
     "SITE_TITLE": "Slipsnisse",
+    "ACCOUNT": {
+        "navigation": [
+            {"title": "Change password", "link": reverse_lazy("admin:password_change")},
+            {"title": "Second factor", "link": reverse_lazy("second-factor")},
+        ]
+    },
     "LOGIN": {"form": "mcpregistry.web.login.LoginForm"},
     "SITE_HEADER": "Slipsnisse",
     "SITE_SUBHEADER": "MCP control plane",

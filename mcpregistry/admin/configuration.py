@@ -6,9 +6,11 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin
+from django.contrib.auth.models import Group
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from unfold.decorators import display
+from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
 from mcpregistry.admin.base import RecordAdmin, actor
 from mcpregistry.admin.fields import SecretField, WordsField
@@ -85,11 +87,26 @@ class CredentialAdmin(RecordAdmin):
         return "missing" if credential.needs_value else "stored"
 
 
+class ConfigurationForm(RecordForm[Configuration]):
+    """The site's settings; roles are chosen among those that there are."""
+
+    second_factor_roles = forms.MultipleChoiceField(
+        label="Roles that need a second factor", required=False, widget=UnfoldAdminCheckboxSelectMultipleWidget,
+        choices=lambda: [(name, name) for name in Group.objects.order_by("id").values_list("name", flat=True)],
+        help_text="Their people are led to the set-up page, and see nothing else until it is done.",
+    )  # fmt: skip
+
+    class Meta:
+        model = Configuration
+        fields = "__all__"
+
+
 @admin.register(Configuration)
 class ConfigurationAdmin(RecordAdmin):
     """The site's own settings: one row, so its list leads to its page."""
 
-    fields = ("keep_payloads_days", "keep_calls_days", "variable_scope", "revision")
+    form = ConfigurationForm
+    fields = ("keep_payloads_days", "keep_calls_days", "variable_scope", "second_factor_roles", "revision")
     readonly_fields = ("revision",)
 
     def has_add_permission(self, request: HttpRequest) -> bool:

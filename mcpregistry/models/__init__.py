@@ -12,6 +12,7 @@ from mcpregistry.models.invocation import Invocation
 from mcpregistry.models.login import LoginAttempts
 from mcpregistry.models.notification import Channel, Delivery, SlackIdentity
 from mcpregistry.models.policy import PolicyRule
+from mcpregistry.models.second_factor import RecoveryCode, SecondFactor
 from mcpregistry.models.server import Connection, Credential, Server, ServerEvent, ServerTest
 from mcpregistry.models.tool import Definition, Tool
 
@@ -40,6 +41,8 @@ __all__ = [
     "LoginAttempts",
     "Permit",
     "PolicyRule",
+    "RecoveryCode",
+    "SecondFactor",
     "Server",
     "ServerEvent",
     "ServerTest",

@@ -14,6 +14,8 @@ from typing import Any, cast
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA1
+from cryptography.hazmat.primitives.twofactor.totp import TOTP
 from django.conf import settings
 from django.db import models
 
@@ -54,6 +56,11 @@ def unseal(text: str, *, place: str) -> Any:
 def key_of(text: str) -> str:
     """The id of the key that has sealed a text."""
     return text.partition(".")[2].rpartition(".")[0]
+
+
+def one_time_codes(secret: str) -> TOTP:
+    """The codes of six digits and 30 seconds that follow from a secret (base32), as every authenticator makes them."""
+    return TOTP(base64.b32decode(secret), 6, SHA1(), 30)  # noqa: S303 - the standard says it, as a keyed hash
 
 
 class Sealed(property):

@@ -1,67 +1,65 @@
-"""The way in with a password: Django's own page, behind the count of ``services.access.logins``."""
+"""The way in with a password: Django's own page, behind the count of ``services.access.logins``.
+
+A person with a second factor is asked for its code next (``web.second_factor``), and is logged in only then.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from django.conf import settings
 from django.contrib import admin
+from django.contrib.auth import logout
 from django.core.exceptions import ValidationError
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse, HttpResponseRedirect
+from django.urls import reverse
 from unfold.forms import AuthenticationForm
 
-from mcpregistry.db import database_now
-from mcpregistry.domain.addresses import place
-from mcpregistry.services.access import logins
+from mcpregistry.services.access import second_factor
+from mcpregistry.web.second_factor import ask_later, attempt_of, locked, remember, seconds_until
 
 
 class LoginForm(AuthenticationForm):
     """The form of name and password; says when to try again where too many were wrong."""
 
     locked_for = 0  # seconds
+    code_is_next = False
 
     def clean(self) -> dict[str, Any]:
         """Count, then look at the password, then forget or remember the attempt."""
         account, password = self.cleaned_data.get("username"), self.cleaned_data.get("password")
         if not account or not password or self.request is None:
             return dict(super().clean())
-        attempt = _attempt(self.request, account)
+        attempt = attempt_of(self.request, account)
         self._refuse(attempt.begin())
         try:
             cleaned = super().clean()
         except ValidationError:
             self._refuse(attempt.failed())
             raise
+        if ask_later(self.request, self.get_user()):  # what was wrong before is forgotten when the code is right
+            self.code_is_next = True
+            raise ValidationError("Enter the code of your second factor.", code="second_step")
         attempt.succeeded()
         return dict(cleaned)
 
     def _refuse(self, until: Any) -> None:
-        if until is None:
-            return
-        self.locked_for = max(1, round((until - database_now()).total_seconds()))
-        minutes = -(-self.locked_for // 60)
-        raise ValidationError(
-            f"Too many wrong passwords came from here. Try again in {minutes} minute{'' if minutes == 1 else 's'}, at "
-            f"{until:%H:%M} UTC; until then no password is looked at. Other addresses, and browsers in which you have "
-            "logged in before, are not concerned.",
-            code="locked",
-        )
+        if until is not None:
+            self.locked_for = seconds_until(until)
+            raise ValidationError(locked(until), code="locked")
 
 
-def _attempt(request: HttpRequest, account: str) -> logins.Attempt:
-    where = place(request.META.get("REMOTE_ADDR", ""))
-    return logins.Attempt(account, where, request.COOKIES.get(logins.MARK, ""))
-
-
-def login(request: HttpRequest) -> HttpResponse:
+def login(request: Any) -> HttpResponse:
     """The admin's log-in. A lock is 429; a browser that got in is known from then on."""
+    if request.method == "GET" and request.half.is_authenticated and not request.user.is_authenticated:
+        if not second_factor.standing(request.half.pk).uid:
+            return HttpResponseRedirect(reverse("second-factor"))
+        logout(request)  # a session of before the second factor was set up
     response: Any = admin.site.login(request)
     form = (getattr(response, "context_data", None) or {}).get("form")
+    if getattr(form, "code_is_next", False):
+        return HttpResponseRedirect(f"{reverse('login-code')}?{request.GET.urlencode()}")
     if locked_for := getattr(form, "locked_for", 0):
         response.status_code, response["Retry-After"] = 429, str(locked_for)
     if request.method == "POST" and request.user.is_authenticated:
-        response.set_cookie(
-            logins.MARK, logins.mark_for(request.user.get_username()), max_age=logins.MARK_AGE,
-            httponly=True, samesite="Lax", secure=settings.HTTPS, path="/admin/login/",
-        )  # fmt: skip
+        remember(response, request.user)
     return response

@@ -35,7 +35,7 @@ def page(permission: str, *methods: str) -> Callable[[View], View]:
             answer = _turned_away(request, permission, allowed) or _answer(
                 request, lambda: view(request, *args, **kwargs)
             )
-            return _sealed(answer)
+            return sealed(answer)
 
         return guarded
 
@@ -71,7 +71,8 @@ def _to_login(request: HttpRequest) -> HttpResponse:
     return response
 
 
-def _sealed(response: HttpResponse) -> HttpResponse:
+def sealed(response: HttpResponse) -> HttpResponse:
+    """The same with the headers of every page here."""
     response.headers.setdefault("Content-Security-Policy", _POLICY)
     response.headers.setdefault("Cache-Control", "no-store")
     response["X-Content-Type-Options"] = "nosniff"

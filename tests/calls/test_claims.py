@@ -118,7 +118,7 @@ async def test_whoever_sees_the_end_finds_the_whole_result(recorder: Recorder):
     now = datetime.now(UTC)
     end = {
         "id": row["id"], "before": "dispatched", "fence": fence, "keep": True, "state": State.SUCCEEDED.value,
-        "reason": "", "error_code": "", "result": result, "finished_at": now, "duration_ms": 1.0,
+        "reason": "", "error_code": "", "result": result, "warning": "", "finished_at": now, "duration_ms": 1.0,
     }  # fmt: skip
     with pytest.raises(EndedOtherwise):
         await recorder.end(end | {"fence": fence + 1}, SENT._replace(kind="call.late"))

@@ -42,7 +42,7 @@ def intent(number: int, **facts: Any) -> dict[str, Any]:
 def end(number: int, **facts: Any) -> dict[str, Any]:
     return {
         "id": f"{number:032x}", "before": "dispatched", "fence": 0, "keep": False, "state": "succeeded", "reason": "",
-        "error_code": "", "result": {"content": []}, "finished_at": datetime.now(UTC), "duration_ms": 1.0,
+        "error_code": "", "result": {"content": []}, "warning": "", "finished_at": datetime.now(UTC), "duration_ms": 1.0,
     } | facts  # fmt: skip
 
 

@@ -64,13 +64,13 @@ class Attempt:
         here = None if self.known else _locked(self._here, now)
         return here or _counted(self._own, OF_ACCOUNT, now)
 
-    def failed(self, now: datetime | None = None) -> datetime | None:
-        """The password was wrong. Until when this account is locked here, if it is so now."""
+    def failed(self, now: datetime | None = None, *, step: str = "") -> datetime | None:
+        """The password was wrong, or the code of the second ``step``. Until when this account is locked here, if it is so now."""
         now = now or database_now()
         with transaction.atomic():
             _counted(self._here, OF_PLACE, now)
             until = _locked(self._own, now) or (None if self.known else _locked(self._here, now))
-            self._note("login.failed")
+            self._note("login.failed", **({"step": step} if step else {}))
             if until:
                 self._note("login.locked", until=until.isoformat(timespec="seconds"))
         return until

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from django.contrib.auth.models import Group
 from django.db import transaction
 from django.db.models import F
 
+from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.servers.scope import check_variable_scope
 from mcpregistry.models import Configuration, Server
 from mcpregistry.services.configuration.saving import save_checked
@@ -18,16 +20,25 @@ def save_configuration(*, configuration: Configuration, actor: str) -> Configura
     before = Configuration.locked()
     configuration.revision = before.revision
     configuration.variable_scope = check_variable_scope(configuration.variable_scope)
+    configuration.second_factor_roles = _roles(configuration.second_factor_roles)
     save_checked(configuration)
     _users_connect_anew(before.variable_scope, configuration.variable_scope)
     facts = {
         "variable_scope": configuration.variable_scope,
         "payloads_days": configuration.keep_payloads_days,
         "calls_days": configuration.keep_calls_days,
+        "second_factor_roles": configuration.second_factor_roles,
         "default_outcome": configuration.default_outcome,
     }
     audit.record(kind="configuration.changed", actor=actor, subject="configuration", **facts)
     return configuration
+
+
+def _roles(names: list[str]) -> list[str]:
+    known = set(Group.objects.filter(name__in=names).values_list("name", flat=True))
+    if unknown := [name for name in names if name not in known]:
+        raise ConfigInvalid(f"There is no role '{unknown[0]}'.", remedy="Choose among the roles that there are.")
+    return sorted(known)
 
 
 def _users_connect_anew(before: dict[str, list[str]], now: dict[str, list[str]]) -> None:

@@ -40,3 +40,8 @@ document.addEventListener("alpine:init", () => {
     },
   }));
 });
+
+// A page is hidden until Alpine has begun, so what the browser was to focus could not be.
+document.addEventListener("alpine:initialized", () => {
+  setTimeout(() => { if (document.activeElement === document.body) document.querySelector("[autofocus]")?.focus(); });
+});

@@ -1,0 +1,36 @@
+"""``manage.py secondfactor``: for whoever has lost theirs, when no administrator can reset it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from mcpregistry.services.access import second_factor
+
+
+class Command(BaseCommand):
+    """Resets one person's second factor, or lists who has one."""
+
+    help = "List who has a second factor; with --reset NAME take it from somebody who has lost it."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """One option."""
+        parser.add_argument("--reset", metavar="NAME", help="the account's name")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Reset or list."""
+        if options["reset"]:
+            self._reset(options["reset"])
+            return
+        for user in User.objects.filter(is_active=True).order_by("username"):
+            now = second_factor.standing(user.pk)
+            self.stdout.write(f"{user.username}: {'on' if now.uid else 'off'}{', required' if now.required else ''}")
+
+    def _reset(self, name: str) -> None:
+        user = User.objects.filter(username=name).first()
+        if user is None:
+            raise CommandError(f"There is no account '{name}'. Without --reset, this command lists them.")
+        gone = second_factor.reset(user, by=None)
+        self.stdout.write(f"{name} has no second factor any more." if gone else f"{name} had none.")

@@ -27,7 +27,7 @@ _ASKED = (
 )  # fmt: skip
 _READ = (
     *_ASKED, "received_at", "binding", "arguments", "reason", "state", "error_code", "result", "result_bytes",
-    "finished_at", "duration_ms",
+    "finished_at", "duration_ms", "warning",
 )  # fmt: skip
 
 
@@ -56,7 +56,7 @@ def _row(row: Mapping[str, Any]) -> str:
 
 def _end(end: Mapping[str, Any], length: int) -> str:
     took = end["duration_ms"]
-    words = (end["state"], end["error_code"], str(length), _moment(end["finished_at"]))
+    words = (end["state"], end["error_code"], end["warning"], str(length), _moment(end["finished_at"]))
     return digest(*words, "" if took is None else repr(float(took)))
 
 

@@ -12,13 +12,15 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
+from django.apps import apps
 from django.db.models import CharField, Count, Exists, F, OuterRef, Q, QuerySet, Value
 from django.db.models.functions import Concat
 
 from mcpregistry.db import streamed
 from mcpregistry.domain.lifecycle import TERMINAL, State
-from mcpregistry.models import AuditEntry, Channel, Connection, Credential, Invocation, Server, ServerTest, Tool
+from mcpregistry.models import AuditEntry, Connection, Invocation, Server, ServerTest, Tool
 from mcpregistry.models.guards import missing_guards
+from mcpregistry.models.sealing import sealed
 from mcpregistry.services.records import chains
 from mcpregistry.services.records.ending import CORRECTED
 from mcpregistry.services.servers.connections import STALE_AFTER
@@ -129,12 +131,8 @@ def _active_unconfirmed(now: datetime) -> Iterator[str]:
 
 
 def _unsealed(now: datetime) -> Iterator[str]:
-    for model, columns in (
-        (Server, ("sealed_env", "sealed_headers")),
-        (Credential, ("sealed_value",)),
-        (Channel, ("sealed_access",)),
-    ):
-        for column in columns:
+    for model in filter(sealed, apps.get_models()):
+        for column in sealed(model):
             odd = model._default_manager.exclude(**{column: ""}).exclude(**{f"{column}__startswith": "v1."})
             yield from (f"{model.__name__} {key} {column}" for key in _ids(odd))
 

@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('mcpregistry', '0016_secret_scope'),
+        ('mcpregistry', '0018_audit_seals'),
     ]
 
     operations = [

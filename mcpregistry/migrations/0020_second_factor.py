@@ -9,7 +9,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('mcpregistry', '0017_call_warning'),
+        ('mcpregistry', '0019_call_warning'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 

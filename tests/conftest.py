@@ -43,7 +43,7 @@ django.setup()
 assert settings.VAR_DIR == VAR, "settings were read before this file: the tests would touch another site"
 
 # Browsers in tests live under the policy that the ASGI shell sets, since the live server has none.
-settings.MIDDLEWARE.insert(0, "tests.policy.AsServed")
+settings.MIDDLEWARE.insert(0, "tests.policy.as_served")
 
 import pytest
 from django.db import connections

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from django.http import HttpRequest, HttpResponseBase
+from asgiref.sync import iscoroutinefunction
+from django.http import HttpResponseBase
+from django.utils.decorators import sync_and_async_middleware
 
 from controlplane.requests import POLICY
 
 
-class AsServed:
-    """Middleware: what ``controlplane.requests`` adds to pages that set no policy themselves."""
+@sync_and_async_middleware
+def as_served(get_response: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Middleware: what ``controlplane.requests`` adds to pages that set no policy themselves.
 
-    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
-        self._get_response = get_response
+    Of both kinds: one that only knows threads would take one for each request of an asynchronous client.
+    """
+    if iscoroutinefunction(get_response):
 
-    def __call__(self, request: HttpRequest) -> HttpResponseBase:
-        response = self._get_response(request)
-        response.headers.setdefault("Content-Security-Policy", POLICY.decode())
-        return response
+        async def answer_later(request: Any) -> HttpResponseBase:
+            return _with_policy(await get_response(request))
+
+        return answer_later
+    return lambda request: _with_policy(get_response(request))
+
+
+def _with_policy(response: HttpResponseBase) -> HttpResponseBase:
+    response.headers.setdefault("Content-Security-Policy", POLICY.decode())
+    return response

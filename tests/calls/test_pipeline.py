@@ -27,7 +27,7 @@ from mcpregistry.domain.errors import Busy, DownstreamError, NotFound
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.policy.decision import Decision, Outcome
 from mcpregistry.gateway.answers import RECORD_KEY, tool_result
-from mcpregistry.models import Agent, Grant, Invocation, Server, Tool
+from mcpregistry.models import Agent, AuditEntry, Grant, Invocation, Server, Tool
 from mcpregistry.services.access import grants
 from mcpregistry.services.definitions import decisions
 from mcpregistry.services.servers import lifecycle
@@ -544,8 +544,6 @@ async def test_no_secret_of_a_server_reaches_a_record(site: Make, live_db: None,
     await here.engine.stop()
 
     def everything() -> str:
-        from mcpregistry.models import AuditEntry
-
         return repr([*Invocation.objects.values(), *AuditEntry.objects.values(), *Server.objects.values()])
 
     assert "canary-7e1f" not in await db_call(everything)
@@ -565,6 +563,17 @@ async def test_an_expired_grant_disappears_from_the_list_in_time(site: Make, ech
 
 
 # -- the database fails -------------------------------------------------------------------------------
+
+
+async def begun(site: Make) -> Site:
+    """A site whose recorder has written that it began: the next commit is that of the next call."""
+    here: Site = await site()
+    async with asyncio.timeout(60):
+        while not await db_call(
+            AuditEntry.objects.filter(kind="writer.started", writer=here.engine.recorder.writer).exists
+        ):
+            await asyncio.sleep(0.02)
+    return here
 
 
 class Outage:
@@ -633,7 +642,7 @@ async def test_an_end_that_cannot_be_recorded_is_told_to_be_late_and_recorded_on
 async def test_an_end_that_is_late_when_the_process_ends_is_tried_for_a_while(
     site: Make, echo: Server, monkeypatch: pytest.MonkeyPatch
 ):
-    here: Site = await site()
+    here = await begun(site)
     outage = Outage(monkeypatch)
     outage.on, outage.after = True, 1
     outcome = await here.call("echo__echo", {"n": 2})
@@ -651,7 +660,7 @@ async def test_a_process_that_cannot_write_its_last_ends_stops_all_the_same_and_
     site: Make, echo: Server, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(recorder, "FLUSH_SECONDS", 0.3)
-    here: Site = await site()
+    here = await begun(site)
     outage = Outage(monkeypatch)
     outage.on, outage.after = True, 1
     assert (await here.call("echo__echo", {"n": 2})).late

@@ -345,10 +345,11 @@ _OLDER = """
 import django; django.setup()
 from controlplane.backups import schema
 from django.db.migrations.loader import MigrationLoader
-later = {("mcpregistry", "0016_secret_scope"), ("subagents", "0006_secret_scope")}
+later = {"mcpregistry": "0016", "subagents": "0006"}
 older = {}
-for app, name in sorted({node for node in MigrationLoader(None).graph.nodes} - later):
-    older.setdefault(app, []).append(name)
+for app, name in sorted(MigrationLoader(None).graph.nodes):
+    if name < later.get(app, "9999"):
+        older.setdefault(app, []).append(name)
 schema.build(older)
 models = {table.label: table.model for table in schema.tables(older)}
 assert "scope" not in {field.name for field in models["mcpregistry.credential"]._meta.fields}

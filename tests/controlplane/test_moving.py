@@ -46,6 +46,7 @@ def url(site: elsewhere.Site) -> str:
 
 @pytest.mark.postgres_only
 @pytest.mark.e2e
+@pytest.mark.timeout(300)  # two moves, each with processes that read the whole site
 @pytest.mark.usefixtures("live_db")
 def test_a_site_goes_to_sqlite_and_back_to_postgresql_with_every_row(tmp_path):
     lived_in()

@@ -25,7 +25,7 @@ from mcpregistry.services.upkeep import reaping
 from mcpregistry.services.upkeep.invariants import calls as invariants
 from tests.calls.conftest import Site, add_server, journal, site, told, tool
 from tests.calls.test_approvals import asking, bob, calling, only, vote
-from tests.calls.test_pipeline import Outage, echo
+from tests.calls.test_pipeline import Outage, begun, echo
 from tests.fault.agreement import agrees
 from tests.fault.database import elsewhere, failing, until
 from tests.services.rows import dispatched
@@ -51,7 +51,7 @@ def test_after_an_outage_the_clock_waits_for_living_processes(db: None) -> None:
 async def test_a_call_whose_end_is_late_is_not_taken_for_dead_when_the_database_is_back(
     site: Make, echo: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here: Site = await site()
+    here = await begun(site)
     outage = Outage(monkeypatch)
     outage.on, outage.after = True, 1  # the intent passes, the end does not
     outcome = await here.call("echo__echo", {"n": 1})
@@ -68,7 +68,7 @@ async def test_a_call_whose_end_is_late_is_not_taken_for_dead_when_the_database_
 async def test_nobody_waits_for_ever_for_a_process_that_is_dead(
     site: Make, echo: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here: Site = await site()
+    here = await begun(site)
     await db_call(looked, 0, 30)  # long ago
     outage = Outage(monkeypatch)
     outage.on, outage.after = True, 1
@@ -207,7 +207,7 @@ async def test_a_held_call_that_was_given_up_ends_as_its_server_answered(
 async def test_an_end_that_cannot_be_corrected_at_once_is_kept_like_any_late_end(
     site: Make, echo: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here: Site = await site()
+    here = await begun(site)
     stalls(here, monkeypatch)
     outage = Outage(monkeypatch)
     outage.on, outage.after = True, 2  # the intent passes, and the end, which finds nothing to end

@@ -1,4 +1,4 @@
-"""docs/requirements.md stays true: every number once, known states, right counts, and tests that exist."""
+"""docs/requirements.md and THREAT_MODEL.md stay true: every number once, known states, right counts, tests that exist."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from tests.externals import ROOT
 
 PAGE = ROOT / "docs" / "requirements.md"
+THREATS = ROOT / "THREAT_MODEL.md"
 ROWS = {"S0": 66, "S1": 254, "S2": 167, "S3": 203, "S4": 77}
 STATES = (
     "done",
@@ -63,9 +64,15 @@ def test_what_is_done_names_the_test_that_shows_it():
 
 
 def test_every_named_test_exists():
-    named = {match for row in rows() for match in _TEST.findall(row.reason)}
+    named = {match for row in rows() for match in _TEST.findall(row.reason)} | set(_TEST.findall(THREATS.read_text()))
     assert named
     assert [f"{file}::{name}" for file, name in sorted(named) if name not in functions(file)] == []
+
+
+def test_whatever_stands_against_a_threat_names_the_test_that_shows_it():
+    claims = [line for line in THREATS.read_text().splitlines() if line.startswith("- ")]
+    assert claims
+    assert [line for line in claims if not _TEST.search(line)] == []
 
 
 @pytest.mark.parametrize("state", [*STATES, "all"])

@@ -96,3 +96,15 @@ def test_long_reads_are_streamed():
     """A cursor of the database's own is lost behind a pooler of transactions, unless it is within one."""
     direct = [str(path) for path in sources() if ".iterator(" in path.read_text() and path.name != "db.py"]
     assert direct == []
+
+
+_UNESCAPED = re.compile(r"mark_safe|SafeString|SafeText|\|\s*safe\b|\bsafeseq\b|autoescape\s+off")
+
+
+def test_nothing_is_marked_as_safe_html():
+    """What pages show is escaped where it is put in; nobody vouches for a text as a whole."""
+    product = ("controlplane/", "mcpregistry/", "subagents/", "templates/")
+    ours = {
+        name: text for name, text in texts().items() if name.startswith(product) and name.endswith((".py", ".html"))
+    }
+    assert [name for name, text in ours.items() if _UNESCAPED.search(text)] == []

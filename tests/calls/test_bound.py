@@ -78,29 +78,35 @@ WHO = "who asked what is not what was written when it was asked"
 END = "its end is not what was written when it ended"
 
 
-@pytest.mark.parametrize(
-    ("columns", "said"),
-    [
-        ({"agent_slug": "eve"}, WHO), ({"requester": "Eve"}, WHO), ({"requester_id": 8}, WHO), ({"tool_name": "x"}, WHO),
-        ({"server_slug": "x"}, WHO), ({"server_revision": 9}, WHO), ({"definition_hash": "f" * 64}, WHO),
-        ({"endpoint_slug": "x"}, WHO), ({"exposed_name": "x"}, WHO), ({"origin": "rest"}, WHO), ({"outcome": "ask"}, WHO),
-        ({"host_name": "x"}, WHO), ({"request_id": "9"}, WHO), ({"received_at": timezone.now() - timedelta(days=2)}, WHO),
-        ({"arguments": '{"a":1}'}, "its arguments are not what was written"),
-        ({"arguments": ""}, "its arguments are gone"),
-        ({"binding": "c" * 64}, "its binding is none that was written"),
-        ({"reason": "Because."}, "its reason is none that was written"),
-        ({"result": "{}"}, "its result is not what was written"),
-        ({"result": ""}, "its result is gone"),
-        ({"result_bytes": 1}, END), ({"state": "tool_error"}, END), ({"error_code": "X"}, END),
-        ({"finished_at": timezone.now() - timedelta(days=2)}, END), ({"duration_ms": 2.0}, END),
-    ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
-)  # fmt: skip
-async def test_any_change_of_a_finished_call_is_found(recorded, columns, said):
+CHANGES: list[tuple[dict[str, Any], str]] = [
+    ({"agent_slug": "eve"}, WHO), ({"requester": "Eve"}, WHO), ({"requester_id": 8}, WHO), ({"tool_name": "x"}, WHO),
+    ({"server_slug": "x"}, WHO), ({"server_revision": 9}, WHO), ({"definition_hash": "f" * 64}, WHO),
+    ({"endpoint_slug": "x"}, WHO), ({"exposed_name": "x"}, WHO), ({"origin": "rest"}, WHO), ({"outcome": "ask"}, WHO),
+    ({"host_name": "x"}, WHO), ({"request_id": "9"}, WHO), ({"received_at": timezone.now() - timedelta(days=2)}, WHO),
+    ({"arguments": '{"a":1}'}, "its arguments are not what was written"),
+    ({"arguments": ""}, "its arguments are gone"),
+    ({"binding": "c" * 64}, "its binding is none that was written"),
+    ({"reason": "Because."}, "its reason is none that was written"),
+    ({"result": "{}"}, "its result is not what was written"),
+    ({"result": ""}, "its result is gone"),
+    ({"result_bytes": 1}, END), ({"state": "tool_error"}, END), ({"error_code": "X"}, END),
+    ({"finished_at": timezone.now() - timedelta(days=2)}, END), ({"duration_ms": 2.0}, END),
+]  # fmt: skip
+
+
+async def test_any_change_of_a_finished_call_is_found(recorded):
+    """One at a time, and each is taken back before the next."""
     assert await told() == []
-    await db_call(change, SENT, **columns)
-    for full in (False, True):
-        assert await told(full) == [f"call {SENT}: {said}"]
+    await db_call(drop_guards)
+    try:
+        for columns, said in CHANGES:
+            was = await Invocation.objects.values(*columns).aget(pk=SENT)
+            for values, problems in ((columns, [f"call {SENT}: {said}"]), (was, [])):
+                assert await Invocation.objects.filter(pk=SENT).aupdate(**values) == 1
+                for full in (False, True):
+                    assert await told(full) == problems, columns
+    finally:
+        await db_call(install_guards)
 
 
 async def test_a_refused_call_that_was_changed_is_found(recorded):
@@ -137,7 +143,7 @@ async def test_what_retention_empties_is_no_fault(recorded):
 @pytest.fixture
 def voted(live_db: None) -> ApprovalRequest:
     """A call that two people have decided on, one of them twice."""
-    site = populate()
+    site = populate(calls=20)
     sealed_anew()
     other = User.objects.create_user("other", is_superuser=True)
     request = hold("git", "git_push", quorum=2)
@@ -156,18 +162,22 @@ def voted(live_db: None) -> ApprovalRequest:
     return request
 
 
-@pytest.mark.parametrize(
-    "columns",
-    [{"name": "Eve"}, {"reason": "x"}, {"approve": False}, {"arguments_hash": "f" * 64}, {"via": "rest"}, {"at": timezone.now() - timedelta(days=1)}],
-    ids=lambda value: next(iter(value)),
-)  # fmt: skip
-@pytest.mark.parametrize("full", [True, False])
-def test_any_change_of_a_vote_is_found(voted, columns, full):
-    ApprovalVote.objects.filter(user__username="other").update(**columns)
-    name = columns.get("name", "other")
-    assert verify(full=full).problems == (
-        f"call {voted.call_id}: the vote of {name} is not what was written when it was cast",
-    )
+VOTES: list[dict[str, Any]] = [
+    {"name": "Eve"}, {"reason": "x"}, {"approve": False}, {"arguments_hash": "f" * 64}, {"via": "rest"},
+    {"at": timezone.now() - timedelta(days=1)},
+]  # fmt: skip
+
+
+def test_any_change_of_a_vote_is_found(voted):
+    """One at a time, and each is taken back before the next."""
+    mine = ApprovalVote.objects.filter(user__username="other")
+    for columns in VOTES:
+        was = mine.values(*columns).get()
+        name = columns.get("name", "other")
+        found = (f"call {voted.call_id}: the vote of {name} is not what was written when it was cast",)
+        for values, problems in ((columns, found), (was, ())):
+            mine.update(**values)
+            assert [verify(full=full).problems for full in (True, False)] == [problems, problems], columns
 
 
 def test_a_vote_that_was_given_to_somebody_else_is_found(voted):
@@ -193,7 +203,7 @@ def test_a_vote_outlives_its_account(voted):
 
 def test_every_way_to_end_a_call_binds_it(live_db):
     """Also that of the services, which recorder and clock do not go through."""
-    populate()
+    populate(calls=20)
     sealed_anew()
     request = hold("git", "git_push")
     call = Invocation.objects.get(pk=request.call_id)

@@ -17,11 +17,14 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
+import psycopg
 from django.core.management import call_command
 from django.db import connection
+from psycopg import sql
 
 from tests.externals import ROOT
 
+NEW_SITE = "new_site"  # on PostgreSQL: the migrated database once more, for whoever makes another one like it
 _KEPT = ROOT / ".cache" / "databases"
 _STATES = 4  # of the code, whose databases are kept
 
@@ -52,6 +55,7 @@ class Kept:
         shutil.rmtree(half, ignore_errors=True)
         half.unlink(missing_ok=True)
         if data.is_dir():
+            _copy_as_template()
             with connection.cursor() as cursor:
                 cursor.execute("CHECKPOINT")  # what is copied now, a server takes for its own after a power failure
             shutil.copytree(data, half, ignore=shutil.ignore_patterns("postmaster.*"))
@@ -60,6 +64,18 @@ class Kept:
                 source.backup(target)
         half.rename(self._path)
         _forget_old()
+
+
+def _copy_as_template() -> None:
+    """PostgreSQL copies a database that nobody is connected to, so from the one beside it."""
+    default = connection.settings_dict
+    connection.close()
+    connection.close_pool()  # type: ignore[attr-defined]
+    where = {"host": default["HOST"], "port": default["PORT"], "user": default["USER"]}
+    with psycopg.connect(dbname="template1", autocommit=True, **where) as beside:
+        beside.execute(
+            sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(*map(sql.Identifier, (NEW_SITE, default["NAME"])))
+        )
 
 
 def put_into(var: Path) -> None:

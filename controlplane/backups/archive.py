@@ -29,8 +29,10 @@ _DAMAGED = "Take another copy of the backup, or an older one."
 class Writer:
     """Writes lines. ``head`` is written at once, ``finish`` makes it a whole backup."""
 
-    def __init__(self, stream: IO[bytes], passphrase: str, head: Mapping[str, Any], keys: Mapping[str, str]) -> None:
-        cost = fresh_cost()
+    def __init__(
+        self, stream: IO[bytes], passphrase: str, head: Mapping[str, Any], keys: Mapping[str, str], work: int
+    ) -> None:
+        cost = fresh_cost(work)
         self._lock = locked(passphrase, cost)
         self._zip = gzip.GzipFile(fileobj=stream, mode="wb", compresslevel=_LEVEL, filename="")
         said = {"slipsnisse": "backup", "format": FORMAT, **head, "passphrase": _as_json(cost)}

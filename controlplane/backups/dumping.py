@@ -15,6 +15,7 @@ from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections, transaction
 from controlplane import keys
 from controlplane.backups import schema
 from controlplane.backups.archive import Reader, Writer
+from controlplane.backups.passphrase import WORK
 from controlplane.backups.tables import Table, Tally, dumped
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.domain.version import VERSION
@@ -25,17 +26,18 @@ PROGRESS = 50_000  # rows after which a long table says how far it is
 _LOCK_SECONDS = 20
 
 
-def dump(stream: IO[bytes], passphrase: str, say: Say, *, alone: bool = False) -> int:
+def dump(stream: IO[bytes], passphrase: str, say: Say, *, alone: bool = False, work: int | None = None) -> int:
     """Write the whole site, as it is at one moment. Returns how many rows.
 
     Nobody waits for it, unless ``alone``: then nobody else writes until it ends, as a site needs that moves away.
+    ``work`` is what a guess at the passphrase costs (``WORK``).
     """
     migrations = schema.applied(DEFAULT_DB_ALIAS)
     tables = schema.tables(migrations)
     with _one_moment(alone=alone):
         if alone:  # before the first look, which is what the moment begins with
             _keep_others_out(tables)
-        writer = Writer(stream, passphrase, _head(migrations), keys.written(_ring()))
+        writer = Writer(stream, passphrase, _head(migrations), keys.written(_ring()), work or WORK)
         rows = sum(_table(table, writer, say) for table in tables)
         writer.finish(tables=len(tables), rows=rows)
     return rows

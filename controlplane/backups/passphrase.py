@@ -27,15 +27,17 @@ from mcpregistry.domain.errors import ConfigInvalid
 VARIABLE = "SLIPSNISSE_BACKUP_PASSPHRASE"
 SHORTEST = 12  # characters
 _NONCE = 12
-_MOST_WORK = 2**20  # of scrypt's n: a file may not make us work or hold more
+WORK = 2**17  # scrypt's n: half a second and 128 MB, which a guesser pays for each guess
+NO_WORK = 2  # the same, for what was made at random and is forgotten at once: nobody guesses that
+_MOST_WORK = 2**20  # a file may not make us work or hold more
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """scrypt's parameters; half a second and 128 MB, which a guesser pays for each guess."""
+    """scrypt's parameters."""
 
     salt: str
-    n: int = 2**17
+    n: int
     r: int = 8
     p: int = 1
 
@@ -70,9 +72,9 @@ class Lock:
             ) from error
 
 
-def fresh_cost() -> Cost:
+def fresh_cost(work: int) -> Cost:
     """For a new backup."""
-    return Cost(base64.b64encode(os.urandom(16)).decode())
+    return Cost(base64.b64encode(os.urandom(16)).decode(), work)
 
 
 def locked(passphrase: str, cost: Mapping[str, Any] | Cost) -> Lock:

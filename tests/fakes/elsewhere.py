@@ -75,16 +75,17 @@ def on_sqlite(var: Path, *, migrate: bool = True) -> Site:
     return Site(env)
 
 
-def on_postgres(var: Path) -> Site:
-    """A new site with a database of its own, without a table, on the server that the test's database is on."""
+def on_postgres(var: Path, *, migrate: bool = True) -> Site:
+    """A new site with a database of its own, on the server that the test's database is on; ``migrate`` as above."""
     name = f"site_{uuid.uuid4().hex[:12]}"
     with connections["default"].cursor() as cursor:
-        cursor.execute(f"CREATE DATABASE {name}")
+        cursor.execute(f"CREATE DATABASE {name} TEMPLATE {migrated.NEW_SITE if migrate else 'template1'}")
     env = child_env()
     url = f"{env['DATABASE_URL'].rpartition('/')[0]}/{name}"
     return Site(env | {"SLIPSNISSE_VAR": str(var), "DATABASE_URL": url})
 
 
-def of_the_same_kind(var: Path) -> Site:
+def of_the_same_kind(var: Path, *, migrate: bool = True) -> Site:
     """On a database like the test's."""
-    return on_postgres(var) if connections["default"].vendor == "postgresql" else on_sqlite(var)
+    on = on_postgres if connections["default"].vendor == "postgresql" else on_sqlite
+    return on(var, migrate=migrate)

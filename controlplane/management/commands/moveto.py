@@ -14,6 +14,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
 from controlplane.backups import dumping, passphrase
+from controlplane.site import StartError, only_one
 from mcpregistry.domain.errors import SlipsnisseError
 
 
@@ -34,6 +35,7 @@ class Command(BaseCommand):
         url = sys.stdin.readline().strip() if options["url"] == "-" else options["url"]
         if not url.startswith(("postgres://", "postgresql://", "sqlite:///")):
             raise CommandError("The address begins with neither postgres:// nor sqlite:///. Name a database.")
+        self._refuse_while_it_runs()
         once = secrets.token_urlsafe(32)
         command = [sys.executable, str(settings.BASE_DIR / "manage.py"), "restore", "-"]
         env = os.environ | {"DATABASE_URL": url, passphrase.VARIABLE: once}
@@ -45,10 +47,18 @@ class Command(BaseCommand):
             "Moved. Set DATABASE_URL to the new database, then start the site; the old one stays as it was."
         )
 
+    def _refuse_while_it_runs(self) -> None:
+        """Before anything is started. The other process takes the lock and keeps it, or says the same."""
+        try:
+            with only_one(settings.VAR_DIR):
+                pass
+        except StartError as error:
+            raise CommandError(str(error)) from error
+
     def _send(self, other: subprocess.Popen[bytes], once: str) -> None:
         assert other.stdin is not None
         try:
-            dumping.dump(other.stdin, once, lambda _: None, alone=True)
+            dumping.dump(other.stdin, once, lambda _: None, alone=True, work=passphrase.NO_WORK)
         except BrokenPipeError:
             pass  # it has said why, and its exit code says so once more
         except SlipsnisseError as error:

@@ -3,7 +3,8 @@
 ``make test`` runs the suite twice. The second time, on PostgreSQL, it leaves out what would only be the
 same again: tests that touch no database at all, and those marked ``one_database``: whole processes, hosts and
 pages of which the database is a bystander. What reads, writes, locks, listens or dies in the middle of a
-transaction runs on both.
+transaction runs on both. Where a file of pages is marked, its lists, searches and odd values are marked
+``both_databases``: these are what databases answer differently.
 """
 
 from __future__ import annotations
@@ -16,12 +17,16 @@ import pytest
 
 def of_sqlite_alone(items: list[pytest.Item]) -> list[pytest.Item]:
     """The tests that the leg on PostgreSQL leaves out. ``tests/conftest.py`` asks once, after collection."""
-    return [item for item in items if not _needs_database(item) or item.get_closest_marker("one_database")]
+    return [item for item in items if not _needs_database(item) or _one_is_enough(item)]
 
 
 def of_postgres_alone(items: list[pytest.Item]) -> list[pytest.Item]:
     """The tests that the leg on SQLite leaves out: those that stop PostgreSQL, or put something before it."""
     return [item for item in items if item.get_closest_marker("postgres_only")]
+
+
+def _one_is_enough(item: pytest.Item) -> bool:
+    return bool(item.get_closest_marker("one_database") and not item.get_closest_marker("both_databases"))
 
 
 def _needs_database(item: pytest.Item) -> bool:

@@ -14,6 +14,8 @@ from mcpregistry.services.access.tokens import find_token
 from tests.admin.conftest import ClientOf
 from tests.fakes.seed import Site
 
+pytestmark = pytest.mark.one_database
+
 
 def add(model: str) -> str:
     return reverse(f"admin:mcpregistry_{model}_add")
@@ -78,6 +80,7 @@ def test_an_agent_is_made_with_capabilities_line_by_line(client_of: ClientOf, si
     assert Agent.objects.get(slug="bot").capabilities == ["mcp_git", "mcp_time_get_current_time"]
 
 
+@pytest.mark.both_databases
 def test_the_agents_page_shows_exactly_what_it_sees(client_of: ClientOf, site: Site) -> None:
     client, local = client_of("viewer"), site.agents["local"]
     answer = client.get(change(local))
@@ -132,6 +135,7 @@ def test_a_grant_is_made_and_withdrawn(client_of: ClientOf, site: Site) -> None:
 
 
 @pytest.mark.parametrize(("validity", "count"), [("live", 7), ("expired", 0)])
+@pytest.mark.both_databases
 def test_grants_are_filtered_by_validity(client_of: ClientOf, site: Site, validity: str, count: int) -> None:
     answer = client_of("viewer").get(f"/admin/mcpregistry/grant/?validity={validity}")
     assert answer.context["cl"].result_count == count

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from django.urls import reverse
 
 from mcpregistry.models import AuditEntry, Channel, Delivery, SlackIdentity
 from tests.admin.conftest import ClientOf
 from tests.fakes.seed import Site
 from tests.services.telling import SIGNING
+
+pytestmark = pytest.mark.one_database
 
 URL = "https://hooks.example.org/path-canary"
 
@@ -88,6 +91,7 @@ def test_what_ended_can_be_sent_again_one_by_one_and_together(site: Site, client
     assert AuditEntry.objects.filter(kind="delivery.repeated").count() == 3
 
 
+@pytest.mark.both_databases
 def test_deliveries_can_be_filtered_and_searched(site: Site, client_of: ClientOf) -> None:
     viewer, address = client_of("viewer"), reverse("admin:mcpregistry_delivery_changelist")
     assert "HTTP 500" in viewer.get(address).content.decode()

@@ -16,6 +16,8 @@ from mcpregistry.services.records import audit
 from tests.admin.conftest import ClientOf
 from tests.fakes.seed import ACTOR, Site, tool
 
+pytestmark = pytest.mark.one_database
+
 RULES = "/admin/mcpregistry/policyrule/"
 
 
@@ -53,6 +55,7 @@ def test_a_rule_that_nobody_could_answer_is_refused_in_the_form(client_of: Clien
     assert not PolicyRule.objects.exists()
 
 
+@pytest.mark.both_databases
 def test_rules_are_found_filtered_and_switched_in_bulk(client_of: ClientOf, site: Site) -> None:
     root = client_of("root")
     assert root.get(RULES).status_code == 200
@@ -94,6 +97,7 @@ def test_only_administrators_write_rules(client_of: ClientOf, role: str, may: bo
 # -- replay ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.both_databases
 def test_a_draft_is_tried_on_past_calls_and_nothing_is_saved(client_of: ClientOf, site: Site) -> None:
     client = client_of("viewer")
     assert client.get(f"{RULES}try/").status_code == 200

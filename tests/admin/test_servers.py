@@ -16,6 +16,8 @@ from mcpregistry.services.servers import lifecycle
 from tests.admin.conftest import ClientOf
 from tests.fakes.seed import ACTOR, Site, tool
 
+pytestmark = pytest.mark.one_database
+
 ADD = "/admin/mcpregistry/server/add/"
 LIMITS = {
     "connect_mode": "lazy", "protocol_mode": "auto", "resend": "safe", "check_interval": 300, "connect_timeout": 30,
@@ -252,6 +254,7 @@ def test_the_page_names_the_tools_that_are_left_out(client_of: ClientOf, site: S
     assert "8 beyond the limit of 2,000: zebra" in client_of("viewer").get(change(site.servers["git"])).content.decode()
 
 
+@pytest.mark.both_databases
 def test_the_list_shows_states_calls_and_errors(client_of: ClientOf, site: Site) -> None:
     answer = client_of("viewer").get("/admin/mcpregistry/server/")
     shown = {server.slug: server for server in answer.context["cl"].result_list}
@@ -276,6 +279,7 @@ def test_the_list_shows_states_calls_and_errors(client_of: ClientOf, site: Site)
         ("state=nonsense", {"time", "git", "github", "postgres", "tickets", "browser"}),
     ],
 )
+@pytest.mark.both_databases
 def test_the_list_is_searched_and_filtered(client_of: ClientOf, query: str, slugs: set[str]) -> None:
     answer = client_of("viewer").get(f"/admin/mcpregistry/server/?{query}")
     assert {server.slug for server in answer.context["cl"].result_list} == slugs
@@ -283,6 +287,7 @@ def test_the_list_is_searched_and_filtered(client_of: ClientOf, query: str, slug
 
 @pytest.mark.attack
 @pytest.mark.parametrize("query", ["o=999", "o=-1.x", "q=%00", "lifecycle__exact=%27", "env__x=1", "p=99999999999"])
+@pytest.mark.both_databases
 def test_hostile_list_addresses_are_no_server_error(client_of: ClientOf, query: str) -> None:
     answer = client_of("viewer").get(f"/admin/mcpregistry/server/?{query}")
     assert answer.status_code in (200, 302, 400)

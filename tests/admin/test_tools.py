@@ -10,6 +10,8 @@ from mcpregistry.services.definitions import decisions, observe
 from tests.admin.conftest import ClientOf
 from tests.fakes.seed import ACTOR, Site, tool
 
+pytestmark = pytest.mark.one_database
+
 LIST = "/admin/mcpregistry/tool/"
 
 
@@ -37,6 +39,7 @@ def verb(found: Tool, name: str) -> str:
         ("nonsense", None),
     ],
 )
+@pytest.mark.both_databases
 def test_tools_are_filtered_by_status(client_of: ClientOf, site: Site, status: str, names: set[str] | None) -> None:
     push = named("git_push").latest
     assert push is not None
@@ -52,6 +55,7 @@ def test_tools_are_filtered_by_status(client_of: ClientOf, site: Site, status: s
     assert shown == (names if names is not None else set(Tool.objects.values_list("name", flat=True)))
 
 
+@pytest.mark.both_databases
 def test_the_status_filter_agrees_with_the_model(site: Site) -> None:
     from mcpregistry.queries.definitions import with_status
 
@@ -109,6 +113,7 @@ def test_switching_a_tool_off_by_button_and_by_form(client_of: ClientOf, site: S
     assert AuditEntry.objects.filter(kind="tool.changed", subject="tool:git::git_commit").count() == 2
 
 
+@pytest.mark.both_databases
 def test_the_sidebar_counts_what_waits(client_of: ClientOf, site: Site) -> None:
     from controlplane.unfold import waiting
 

@@ -12,12 +12,15 @@ from mcpregistry.services.access import tokens
 from mcpregistry.services.definitions import observe
 from tests.api.conftest import Caller, new_agent, new_server, new_tool
 
+pytestmark = pytest.mark.one_database
+
 
 @pytest.fixture
 def admin(db, caller):
     return caller("admin")
 
 
+@pytest.mark.both_databases
 def test_a_tool_is_found_by_key_and_by_exposed_name(admin):
     new_tool(new_server("echo"), "say it/now", inputSchema={"type": "object", "required": ["a"]})
     new_tool(Tool.objects.get().server, "say")
@@ -30,6 +33,7 @@ def test_a_tool_is_found_by_key_and_by_exposed_name(admin):
     assert admin.get("/tools/nope").status_code == admin.get("/tools/echo::nope").status_code == 404
 
 
+@pytest.mark.both_databases
 def test_tools_are_searched_and_filtered(admin):
     echo = new_server("echo")
     new_tool(echo, "good")
@@ -133,6 +137,7 @@ def test_a_token_is_only_found_under_its_own_agent(admin):
     assert tokens.find_token(raw) is not None
 
 
+@pytest.mark.both_databases
 def test_grants(admin):
     new_tool(new_server("echo"))
     new_agent("ann")
@@ -195,6 +200,7 @@ def test_import_says_what_it_would_do_then_does_it(admin):
 
 
 @pytest.mark.attack
+@pytest.mark.both_databases
 def test_a_drifted_tool_is_listed_with_findings_and_the_change_and_can_be_reverted(admin):
     server = new_server()
     new_tool(server, "say")

@@ -15,6 +15,8 @@ from mcpregistry.api.permissions import TABLE
 from mcpregistry.api.routes import Routes
 from mcpregistry.api.v1 import api
 
+pytestmark = pytest.mark.one_database
+
 ROLES = ("viewer", "operator", "approver", "admin")
 
 # The lowest role that may; written out a second time on purpose, so that a slip in the table shows.

@@ -13,7 +13,7 @@ from mcpregistry.services.policy import rules
 from mcpregistry.services.records import audit
 from tests.api.conftest import new_agent, new_call, new_server, new_tool, new_user
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.one_database]
 
 
 @pytest.fixture
@@ -74,6 +74,7 @@ def test_what_the_pages_refuse_is_refused_here(admin, body, says):
     assert PolicyRule.objects.count() == 1
 
 
+@pytest.mark.both_databases
 def test_rules_are_found(admin):
     server = new_server()
     agent = new_agent("robot")
@@ -141,6 +142,7 @@ def test_what_a_tool_does_is_confirmed(caller):
     assert approver.call("PUT", "/tools/echo::say/annotations", {"read_only": True}).status_code == 422
 
 
+@pytest.mark.both_databases
 def test_permits_are_listed_and_revoked(caller):
     tool, agent = new_tool(new_server()), new_agent("robot")
     permit = Permit.objects.create(

@@ -11,6 +11,8 @@ from mcpregistry.models import AuditEntry, Connection, Server, ServerEvent, Serv
 from mcpregistry.services.servers import lifecycle
 from tests.api.conftest import new_call, new_server, new_tool
 
+pytestmark = pytest.mark.one_database
+
 SECRET = "hunter2-very-secret"
 
 
@@ -104,6 +106,7 @@ def test_refusals_say_what_is_wrong_and_what_to_do(operator):
     assert (broken.status_code, broken.json()["code"]) == (400, "BAD_REQUEST")
 
 
+@pytest.mark.both_databases
 def test_lists_are_searched_filtered_and_paged(operator):
     for slug in ("alpha", "beta", "gamma"):
         new_server(slug, description="first" if slug == "alpha" else "")
@@ -177,6 +180,7 @@ def test_a_test_of_another_server_is_not_found_here(operator):
     assert operator.get(f"/servers/{other}/tests/{test.id}").status_code == 404
 
 
+@pytest.mark.both_databases
 def test_status_tells_state_per_process_counters_and_the_last_error(operator):
     server = active()
     new_tool(server)
@@ -210,6 +214,7 @@ def test_status_tells_state_per_process_counters_and_the_last_error(operator):
     assert [(item["server_name"], item["lifecycle"]) for item in everyone] == [("draft", "draft"), ("echo", "active")]
 
 
+@pytest.mark.both_databases
 def test_the_sites_status_counts_what_waits(operator):
     server = active()
     new_tool(server, approve=False)
@@ -220,6 +225,7 @@ def test_the_sites_status_counts_what_waits(operator):
     assert [status[name] for name in facts] == [1, 2, 1, 1]
 
 
+@pytest.mark.both_databases
 def test_events_come_newest_first_and_long_ones_are_cut(operator):
     server = active()
     for text in ("first", "x" * 100_000):
@@ -232,6 +238,7 @@ def test_events_come_newest_first_and_long_ones_are_cut(operator):
 @pytest.mark.parametrize(
     "path", ["/servers", "/status/servers", "/tools", "/definitions?state=all", "/grants", "/agents"]
 )
+@pytest.mark.both_databases
 def test_longer_lists_ask_no_more_questions(operator, django_assert_max_num_queries, path):
     for number in range(12):
         new_tool(new_server(f"s{number}"), approve=bool(number % 2))
@@ -240,6 +247,7 @@ def test_longer_lists_ask_no_more_questions(operator, django_assert_max_num_quer
         assert operator.get(path).status_code == 200
 
 
+@pytest.mark.both_databases
 def test_a_status_holds_figures_of_every_tool_that_was_called(live_db, caller):
     new_tool(new_server("echo"))
     for number, (tool, state, took) in enumerate(

@@ -14,7 +14,7 @@ from mcpregistry.models import Agent, Grant, Server, Token
 from mcpregistry.services import demo
 from mcpregistry.services.access.tokens import find_token
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.one_database]
 
 
 @pytest.fixture

@@ -33,14 +33,12 @@ def test_production_settings_pass_djangos_deployment_checks_without_a_warning():
     assert "no issues" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("missing", "warning"), [("CELERY_BROKER_URL", "slipsnisse.W002"), ("SLIPSNISSE_KEYS", "slipsnisse.W003")]
-)
-def test_a_half_finished_production_site_is_told_what_is_missing(missing, warning):
-    env = {name: value for name, value in _PRODUCTION.items() if name != missing}
+def test_a_half_finished_production_site_is_told_all_that_is_missing():
+    env = {name: value for name, value in _PRODUCTION.items() if name not in ("CELERY_BROKER_URL", "SLIPSNISSE_KEYS")}
     done = _python("manage.py", "check", "--deploy", "--fail-level", "WARNING", **env)
     assert done.returncode == 1
-    assert warning in done.stderr
+    assert "slipsnisse.W002" in done.stderr
+    assert "slipsnisse.W003" in done.stderr
 
 
 @pytest.mark.parametrize("process", ["runmcp", "worker", "beat"])

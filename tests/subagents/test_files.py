@@ -21,7 +21,7 @@ from subagents.models import ExpertTool, LanguageModel, Provider
 from subagents.services import experts, providers
 from tests.domain.formats.samples import HERE, sample
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.one_database]
 
 SECRET = "sk-5ecre7"
 FILES = sorted((HERE / "samples").glob("slipsnisse*/*"))
@@ -69,6 +69,7 @@ def whitelist(name: str = "t") -> list[str]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+@pytest.mark.both_databases
 def test_a_file_of_expert_tools_comes_back_from_the_database_unchanged(path: Path) -> None:
     outcome = read(path)
     assert outcome.saved, [str(note) for note in outcome.refused]
@@ -98,6 +99,7 @@ def test_the_worked_example_becomes_a_tool_that_waits_for_its_servers() -> None:
     assert any("SLIPSNISSE_PASS_ENV" in note.remedy for note in outcome.notes)
 
 
+@pytest.mark.both_databases
 def test_everything_that_the_extended_format_can_say_is_in_the_records() -> None:
     read(HERE / "samples" / SAMPLE)
     expert = ExpertTool.objects.get(name="look_up")
@@ -123,6 +125,7 @@ def test_arguments_in_each_notation_mean_the_same_and_come_back_as_they_were(arg
     assert export_config(format_name="slipsnisse", actor="t").data["tools"][0]["arguments"] == arguments
 
 
+@pytest.mark.both_databases
 def test_awaited_tools_are_granted_when_their_server_offers_them() -> None:
     take(config(tool(internal_tools={"fs": ["read", "list"]})))
     known("read", "write")

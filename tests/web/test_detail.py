@@ -33,6 +33,8 @@ from tests.fakes.seed import ACTOR, Site
 from tests.web.conftest import ClientOf
 from tests.web.test_queue import seen, token
 
+pytestmark = pytest.mark.one_database
+
 
 def address(held: ApprovalRequest) -> str:
     return f"/approvals/{held.pk}/"
@@ -93,6 +95,7 @@ def test_the_address_of_a_remote_server_is_shown(client_of: ClientOf):
     assert "https://api.githubcopilot.com/mcp/" in seen(client_of("viewer"), address(hold("github", "create_issue")))
 
 
+@pytest.mark.both_databases
 def test_arguments_are_compared_with_the_last_approved_call_of_the_tool(client_of: ClientOf, people: Site):
     hour = timezone.now() - timedelta(hours=1)
     for agent, branch in (("ci", "theirs"), ("local", "ours")):
@@ -112,6 +115,7 @@ def test_arguments_are_compared_with_the_last_approved_call_of_the_tool(client_o
     assert "by another agent" in foreign
 
 
+@pytest.mark.both_databases
 def test_an_approval_runs_the_call_and_is_counted_once(client_of: ClientOf, woken: list[Any]):
     held, client = hold(waiting_as="task"), client_of("approver")
     used = token(seen(client, address(held)))
@@ -138,6 +142,7 @@ def test_a_denial_needs_a_reason_and_gives_it_to_the_agent(client_of: ClientOf):
     assert "Not on Fridays" in ApprovalRequest.objects.get(pk=held.pk).call.reason
 
 
+@pytest.mark.both_databases
 def test_who_comes_second_is_told_who_was_first(client_of: ClientOf):
     held, second = hold(), client_of("approver")
     shown = token(seen(second, address(held)))
@@ -217,6 +222,7 @@ def test_a_preview_says_what_an_edit_would_change_and_stores_nothing(client_of: 
     assert (row.edited, row.call.arguments) == ("", '{"query":"main"}')
 
 
+@pytest.mark.both_databases
 def test_what_cannot_be_seen_is_named_and_an_editor_keeps_it(client_of: ClientOf):
     text = "pay\u202eeno\u200b\x1b[2J\U000e0041"
     held, client = hold(arguments={"query": text}), client_of("approver")
@@ -304,6 +310,7 @@ def test_what_has_changed_since_the_call_was_asked_for_is_said_above_all(client_
     assert page.index("settings were changed") < page.index("What would run")
 
 
+@pytest.mark.both_databases
 def test_an_open_page_learns_of_votes_edits_and_ends(client_of: ClientOf, people: Site):
     held, client = hold(arguments={"query": "main"}, quorum=2), client_of("approver")
 
@@ -340,6 +347,7 @@ def test_calls_that_wait_beside_it_are_shown_with_it(client_of: ClientOf):
     assert other.pk not in section
 
 
+@pytest.mark.both_databases
 def test_a_call_whose_payload_was_erased_is_still_a_page(client_of: ClientOf):
     held = hold()
     decide(client_of("approver"), held, "deny", reason="no")

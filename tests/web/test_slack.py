@@ -16,7 +16,7 @@ from tests.fakes import slack as slack_fake
 from tests.fakes.slack import TEAM, slack
 from tests.services.telling import deliver, held, slack_room, tell
 
-pytestmark = pytest.mark.usefixtures("live_db")
+pytestmark = [pytest.mark.usefixtures("live_db"), pytest.mark.one_database]
 
 
 @pytest.fixture(autouse=True)
@@ -256,12 +256,14 @@ def test_a_channel_without_a_signing_secret_takes_nothing(room):
         ({"type": "view_submission", "view": "deny"}, 200),
     ],
 )
+@pytest.mark.both_databases
 def test_odd_payloads_do_nothing(room, payload, status):
     request, _ = room.ask()
     assert slack_fake.post(room.address, payload).status_code == status
     assert state(request) == "pending"
 
 
+@pytest.mark.both_databases
 def test_when_slack_is_away_the_decision_stands(room):
     person()
     request, stamp = room.ask()

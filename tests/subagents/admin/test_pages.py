@@ -19,6 +19,8 @@ from subagents.runs.views import view
 from subagents.services import experts, runs
 from tests.subagents.kit import ready_provider
 
+pytestmark = pytest.mark.one_database
+
 LIST = "/admin/subagents/experttool/"
 HOSTILE = "<script>window.x=1</script>\u202eevil"
 
@@ -109,6 +111,7 @@ def test_a_circle_of_experts_is_refused(expert: ExpertTool, model: LanguageModel
 
 @pytest.mark.parametrize("role", ["viewer", "operator", "approver", "admin"])
 @pytest.mark.parametrize("page", ["experttool", "run", "languagemodel", "provider"])
+@pytest.mark.both_databases
 def test_lists_open_for_every_role(expert: ExpertTool, role: str, page: str) -> None:
     assert client_as(role).get(f"/admin/subagents/{page}/").status_code == 200
 
@@ -155,6 +158,7 @@ def run(expert: ExpertTool, model: LanguageModel, monkeypatch: pytest.MonkeyPatc
     return run
 
 
+@pytest.mark.both_databases
 def test_the_page_of_a_run_shows_hostile_texts_harmlessly(run: Run) -> None:
     for address in (f"/admin/subagents/run/{run.pk}/change/?raw=1", f"/admin/subagents/run/{run.pk}/live/"):
         shown = client_as(f"{'viewer' if 'raw' in address else 'admin'}").get(address).content.decode()
@@ -277,6 +281,7 @@ def test_a_money_budget_refuses_a_replay_on_a_model_without_prices(
     assert Run.objects.count() == 1
 
 
+@pytest.mark.both_databases
 def test_the_page_and_the_list_keep_their_budget_when_rows_multiply(run: Run, model: LanguageModel) -> None:
     viewer, page = client_as("viewer"), f"/admin/subagents/run/{run.pk}/change/"
 

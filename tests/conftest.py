@@ -47,13 +47,16 @@ settings.MIDDLEWARE.insert(0, "tests.policy.as_served")
 
 import pytest
 from django.db import connections
-from django.test import TransactionTestCase
+from django.template.base import Template
+from django.test import TransactionTestCase, utils
 from servestatic.middleware import ServeStaticMiddleware
 
 from controlplane.databases import settings_for
 from mcpregistry import db
 from tests import externals, legs, migrated, postgres, valkey
 from tests.origin import Origin
+
+_rendered = vars(Template)["_render"]  # before Django's test environment replaces it
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -186,6 +189,20 @@ def _static_files_found_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ServeStaticMiddleware, "add_files_from_finders", add_files_from_finders)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _templates_render_as_they_do_in_production(django_test_environment: None) -> Iterator[None]:
+    """Django's tests keep a copy of every context, a fifth of what a page of the admin costs; few look at one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Template, "_render", _rendered)
+        yield
+
+
+@pytest.fixture
+def contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers tell the ``context`` that their page was rendered with."""
+    monkeypatch.setattr(Template, "_render", vars(utils)["instrumented_test_render"])
 
 
 @pytest.fixture

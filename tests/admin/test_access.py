@@ -14,7 +14,7 @@ from mcpregistry.services.access.tokens import find_token
 from tests.admin.conftest import ClientOf
 from tests.fakes.seed import Site
 
-pytestmark = pytest.mark.one_database
+pytestmark = [pytest.mark.one_database, pytest.mark.usefixtures("contexts")]
 
 
 def add(model: str) -> str:

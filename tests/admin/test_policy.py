@@ -16,7 +16,7 @@ from mcpregistry.services.records import audit
 from tests.admin.conftest import ClientOf
 from tests.fakes.seed import ACTOR, Site, tool
 
-pytestmark = pytest.mark.one_database
+pytestmark = [pytest.mark.one_database, pytest.mark.usefixtures("contexts")]
 
 RULES = "/admin/mcpregistry/policyrule/"
 

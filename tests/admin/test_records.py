@@ -23,6 +23,8 @@ from tests.fakes.seed import ACTOR, Site
 from tests.fakes.tampered import sealed_anew
 from tests.fakes.woken import listened_to
 
+pytestmark = pytest.mark.usefixtures("contexts")
+
 CALLS = "/admin/mcpregistry/invocation/"
 
 

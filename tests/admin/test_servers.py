@@ -16,7 +16,7 @@ from mcpregistry.services.servers import lifecycle
 from tests.admin.conftest import ClientOf
 from tests.fakes.seed import ACTOR, Site, tool
 
-pytestmark = pytest.mark.one_database
+pytestmark = [pytest.mark.one_database, pytest.mark.usefixtures("contexts")]
 
 ADD = "/admin/mcpregistry/server/add/"
 LIMITS = {

@@ -10,7 +10,7 @@ from mcpregistry.services.definitions import decisions, observe
 from tests.admin.conftest import ClientOf
 from tests.fakes.seed import ACTOR, Site, tool
 
-pytestmark = pytest.mark.one_database
+pytestmark = [pytest.mark.one_database, pytest.mark.usefixtures("contexts")]
 
 LIST = "/admin/mcpregistry/tool/"
 

@@ -12,7 +12,7 @@ from mcpregistry.models import AuditEntry, Definition, Tool
 from mcpregistry.services.definitions import decisions, observe
 from tests.fakes.seed import ACTOR, Site, tool
 
-pytestmark = pytest.mark.one_database
+pytestmark = [pytest.mark.one_database, pytest.mark.usefixtures("contexts")]
 
 INBOX = "/definitions/"
 ClientOf = Callable[[str], Client]

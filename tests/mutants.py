@@ -1,4 +1,4 @@
-"""Forty small faults in the lines on which everything rests, each of which the tests must notice.
+"""Sixty small faults in the lines on which everything rests, each of which the tests must notice.
 
     .venv/bin/python -m tests.mutants              all of them (each costs a run of the related tests)
     .venv/bin/python -m tests.mutants claim votes  those whose name contains one of the words
@@ -90,9 +90,10 @@ MUTANTS = [
     ),
     *_of(
         "mcpregistry/services/approvals/votes.py",
-        "tests/services/test_approvals.py tests/calls/test_approvals_changed.py",
+        "tests/services/test_approvals.py tests/calls/test_approvals_changed.py tests/api/test_requester.py",
         ("votes: whoever is switched off", "if not user.is_active:", "if False:"),
-        ("votes: the owner", "if _owner_id(request) == user.pk:\n        if", "if False:\n        if"),
+        ("votes: who asked", "if told := _asked_by(request, user):", "if told := \"\":"),
+        ("votes: the owner", "if _owner_id(request) == user.pk else", "if False else"),
         ("votes: without the right", "if not user.has_perm(DECIDE):", "if False:"),
         ("votes: outside the group", "if request.group is not None and not", "if False and not"),
         ("votes: decided before", "if request.call.state != State.PENDING:\n        raise", "if False:\n        raise"),
@@ -141,6 +142,47 @@ MUTANTS = [
         "tests/subagents/runs/test_records.py tests/subagents/runs/test_crashes.py",
         ("lease: held ones", "Q(lease_until=None) | Q(lease_until__lt=Given(\"now\", like=\"lease_until\")),", "Q(),"),
         ("lease: fence stands still", "fence=F(\"fence\") + 1, idle_since=None", "fence=F(\"fence\"), idle_since=None"),
+    ),
+    *_of(
+        "mcpregistry/services/records/chains.py",
+        "tests/services/test_chains.py tests/services/test_verification.py",
+        ("chains: an entry out of line", "elif entry.prev != before.head:", "elif False:"),
+        ("chains: a gap", "if entry.seq != before.seq + 1:", "if False:"),
+        ("chains: a keyless entry", "if before.key_id and not entry.key_id and", "if False and"),
+        ("chains: a changed text", "if entry.hash != entry_hash(entry.prev, entry.body, entry.key_id):", "if False:"),
+        ("chains: a changed column", "return \"\" if _columns_agree(entry) else", "return \"\" if True else"),
+    ),
+    *_of(
+        "mcpregistry/services/records/verification.py",
+        "tests/services/test_verification.py",
+        ("verification: a forged note", "if not signed(row.key_id, \"verified\", row.state, row.hash):", "if False:"),
+    ),
+    *_of(
+        "mcpregistry/services/records/bound.py",
+        "tests/calls/test_bound.py",
+        ("bound: anything fits", "return name in said.told and found not in said.told[name]", "return False"),
+        ("bound: a vote that is gone", "if len(votes) < len(said.votes):", "if False:"),
+    ),
+    *_of(
+        "mcpregistry/services/access/scopes.py",
+        "tests/services/test_scopes.py",
+        ("scopes: a credential anywhere", "if place not in row.scope:", "if False:"),
+        ("scopes: a variable anywhere", "if place not in scope.get(name, ()):", "if False:"),
+    ),
+    *_of(
+        "mcpregistry/services/access/logins.py",
+        "tests/web/test_login.py",
+        ("logins: no lock", "row.locked_until = now + PERIOD if row.count >= most else None", "row.locked_until = None"),
+    ),
+    *_of(
+        "mcpregistry/services/access/second_factor.py",
+        "tests/web/test_second_factor.py",
+        ("second factor: a code twice", "if candidate > factor.last_step and hmac", "if hmac"),
+    ),
+    *_of(
+        "subagents/models/provider.py",
+        "tests/subagents/test_where_keys_go.py",
+        ("provider: any destination", "not self.leaves_the_site or self.confirmed_destination == self.destination_hash()", "True"),
     ),
 ]  # fmt: skip
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.architecture.test_layers import module_of, sources
 from tests.externals import ROOT
+from tests.mutants import MUTANTS
 
 MAX_FILE, MAX_FUNCTION = 400, 60
 VAGUE = {"utils", "util", "helpers", "helper", "misc", "common", "base_utils", "stuff"}
@@ -108,3 +109,7 @@ def test_nothing_is_marked_as_safe_html():
         name: text for name, text in texts().items() if name.startswith(product) and name.endswith((".py", ".html"))
     }
     assert [name for name, text in ours.items() if _UNESCAPED.search(text)] == []
+
+
+def test_every_mutant_finds_the_line_that_it_breaks():
+    assert [problem for mutant in MUTANTS if (problem := mutant.problem(ROOT))] == []

@@ -177,7 +177,7 @@ MUTANTS = [
     *_of(
         "mcpregistry/services/access/second_factor.py",
         "tests/web/test_second_factor.py",
-        ("second factor: a code twice", "if candidate > factor.last_step and hmac", "if hmac"),
+        ("second factor: a code twice", "filter(pk=factor.pk, last_step__lt=candidate)", "filter(pk=factor.pk)"),
     ),
     *_of(
         "subagents/models/provider.py",

@@ -146,7 +146,7 @@ def _is_new_code(factor: SecondFactor, code: str) -> bool:
     typed = "".join(code.split()).encode()
     codes = one_time_codes(factor.secret)
     for candidate in range(step - DRIFT, step + DRIFT + 1):
-        if candidate > factor.last_step and hmac.compare_digest(codes.generate(candidate * STEP), typed):
+        if hmac.compare_digest(codes.generate(candidate * STEP), typed):
             unused = SecondFactor.objects.filter(pk=factor.pk, last_step__lt=candidate)
             return unused.update(last_step=candidate) == 1
     return False

@@ -27,14 +27,14 @@ AGENT_PREFIX = "expert."
 def save_expert(*, expert: ExpertTool, targets: Sequence[LanguageModel], actor: str) -> ExpertTool:
     """Save the tool with its models in order of fallback. Raises ConfigInvalid naming what is wrong.
 
-    A new tool gets an agent of its own: grant that agent what the tool may use. Runs that are under way
+    A new tool without an agent gets one of its own: grant that agent what the tool may use. Runs that are under way
     go on with the version that they began with.
     """
     kind = "expert.changed" if expert.pk else "expert.created"
     _check_schemas(expert)
     _check_targets(expert, targets)
     _check_awaited(expert)
-    if not expert.pk:
+    if not expert.pk and not expert.agent_id:
         expert.agent = _identity(expert.name, actor)
     save_checked(expert)
     _order(expert, targets)

@@ -11,6 +11,8 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import yaml
@@ -21,6 +23,7 @@ from mcpregistry.domain.formats.notes import FileInvalid, pointer
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 64
 MAX_VALUES = 10_000
+_bounds: ContextVar[tuple[int, int]] = ContextVar("bounds", default=(MAX_BYTES, MAX_VALUES))
 
 # Strings first, so that comment marks inside them are left alone.
 # Atomic groups keep the scan linear, whatever a stranger sends.
@@ -33,8 +36,9 @@ def load(raw: bytes, file: str) -> JsonObject:
 
     Raises ``FileInvalid`` with the place of whatever is wrong.
     """
-    if len(raw) > MAX_BYTES:
-        raise FileInvalid(file, "The file is larger than 1 MiB.", remedy="Split it into several files.")
+    most = _bounds.get()[0]
+    if len(raw) > most:
+        raise FileInvalid(file, f"The file is larger than {most >> 20} MiB.", remedy="Split it into several files.")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -44,6 +48,25 @@ def load(raw: bytes, file: str) -> JsonObject:
     if not isinstance(data, dict):
         raise FileInvalid(file, "The root is not an object.", remedy="Start the file with { or with a key.")
     return data
+
+
+@contextmanager
+def wider(most_bytes: int, most_values: int) -> Iterator[None]:
+    """Larger files are read inside, for what only whoever controls the machine hands in."""
+    token = _bounds.set((most_bytes, most_values))
+    try:
+        yield
+    finally:
+        _bounds.reset(token)
+
+
+def fits(data: Json) -> bool:
+    """Whether a file of ours could hold this value and be read again."""
+    try:
+        _check(data, "")
+    except FileInvalid:
+        return False
+    return True
 
 
 def dump(data: JsonObject, *, as_yaml: bool = False) -> str:
@@ -64,8 +87,8 @@ def _is_yaml(text: str, file: str) -> bool:
 def _check(data: Json, file: str) -> None:
     """Bounds that hold for both languages: depth, number of values, storable text, no repeated key."""
     for count, (path, value) in enumerate(_walk(data)):
-        if count > MAX_VALUES:
-            raise FileInvalid(file, f"The file holds more than {MAX_VALUES} values.", remedy="Split it.")
+        if count > _bounds.get()[1]:
+            raise FileInvalid(file, f"The file holds more than {_bounds.get()[1]} values.", remedy="Split it.")
         if len(path) > MAX_DEPTH:
             raise _too_deep(file)
         if isinstance(value, _Repeated):
@@ -151,7 +174,7 @@ class _Loader(yaml.SafeLoader):
         self.count += 1
         if self.depth > MAX_DEPTH:
             raise RecursionError
-        if self.count > 2 * MAX_VALUES:  # keys are nodes too
+        if self.count > 2 * _bounds.get()[1]:  # keys are nodes too
             raise _YamlRefused(problem="more values than a configuration file may hold", problem_mark=self.get_mark())
         node = super().compose_node(parent, index)
         self.depth -= 1
@@ -197,7 +220,7 @@ class _Plain:
 
     def value(self, node: yaml.Node, depth: int = 0) -> Json:
         self.count += 1
-        if self.count > MAX_VALUES:
+        if self.count > _bounds.get()[1]:
             raise _YamlRefused(problem="aliases multiply to too many values", problem_mark=node.start_mark)
         if depth > MAX_DEPTH:
             raise RecursionError

@@ -27,7 +27,7 @@ class Command(BaseCommand):
     help = "Write the servers as a configuration file of another program, or the entry that points a program at us."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        what = parser.add_mutually_exclusive_group(required=True)
+        self.what = what = parser.add_mutually_exclusive_group(required=True)  # the project has one more
         what.add_argument("--format", choices=list(formats.FORMATS), help="format of the file")
         what.add_argument("--schema", action="store_true", help="print the JSON Schema of the Slipsnisse format")
         what.add_argument("--client", choices=list(snippets.CLIENTS), help="print the entry for this program")

@@ -70,6 +70,20 @@ def observe(*, server: Server, listed: Iterable[dict[str, Any]], instructions: s
     return look.changes
 
 
+@transaction.atomic
+def described(*, server: Server, name: str, body: dict[str, Any]) -> Tool:
+    """A tool of which a file of the whole site says how the server describes it, on a site that may not have asked it yet.
+
+    It decides nothing: the next look at the server tells whether it is so.
+    """
+    look = _Look(server, timezone.now(), frozenset([name]))
+    if not Tool.objects.filter(server=server, name=name).exists():
+        _add(look, {name: body})
+    else:
+        _observe_one(look, Tool.objects.select_related("latest", "pinned").get(server=server, name=name), name, body)
+    return Tool.objects.select_related("latest", "pinned", "server").get(server=server, name=name)
+
+
 @dataclass(frozen=True)
 class _Look:
     """One look at a server: when, which tools it lists, what has changed."""

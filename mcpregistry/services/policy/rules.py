@@ -45,8 +45,8 @@ STARTER_RULES: tuple[dict[str, Any], ...] = (
 # Rules
 
 
-def check_rule(rule: PolicyRule) -> None:
-    """Raise ConfigInvalid with what is wrong; ConditionInvalid names the column."""
+def check_rule(rule: PolicyRule, *, unanswered: bool = False) -> None:
+    """Raise ConfigInvalid with what is wrong; ConditionInvalid names the column. ``unanswered`` as in save_rule."""
     if rule.condition.strip():
         compile_condition(rule.condition)
     if rule.tool and rule.server and rule.tool.server_id != rule.server_id:
@@ -55,7 +55,7 @@ def check_rule(rule: PolicyRule) -> None:
             "never fit.",
             remedy="Choose the tool alone.",
         )
-    if rule.enabled and rule.outcome == Outcome.ASK:
+    if rule.enabled and rule.outcome == Outcome.ASK and not unanswered:
         _check_somebody_can_answer(rule)
 
 
@@ -92,9 +92,13 @@ def _would_ask_for_ever(rule: PolicyRule, people: int, short: Sequence[Agent]) -
 
 
 @transaction.atomic
-def save_rule(*, rule: PolicyRule, actor: str) -> PolicyRule:
-    """Create or change a rule; it counts in every process within a second. Raises as ``check_rule``."""
-    check_rule(rule)
+def save_rule(*, rule: PolicyRule, actor: str, unanswered: bool = False) -> PolicyRule:
+    """Create or change a rule; it counts in every process within a second. Raises as ``check_rule``.
+
+    ``unanswered``: also one that nobody could answer yet, as on a site whose people come after its rules. A call that it
+    asks about is refused until then, which is stricter than no rule at all.
+    """
+    check_rule(rule, unanswered=unanswered)
     kind = "rule.changed" if rule.pk else "rule.created"
     save_checked(rule)
     audit.record(kind=kind, actor=actor, subject=f"rule:{rule.pk}", **_facts(rule))

@@ -1,0 +1,241 @@
+"""What stands in the document: each kind of row with its section, its name there, and what of it is configuration.
+
+The columns are the models' own, but for those that a kind names as left out, so a new column cannot be forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.contrib.auth.models import Group, Permission, User
+from django.db.models import NOT_PROVIDED, Field, Model, QuerySet
+from django.utils import timezone
+
+from controlplane.configuration.values import Entry, Secrets, written
+from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.formats import text
+from mcpregistry.models import (
+    Agent,
+    Channel,
+    Configuration,
+    Credential,
+    Endpoint,
+    Grant,
+    Permit,
+    PolicyRule,
+    Server,
+    SlackIdentity,
+    Tool,
+    Workspace,
+)  # fmt: skip
+from mcpregistry.models.sealing import sealed
+from mcpregistry.models.server import Lifecycle
+from subagents.models import ExpertTool, LanguageModel, Provider
+
+_MADE = {"id", "uid", "created_at", "updated_at", "created_by"}
+NAMES: dict[type[Model], Callable[[Any], str]] = {
+    Server: lambda row: row.slug,
+    Tool: lambda row: f"{row.server.slug}::{row.name}",
+    Agent: lambda row: row.slug,
+    Endpoint: lambda row: row.slug,
+    Group: lambda row: row.name,
+    User: lambda row: row.username,
+    PolicyRule: lambda row: row.name,
+    Provider: lambda row: row.slug,
+    LanguageModel: lambda row: f"{row.provider.slug}/{row.name}",
+    ExpertTool: lambda row: row.name,
+    Credential: lambda row: row.name,
+    Channel: lambda row: row.name,
+    Workspace: lambda row: row.directory,
+    SlackIdentity: lambda row: f"{row.team}/{row.member}",
+    Configuration: lambda row: "site",
+}
+_WITH: dict[type[Model], str] = {Tool: "server", LanguageModel: "provider"}  # what their names need
+
+
+@dataclass(frozen=True)
+class Kind:
+    """``more`` says of a row what no column of it says. Rows without a name of their own are told by all they say."""
+
+    section: str
+    model: type[Model]
+    left_out: frozenset[str] = frozenset()
+    more: Callable[[Any], Entry] = lambda row: {}
+    words: frozenset[str] = frozenset()  # that ``more`` may say
+    rows: Callable[[], QuerySet[Any]] | None = None
+    inside: frozenset[str] = field(default=frozenset())  # columns that the name says already
+
+    @property
+    def named(self) -> bool:
+        return self.model in NAMES
+
+    def fields(self) -> list[Field[Any, Any]]:
+        """The columns that the document has, in the model's order; relations and lists of rows among them."""
+        skipped = {*_MADE, *self.left_out, *self.inside, *sealed(self.model)}
+        columns = [*self.model._meta.concrete_fields, *self.model._meta.local_many_to_many]
+        return [column for column in columns if column.name not in skipped]
+
+    def known(self) -> set[str]:
+        """Every word that an entry may have."""
+        return {each.name for each in self.fields()} | {*sealed(self.model).values()} | self.words
+
+    def all(self) -> list[tuple[str, Any]]:
+        """Every row with its name, sorted."""
+        rows = (self.rows() if self.rows else self.model._default_manager.all()).select_related(
+            *([_WITH[self.model]] if self.model in _WITH else [])
+        )
+        return sorted(((self.name(row), row) for row in rows), key=lambda each: each[0])
+
+    def name(self, row: Any) -> str:
+        """Of a row, in the document; in the order of their making where they have none."""
+        return NAMES[self.model](row) if self.named else f"{row.pk:020}"
+
+    def entry(self, name: str, row: Any, secrets: Secrets) -> Entry:
+        """All that is not as a new row has it."""
+        said = {column.name: _said(column, row) for column in self.fields() if not _is_default(column, row)}
+        for held in sealed(self.model).values():
+            if value := getattr(row, held):
+                said[held] = secrets.hidden(value, f"{self.section}/{name}/{held}")
+        return said | self.more(row)
+
+
+def _said(column: Field[Any, Any], row: Any) -> Any:
+    related: Any = column.related_model
+    if column.many_to_many:
+        return sorted(NAMES[related](each) for each in _listed(getattr(row, column.name).all(), related))
+    if column.is_relation:
+        return NAMES[related](getattr(row, column.name))
+    return written(column.value_from_object(row))
+
+
+def _listed(rows: QuerySet[Any], model: type[Model]) -> Iterable[Any]:
+    return rows.select_related(_WITH[model]) if model in _WITH else rows
+
+
+def _is_default(column: Field[Any, Any], row: Any) -> bool:
+    if column.many_to_many:
+        return not getattr(row, column.name).exists()
+    value = getattr(row, column.attname)
+    return (
+        value is None
+        if column.is_relation
+        else value == (None if column.default is NOT_PROVIDED and column.null else column.get_default())
+    )
+
+
+def lookup(model: type[Model]) -> dict[str, Any]:
+    """The rows of a model by their names in the document."""
+    rows = model._default_manager.select_related(*([_WITH[model]] if model in _WITH else []))
+    return {NAMES[model](row): row for row in rows}
+
+
+# What no column says
+
+
+def _of_server(row: Server) -> Entry:
+    said: Entry = {"confirmed": True} if row.launch_confirmed else {}
+    return said | ({"enabled": False} if row.lifecycle == Lifecycle.DISABLED else {})
+
+
+def _of_tool(row: Tool) -> Entry:
+    definition = row.pinned or row.latest
+    if definition is None:
+        return {}
+    data = definition.data  # as its text where no file could hold the values: NUL, lone surrogates, hundreds of levels
+    said = {"definition": data if text.fits(data) else definition.body}
+    return said | {"approved": True} if row.pinned else said
+
+
+def _of_provider(row: Provider) -> Entry:
+    return {"confirmed": True} if row.leaves_the_site and row.draft_problem() is None else {}
+
+
+def _of_expert(row: ExpertTool) -> Entry:
+    return {
+        "models": [
+            NAMES[LanguageModel](target.model) for target in row.ordered_targets.select_related("model__provider")
+        ]
+    }
+
+
+def _of_role(row: Group) -> Entry:
+    return {
+        "permissions": sorted(
+            f"{p.content_type.app_label}.{p.codename}" for p in row.permissions.select_related("content_type")
+        )
+    }
+
+
+def _of_permit(row: Permit) -> Entry:
+    return {"given_by": row.created_by.username if row.created_by else None}
+
+
+def _tools() -> QuerySet[Tool]:
+    """Those that are approved; what merely waits for a decision is no configuration."""
+    return Tool.objects.filter(pinned__isnull=False).select_related("pinned", "server")
+
+
+def _permits() -> QuerySet[Permit]:
+    """Those that would still let a call run."""
+    rows = Permit.objects.filter(revoked_at=None, expires_at__gt=timezone.now()).exclude(uses_left=0)
+    valid = [row.pk for row in rows.select_related("tool__server", "tool__pinned")
+             if row.tool.pinned and (row.tool.pinned.hash, row.tool.server.revision) == (row.definition_hash, row.server_revision)]  # fmt: skip
+    return rows.filter(pk__in=valid)
+
+
+_SEEN = frozenset({
+    "last_ok_at", "last_error", "last_error_code", "last_error_at", "consecutive_failures", "unavailable_since",
+    "next_check_at", "protocol_era", "server_info", "server_instructions", "refreshed_at", "left_out", "last_connected_at",
+    "revision", "launch_by", "confirmed_launch", "confirmed_by", "confirmed_at", "lifecycle", "source",
+})  # fmt: skip
+_TESTED = frozenset({
+    "test_asked_at", "tested_at", "test_model", "test_answer", "test_error", "test_ms", "confirmed_destination",
+    "confirmed_by", "confirmed_at",
+})  # fmt: skip
+
+# In the order in which they can be made: what is named comes before what names it.
+KINDS = (
+    Kind("roles", Group, frozenset({"permissions"}), _of_role, frozenset({"permissions"}), inside=frozenset({"name"})),
+    Kind("configuration", Configuration, frozenset({"revision"})),
+    Kind("credentials", Credential, inside=frozenset({"name"})),
+    Kind("servers", Server, _SEEN, _of_server, frozenset({"confirmed", "enabled"}), inside=frozenset({"slug"})),
+    Kind("tools", Tool, frozenset({"pinned", "latest", "present", "first_seen_at", "last_seen_at"}), _of_tool,
+         frozenset({"definition", "approved"}), _tools, frozenset({"server", "name"})),
+    Kind("agents", Agent, inside=frozenset({"slug"})),
+    Kind("endpoints", Endpoint, inside=frozenset({"slug"})),
+    Kind("workspaces", Workspace, inside=frozenset({"directory"})),
+    Kind("providers", Provider, _TESTED, _of_provider, frozenset({"confirmed"}), inside=frozenset({"slug"})),
+    Kind("models", LanguageModel, inside=frozenset({"provider", "name"})),
+    Kind("experts", ExpertTool, frozenset({"targets"}), _of_expert, frozenset({"models"}), inside=frozenset({"name"})),
+    Kind("rules", PolicyRule, inside=frozenset({"name"})),
+    Kind("grants", Grant),
+    Kind("permits", Permit, frozenset({"definition_hash", "server_revision", "request", "revoked_at"}), _of_permit,
+         frozenset({"given_by"}), _permits),
+    Kind("channels", Channel, inside=frozenset({"name"})),
+    Kind("slack_people", SlackIdentity, inside=frozenset({"team", "member"})),
+)  # fmt: skip
+_BY_SECTION: Mapping[str, Kind] = {kind.section: kind for kind in KINDS}
+
+
+def kind_of(section: str) -> Kind:
+    """Raises ConfigInvalid for a section that there is not."""
+    if section not in _BY_SECTION:
+        raise ConfigInvalid(
+            f"There is no section '{section}'.", remedy=f"There are {', '.join(_BY_SECTION)}; or take a newer release."
+        )
+    return _BY_SECTION[section]
+
+
+def permissions(names: Iterable[str]) -> list[Permission]:
+    """Raises ConfigInvalid for one that there is not."""
+    wanted = [name.partition(".") for name in names]
+    codes = {code for _, _, code in wanted}
+    there = Permission.objects.filter(codename__in=codes).select_related("content_type")
+    found = {f"{each.content_type.app_label}.{each.codename}": each for each in there}
+    if unknown := [name for name in names if name not in found]:
+        raise ConfigInvalid(
+            f"There is no permission '{unknown[0]}'.", remedy="Take it off the role, or take that release."
+        )
+    return [found[name] for name in names]

@@ -1,0 +1,329 @@
+"""The whole configuration as a document: what is exported makes the same site elsewhere, and nothing twice."""
+
+from __future__ import annotations
+
+import base64
+import json
+import stat
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.contrib.auth.models import Group, Permission, User
+from django.core.management import CommandError, call_command
+from django.utils import timezone
+
+from controlplane.configuration import reading, writing
+from controlplane.configuration.kinds import KINDS
+from controlplane.configuration.values import Secrets
+from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.formats import text
+from mcpregistry.models import (
+    Agent,
+    AuditEntry,
+    Channel,
+    Configuration,
+    Credential,
+    Endpoint,
+    Grant,
+    Permit,
+    PolicyRule,
+    Server,
+    SlackIdentity,
+    Tool,
+    Workspace,
+)  # fmt: skip
+from mcpregistry.models.sealing import sealed
+from mcpregistry.services.access import agents, credentials, grants
+from mcpregistry.services.servers import lifecycle
+from subagents.models import ExpertTool, LanguageModel, Provider
+from subagents.services import experts, providers
+from tests.fakes.seed import populate
+from tests.origin import Origin
+
+ACTOR = "user:test"
+SIGNING = "whsec_" + base64.b64encode(b"0123456789abcdef01234567").decode()
+_PASSING = {  # times, places in this database, and what was merely seen
+    "id", "uid", "created_at", "updated_at", "confirmed_at", "confirmed_launch", "next_check_at", "first_seen_at",
+    "last_seen_at", "server_revision", "revision", "last_ok_at", "last_error", "last_error_code", "last_error_at",
+    "consecutive_failures", "unavailable_since", "protocol_era", "server_info", "server_instructions", "refreshed_at",
+    "left_out", "last_connected_at", "launch_by", "test_asked_at", "tested_at", "test_model", "test_answer", "test_error",
+    "test_ms", "source",
+}  # fmt: skip
+
+
+def furnished() -> None:
+    """A site with rows of every kind, every optional column of some, and odd texts."""
+    populate(calls=0)
+    site = Configuration.objects.get()
+    site.variable_scope, site.keep_calls_days = {"TOKEN": ["server:odd"]}, 77
+    site.save()
+    credentials.save_credential(credential=Credential(name="hub"), actor=ACTOR, value="s3cret", scope=["server:odd"])
+    odd = Server(
+        slug="odd", name="Ödd “one”", description="a: b\n- c # d", command=["/bin/echo", "--", "~", "no", "1e3"],
+        max_tools=10, request_timeout=0.5,
+    )  # fmt: skip
+    odd.env, odd.extra = {"TOKEN": "${TOKEN}", "HUB": "${cred:hub}", "PLAIN": "p4ss"}, {"x": {"y": "z"}}
+    lifecycle.disable_server(server=lifecycle.save_server(server=odd, actor=ACTOR), actor=ACTOR)
+    ann = User.objects.get(username="approver")
+    agent = agents.save_agent(
+        agent=Agent(slug="odd-one", owner=ann, calls_per_minute=3, capabilities=["mcp_git::*"]), actor=ACTOR
+    )
+    place = agents.save_endpoint(
+        endpoint=Endpoint(slug="odd-place", instructions="Be\nbrief.", hold_seconds=9), actor=ACTOR
+    )
+    agents.save_workspace(workspace=Workspace(directory="/srv/odd", endpoint=place, agent=agent), actor=ACTOR)
+    tool = Tool.objects.filter(pinned__isnull=False).select_related("server", "pinned").order_by("pk")[0]
+    assert tool.pinned is not None
+    Tool.objects.filter(pk=tool.pk).update(read_only=True, call_cost=Decimal("0.250000"), call_energy=1.5)
+    soon = timezone.now() + timedelta(days=3)
+    grants.save_grant(
+        grant=Grant(agent=agent, tool=tool, argument_pins={"a": [1, None]}, expires_at=soon, note="n"),
+        actor=ACTOR,
+    )
+    grants.save_grant(grant=Grant(endpoint=place, server=tool.server), actor=ACTOR)
+    rule = PolicyRule.objects.create(
+        name="odd: rule", agent=agent, tool=tool, outcome="ask", quorum=1, condition='"a" == "b"'
+    )
+    channel = Channel(name="hook", minimum_risk=2, events=["asked"])
+    channel.access = {"url": "https://h.example.org/k3y", "signing": SIGNING}
+    channel.save()
+    channel.servers.set([tool.server])
+    channel.rules.set([rule])
+    SlackIdentity.objects.create(team="T1", member="U1", user=ann)
+    provider = Provider(slug="own", kind="compatible", base_url="https://llm.example.org/v1", options={"top_p": 0.5})
+    provider = providers.save_provider(provider=provider, actor=ACTOR, key="k3y", headers={"X-A": "h3ader"})
+    model = providers.save_model(
+        model=LanguageModel(provider=provider, name="m/x", input_price=Decimal("0.1")), actor=ACTOR
+    )
+    expert = experts.save_expert(
+        expert=ExpertTool(name="odd_expert", description="d", arguments={"q": {"type": "string"}}, max_cost=None),
+        targets=[model],
+        actor=ACTOR,
+    )
+    experts.offer(expert=expert, agents=[agent], endpoints=[place], actor=ACTOR)
+    Permit.objects.create(
+        agent=agent, tool=tool, definition_hash=tool.pinned.hash, server_revision=tool.server.revision, argument_pins={"b": 1},
+        expires_at=soon, uses_left=3, created_by=ann,
+    )  # fmt: skip
+    group = Group.objects.create(name="night shift")
+    group.permissions.set(Permission.objects.filter(codename__in=["view_server", "decide_call"]))
+
+
+def exported() -> tuple[str, dict[str, Any]]:
+    """The file as text, and the secrets that it refers to."""
+    secrets = Secrets()
+    return text.dump(writing.document(secrets), as_yaml=True), secrets.found
+
+
+def rows() -> dict[str, list[str]]:
+    """What the tables say, apart from how the document is written."""
+    found = {}
+    for kind in KINDS:
+        columns = [
+            c
+            for c in kind.model._meta.concrete_fields
+            if not c.is_relation and c.name not in _PASSING | {*sealed(kind.model)}
+        ]
+        held = sealed(kind.model).values()
+        all_of = kind.rows() if kind.rows else kind.model._default_manager.all()
+        found[kind.section] = sorted(
+            json.dumps(
+                [{c.name: c.value_from_object(row) for c in columns}, {name: getattr(row, name) for name in held}],
+                default=str,
+                sort_keys=True,
+            )
+            for row in all_of
+        )
+    return found
+
+
+@pytest.fixture
+def people(django_db_setup: Origin) -> Any:
+    """Empties the site as if it were new, but for accounts, which do not travel."""
+
+    def emptied() -> None:
+        names = [
+            (user.username, user.is_superuser, [group.name for group in user.groups.all()])
+            for user in User.objects.all()
+        ]
+        django_db_setup.restore()
+        for name, superuser, groups in names:
+            user = User.objects.create_user(name, is_superuser=superuser)
+            user.groups.set(Group.objects.filter(name__in=groups))
+
+    return emptied
+
+
+@pytest.mark.usefixtures("live_db")
+def test_what_is_exported_makes_the_same_site_and_once_more_changes_nothing(people):
+    furnished()
+    before, (file, secrets) = rows(), exported()
+    for secret in ("s3cret", "p4ss", "k3y", "h3ader"):
+        assert secret not in file
+    assert set(text.load(file.encode(), "")) == {"slipsnisse", "version", *(kind.section for kind in KINDS)}, (
+        "of every kind one"
+    )
+    assert set(secrets) >= {
+        "credentials/hub/value",
+        "servers/odd/env/PLAIN",
+        "providers/own/key",
+        "channels/hook/access/url",
+    }
+    people()
+    document = text.load(file.encode(), "site.yaml")
+    report = reading.take(document, secrets, confirm=True)
+    assert report.notes == []
+    assert exported() == (file, secrets)
+    assert rows() == before
+    again = reading.take(document, {}, confirm=True)
+    assert (again.made, again.changed, again.kept, again.notes) == ([], [], [], [])
+    assert reading.take(document, {}, confirm=False).changed == []
+
+
+@pytest.mark.usefixtures("live_db")
+def test_what_was_decided_there_waits_for_a_person_unless_the_importer_has_read_it(people):
+    furnished()
+    file, secrets = exported()
+    people()
+    document = text.load(file.encode(), "site.yaml")
+    report = reading.take(document, secrets, confirm=False)
+    assert not Server.objects.active().exists()
+    assert not Tool.objects.filter(pinned__isnull=False).exists()
+    assert not Permit.objects.exists()
+    assert Provider.objects.get(slug="own").draft_problem() is not None
+    active = [f"servers/{name}" for name, said in document["servers"].items() if said.get("confirmed")]
+    assert [note.split(":")[0] for note in report.notes if note.startswith("servers/")] == active
+    assert len(active) > 2
+    again = reading.take(document, secrets, confirm=False)
+    assert (again.made, again.changed) == ([], [])
+
+
+@pytest.mark.usefixtures("live_db")
+def test_without_its_secrets_nothing_counts_as_confirmed_and_their_names_are_told(people):
+    furnished()
+    file, _ = exported()
+    people()
+    report = reading.take(text.load(file.encode(), "site.yaml"), {}, confirm=True)
+    assert "servers/odd: enter what nobody gave: servers/odd/env/PLAIN, servers/odd/extra." in report.notes
+    assert "providers/own: where its key goes waits for a person's confirmation." in report.notes
+    assert (
+        "channels/hook: left out until somebody gives channels/hook/access/signing, channels/hook/access/url."
+        in report.notes
+    )
+    assert Server.objects.get(slug="odd").env == {"TOKEN": "${TOKEN}", "HUB": "${cred:hub}"}
+    assert not Server.objects.get(slug="odd").launch_confirmed
+
+
+@pytest.mark.usefixtures("live_db")
+def test_a_launch_that_somebody_edited_in_the_file_waits_for_a_person():
+    furnished()
+    file, secrets = exported()
+    document = text.load(file.encode(), "site.yaml")
+    name, server = next(
+        (name, said) for name, said in document["servers"].items() if said.get("confirmed") and said.get("command")
+    )
+    server["command"] = ["/bin/evil"]
+    report = reading.take(document, secrets, confirm=False)
+    assert report.changed == [f"servers/{name}"]
+    assert report.notes == [f"servers/{name}: its launch waits for a person's confirmation."]
+    assert not Server.objects.get(slug=name).launch_confirmed
+
+
+@pytest.mark.usefixtures("live_db")
+def test_accounts_do_not_travel_and_rules_may_come_before_the_people_who_answer():
+    document = {
+        "slipsnisse": "site", "version": 1, "agents": {"ann": {"owner": "nobody-here"}},
+        "rules": {"ask": {"outcome": "ask"}}, "slack_people": {"T/U": {"user": "nobody-here"}},
+    }  # fmt: skip
+    Configuration.objects.update(keep_calls_days=77)
+    report = reading.take(document, {}, confirm=True)
+    assert report.made == ["agents/ann", "rules/ask"]
+    assert Configuration.objects.get().keep_calls_days == 77, "of what a file does not have it says nothing"
+    assert report.notes == [
+        "There is no account 'nobody-here'; left empty.",
+        "There is no account 'nobody-here'; left empty.",
+        "Rules ask, and nobody may approve calls yet: give somebody the role approver.",
+    ]
+    assert AuditEntry.objects.filter(kind="site.imported").get().actor == "importconfig"
+
+
+@pytest.mark.usefixtures("live_db")
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"version": 2}, "of version 2. Import it with a newer release"),
+        ({"slipsnisse": "other"}, "no document of a whole site"),
+        ({"things": {}}, "There is no section 'things'"),
+        ({"servers": []}, "servers: not an object"),
+        ({"grants": {}}, "grants: not a list"),
+        ({"servers": {"a": 1}}, "servers/a: not an object"),
+        ({"servers": {"a": {"comand": ["x"]}}}, "servers/a: the word 'comand' is not known. Known are"),
+        ({"servers": {"a": {"max_tools": "many"}}}, "servers/a: max_tools: 'many' does not fit"),
+        ({"servers": {"a": {"max_tools": 0}}}, "servers/a: "),
+        ({"tools": {"none::t": {"definition": {"name": "t"}}}}, "tools/none::t: There is no server 'none'"),
+        ({"grants": [{"agent": "none"}]}, "grants/1: There is no agent 'none'"),
+        ({"roles": {"viewer": {"permissions": ["mcpregistry.fly"]}}}, "There is no permission 'mcpregistry.fly'"),
+        ({"rules": {"r": {"condition": "1 +"}}}, "rules/r: "),
+    ],
+    ids=lambda value: json.dumps(value)[:50] if isinstance(value, dict) else "",
+)
+def test_a_file_that_cannot_work_is_refused_with_its_place_and_nothing_is_saved(wrong, said):
+    good = {"slipsnisse": "site", "version": 1, "agents": {"ann": {}}}
+    with pytest.raises(ConfigInvalid) as refused:
+        reading.take(good | wrong, {}, confirm=True)
+    assert said in str(refused.value)
+    assert not Agent.objects.exists()
+    assert not AuditEntry.objects.filter(kind="site.imported").exists()
+
+
+def test_whatever_configures_a_site_is_in_its_document():
+    """A new model is either a kind of the document, or named here as none."""
+    no_configuration = {
+        "auth.Permission", "auth.User", "mcpregistry.Token", "mcpregistry.SecondFactor", "mcpregistry.RecoveryCode",
+        "mcpregistry.Definition", "subagents.ExpertTarget", "subagents.ExpertVersion", "mcpregistry.ImportedFile",
+    }  # people and what proves them; parts of other rows  # fmt: skip
+    records = {
+        "Connection", "ServerEvent", "ServerTest", "Invocation", "ApprovalRequest", "ApprovalSeat", "ApprovalVote",
+        "AuditEntry", "AuditSeal", "AuditVerification", "HostTask", "Change", "Figure", "KeptAnswer", "LoginAttempts", "Delivery",
+        "Run", "Turn", "Attempt", "StoredOutput", "ToolCall",
+    }  # fmt: skip
+    ours = [model for app in ("auth", "mcpregistry", "subagents") for model in apps.get_app_config(app).get_models()]
+    told = {kind.model for kind in KINDS}
+    left = {model._meta.label for model in ours if model not in told and not model.__name__.startswith("Historical")}
+    assert {label for label in left - no_configuration if label.split(".")[1] not in records} == set()
+
+
+@pytest.mark.usefixtures("live_db")
+def test_by_command_into_another_site_and_back_in_git(people, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("SLIPSNISSE_BACKUP_PASSPHRASE", "correct horse battery")
+    monkeypatch.setattr(writing, "WORK", 2)
+    furnished()
+    site, sealed = tmp_path / "site.yaml", tmp_path / "site.secrets"
+    call_command("exportconfig", all=True, output=str(site), secrets=str(sealed))
+    assert "s3cret" not in site.read_text() + sealed.read_text()
+    assert stat.S_IMODE(sealed.stat().st_mode) == 0o600
+    people()
+    call_command("importconfig", str(site), secrets=str(sealed), confirm=True, dry_run=True)
+    said = capsys.readouterr().out
+    assert "+  odd-one:" in said
+    assert "(not saved)" in said
+    assert not Agent.objects.exists()
+    call_command("importconfig", str(site), secrets=str(sealed), confirm=True)
+    call_command("exportconfig", all=True, output=str(tmp_path / "again.json"))
+    call_command("exportconfig", all=True, output=str(tmp_path / "again.yaml"))
+    assert (tmp_path / "again.yaml").read_text() == site.read_text()
+    capsys.readouterr()
+    call_command("importconfig", str(tmp_path / "again.json"), dry_run=True, confirm=True)
+    assert capsys.readouterr().out.startswith("Nothing would change.\n")
+    monkeypatch.setenv("SLIPSNISSE_BACKUP_PASSPHRASE", "another horse battery")
+    with pytest.raises(SystemExit):
+        call_command("importconfig", str(site), secrets=str(sealed))
+    assert "does not open" in capsys.readouterr().err
+    with pytest.raises(CommandError, match="leave out --watch"):
+        call_command("importconfig", str(site), check=True)
+    (tmp_path / "plain.json").write_text('{"mcpServers": {}}')
+    with pytest.raises(CommandError, match="--confirm belong"):
+        call_command("importconfig", str(tmp_path / "plain.json"), confirm=True)

@@ -32,6 +32,7 @@ from mcpregistry.models import (
 )  # fmt: skip
 from mcpregistry.models.sealing import sealed
 from mcpregistry.models.server import Lifecycle
+from mcpregistry.services.access.roles import ROLES
 from subagents.models import ExpertTool, LanguageModel, Provider
 
 _MADE = {"id", "uid", "created_at", "updated_at", "created_by"}
@@ -172,6 +173,11 @@ def _of_permit(row: Permit) -> Entry:
     return {"given_by": row.created_by.username if row.created_by else None}
 
 
+def _roles() -> QuerySet[Group]:
+    """Those that people have made; the others are the release's own, and each migration sets what they may."""
+    return Group.objects.exclude(name__in=ROLES)
+
+
 def _tools() -> QuerySet[Tool]:
     """Those that are approved; what merely waits for a decision is no configuration."""
     return Tool.objects.filter(pinned__isnull=False).select_related("pinned", "server")
@@ -197,7 +203,7 @@ _TESTED = frozenset({
 
 # In the order in which they can be made: what is named comes before what names it.
 KINDS = (
-    Kind("roles", Group, frozenset({"permissions"}), _of_role, frozenset({"permissions"}), inside=frozenset({"name"})),
+    Kind("roles", Group, frozenset({"permissions"}), _of_role, frozenset({"permissions"}), _roles, frozenset({"name"})),
     Kind("configuration", Configuration, frozenset({"revision"})),
     Kind("credentials", Credential, inside=frozenset({"name"})),
     Kind("servers", Server, _SEEN, _of_server, frozenset({"confirmed", "enabled"}), inside=frozenset({"slug"})),

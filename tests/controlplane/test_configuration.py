@@ -109,7 +109,7 @@ def furnished() -> None:
         expires_at=soon, uses_left=3, created_by=ann,
     )  # fmt: skip
     group = Group.objects.create(name="night shift")
-    group.permissions.set(Permission.objects.filter(codename__in=["view_server", "decide_call"]))
+    group.permissions.set(Permission.objects.filter(codename__in=["view_server", "decide_approval"]))
 
 
 def exported() -> tuple[str, dict[str, Any]]:
@@ -265,7 +265,7 @@ def test_accounts_do_not_travel_and_rules_may_come_before_the_people_who_answer(
         ({"servers": {"a": {"max_tools": 0}}}, "servers/a: "),
         ({"tools": {"none::t": {"definition": {"name": "t"}}}}, "tools/none::t: There is no server 'none'"),
         ({"grants": [{"agent": "none"}]}, "grants/1: There is no agent 'none'"),
-        ({"roles": {"viewer": {"permissions": ["mcpregistry.fly"]}}}, "There is no permission 'mcpregistry.fly'"),
+        ({"roles": {"night": {"permissions": ["mcpregistry.fly"]}}}, "There is no permission 'mcpregistry.fly'"),
         ({"rules": {"r": {"condition": "1 +"}}}, "rules/r: "),
     ],
     ids=lambda value: json.dumps(value)[:50] if isinstance(value, dict) else "",

@@ -64,6 +64,11 @@ TABLE: tuple[Variable, ...] = (
     ),
     Variable("SLIPSNISSE_GRACE", "30", "seconds that a web process which is told to stop lets calls in flight end"),
     Variable("SLIPSNISSE_MAX_CONNECTIONS", "200", "live connections to servers per process; idle ones make way"),
+    Variable(
+        "SLIPSNISSE_CONNECTIONS_PER_ADDRESS",
+        "500",
+        "connections that one address may have to a web process; this machine and trusted proxies as many as they like",
+    ),
     Variable("SLIPSNISSE_LOG_LEVEL", "INFO", "DEBUG, INFO, WARNING or ERROR"),
     Variable("SLIPSNISSE_LOG_FORMAT", "auto", "auto (text on a terminal, JSON otherwise), text or json"),
     Variable(

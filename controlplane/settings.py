@@ -102,6 +102,7 @@ TEMPLATES: list[dict[str, Any]] = [
 DATABASES = {
     "default": settings_for(env.text("DATABASE_URL"), VAR_DIR, env.number("SLIPSNISSE_DATABASE_POOL", least=4))
 }
+CONNECTIONS_PER_ADDRESS = env.number("SLIPSNISSE_CONNECTIONS_PER_ADDRESS")
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 AUTHENTICATION_BACKENDS = ["mcpregistry.web.second_factor.Backend"]

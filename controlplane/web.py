@@ -27,6 +27,7 @@ def main() -> None:
         from django.conf import settings
 
         from controlplane.asgi import application
+        from controlplane.connections import BoundedProtocol
 
     if options.gate is not None:
         os.read(options.gate, 1)
@@ -34,6 +35,7 @@ def main() -> None:
     config = uvicorn.Config(
         application,
         lifespan="on",
+        http=BoundedProtocol,
         ws="none",
         log_config=None,
         access_log=False,

@@ -18,7 +18,6 @@ from controlplane.backups.tables import Table
 from mcpregistry.db import database_now
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.models.guards import drop_guards
-from mcpregistry.services.records import chains
 from mcpregistry.services.upkeep import reaping
 from mcpregistry.services.upkeep.invariants.calls import check
 
@@ -45,10 +44,9 @@ def load(stream: IO[bytes], passphrase: str, say: Say) -> int:
 
 def problems() -> Iterator[str]:
     """What is wrong with the site's records: a restored one has nothing wrong that the original had not."""
-    yield from chains.verify()
-    for finding in check(timezone.now()):
+    for finding in check(timezone.now()):  # the audit log's chains among them
         if finding.violations:
-            yield f"Broken {finding.violations} times: {finding.rule}"
+            yield f"Broken {finding.violations} times: {finding.rule} {'; '.join(finding.examples)}"
 
 
 def _fill(reader: Reader, tables: dict[str, Table], say: Say) -> int:

@@ -1,0 +1,88 @@
+"""Bounds on the connections of a web process: the head of a request has its time, and an address its number.
+
+Bodies have theirs in ``requests.py``. Here stands what is over before the application hears of a request, so it is
+the server's: uvicorn has no such bounds of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections import Counter
+
+from django.conf import settings
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+HEAD_SECONDS = 30.0  # from a connection, or a request's first byte on one that is kept, until its head is there
+_LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+_open: Counter[str] = Counter()  # connections of this process by address
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """uvicorn's own, with a time for heads, and at most so many connections of one address; of this machine and of
+    proxies (``FORWARDED_ALLOW_IPS``) as many as they like, since they stand for many.
+    """
+
+    _head_due: asyncio.TimerHandle | None = None
+    _counted = ""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A connection beyond its address's number is closed at once."""
+        super().connection_made(transport)
+        peer = self.client[0] if self.client else ""
+        if peer and not _stands_for_many(peer, self.config.forwarded_allow_ips):
+            if _open[peer] >= settings.CONNECTIONS_PER_ADDRESS:
+                transport.abort()
+                return
+            _open[peer] += 1
+            self._counted = peer
+        self._wait_for_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Its place is free again."""
+        self._head_is_there()
+        if self._counted:
+            _open[self._counted] -= 1
+            if not _open[self._counted]:
+                del _open[self._counted]
+            self._counted = ""
+        super().connection_lost(exc)
+
+    def on_message_begin(self) -> None:
+        """The first byte of a request."""
+        self._wait_for_head()
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """The last byte of its head."""
+        self._head_is_there()
+        super().on_headers_complete()
+
+    def _wait_for_head(self) -> None:
+        if self._head_due is None:
+            self._head_due = self.loop.call_later(HEAD_SECONDS, self._late)
+
+    def _head_is_there(self) -> None:
+        if self._head_due is not None:
+            self._head_due.cancel()
+            self._head_due = None
+
+    def _late(self) -> None:
+        self._head_due = None
+        if not self.transport.is_closing():
+            self.transport.write(_LATE)
+            self.transport.close()
+
+
+def _stands_for_many(peer: str, proxies: str | list[str] | None) -> bool:
+    words = proxies.split(",") if isinstance(proxies, str) else proxies or []
+    trusted = [word.strip() for word in words]
+    address = ipaddress.ip_address(peer)
+    return address.is_loopback or "*" in trusted or any(_covers(word, address) for word in trusted)
+
+
+def _covers(word: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    try:
+        return address in ipaddress.ip_network(word, strict=False)
+    except ValueError:
+        return False  # no address: uvicorn takes it for a name that only a unix socket has

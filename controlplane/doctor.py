@@ -50,6 +50,7 @@ def examine() -> list[Finding]:
         _broker,
         _channels,
         _startup_code,
+        _sandbox,
     ]
     return [finding for probe in probes for finding in probe()]
 
@@ -190,6 +191,26 @@ def _startup_code() -> Iterable[Finding]:
     for path in strange:
         remedy = "Find out which package brought it; unless you know it, rebuild .venv from the lock file."
         yield Finding(False, f"{path} runs unknown code at every start of Python", remedy)
+
+
+def _sandbox() -> Iterable[Finding]:
+    """How far this kernel can confine local servers, and which of those that run are not."""
+    from mcpregistry.services.servers import sandbox
+
+    try:
+        open_ones = sandbox.unconfined()
+    except DatabaseError:
+        return  # said already
+    said = sandbox.protection_here()
+    if said.level == "full":
+        yield Finding(True, "local servers can be confined in full (Landlock, seccomp)")
+    else:
+        remedy = "Use Linux 6.12 or newer with Landlock switched on (lsm=landlock,…), on x86-64 or ARM64."
+        yield Finding(False, f"the sandbox of local servers is not whole here: {said}", remedy)
+    if open_ones:
+        yield Finding(
+            True, f"local servers without a sandbox: {', '.join(open_ones)} (docs/sandbox.md says how to get one)"
+        )
 
 
 def _folders() -> list[Path]:

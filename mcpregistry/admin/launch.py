@@ -11,7 +11,7 @@ from mcpregistry.domain.servers.shown_env import shown_env
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Server
 from mcpregistry.models.server import Lifecycle, Transport
-from mcpregistry.services.servers import lifecycle
+from mcpregistry.services.servers import lifecycle, sandbox
 
 
 class LaunchPage(ConfirmPage[Server]):
@@ -41,6 +41,7 @@ def _program(server: Server) -> dict[str, Any]:
     program = server.command[0] if server.command else ""
     return {
         "env": shown_env(server.env).items(), "words": server.command, "program": program, "file": resolved(program),
+        "policy": server.sandbox_policy(), "protection": sandbox.protection_of(server),
     }  # fmt: skip
 
 

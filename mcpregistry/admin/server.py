@@ -21,11 +21,11 @@ from mcpregistry.admin.server_form import ServerForm
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Server
-from mcpregistry.models.server import Lifecycle
+from mcpregistry.models.server import Lifecycle, Transport
 from mcpregistry.queries import calls, servers
 from mcpregistry.services.configuration.dispatch import NO_BROKER
 from mcpregistry.services.definitions import decisions
-from mcpregistry.services.servers import checks, lifecycle
+from mcpregistry.services.servers import checks, lifecycle, sandbox
 from mcpregistry.templatetags.slipsnisse import percent
 
 STATE_COLOURS = {
@@ -43,6 +43,11 @@ def is_active(server: Server) -> bool:
     return server.lifecycle == Lifecycle.ACTIVE
 
 
+def is_unconfined(server: Server) -> bool:
+    """For verbs that lead a running local server into its sandbox."""
+    return is_active(server) and server.transport == Transport.STDIO and not server.sandbox_policy().enforced
+
+
 def is_draft(server: Server) -> bool:
     """For the verb that confirms a launch."""
     return server.lifecycle == Lifecycle.DRAFT
@@ -51,6 +56,16 @@ def is_draft(server: Server) -> bool:
 def _test(request: HttpRequest, server: Server) -> str:
     test = checks.request_test(server=server, actor=actor(request), user=request.user)  # type: ignore[arg-type]
     return f"The test waits. {test.error}" if test.error else "The test starts. Its verdict appears below in a moment."
+
+
+def _try_sandbox(request: HttpRequest, server: Server) -> str:
+    test = checks.request_test(server=server, actor=actor(request), user=request.user, in_sandbox=True)  # type: ignore[arg-type]
+    return f"The trial waits. {test.error}" if test.error else "The trial starts. Its verdict appears among the tests."
+
+
+def _enforce_sandbox(request: HttpRequest, server: Server) -> str:
+    lifecycle.enforce_sandbox(server=server, actor=actor(request))
+    return "The sandbox is on. Every process starts the server anew in it."
 
 
 def _refresh(request: HttpRequest, server: Server) -> str:
@@ -117,6 +132,10 @@ class ServerAdmin(RecordAdmin):
     fieldsets = (
         (None, {"fields": (("slug", "name"), "description", "transport")}),
         ("How it is started", {"fields": ("command", "cwd", "env"), "classes": ("sn-local",)}),
+        (
+            "Sandbox",
+            {"fields": (("sandbox", "sandbox_network"), "sandbox_read", "sandbox_write"), "classes": ("sn-local",)},
+        ),
         ("How it is reached", {"fields": ("url", "headers", "allowed_networks"), "classes": ("sn-remote",)}),
         (
             "Connection",
@@ -137,6 +156,10 @@ class ServerAdmin(RecordAdmin):
         Verb("confirm", "Confirm launch", MAY_CONFIRM, "verified_user", "Look at exactly what will run, then allow it.",
              page="mcpregistry_server_confirm", applies=is_draft, style="primary"),
         Verb("test", "Test now", "test_server", "network_check", "Connect, list the tools, measure.", _test, applies=is_active, style="primary"),
+        Verb("try-sandbox", "Try in the sandbox", "test_server", "experiment",
+             "Test it as it would run with its sandbox on; the running server is left alone.", _try_sandbox, applies=is_unconfined),
+        Verb("enforce-sandbox", "Switch the sandbox on", "change_server", "shield", "It worked in the sandbox: run it there.",
+             _enforce_sandbox, applies=lambda server: is_unconfined(server) and sandbox.tried(server)),
         Verb("refresh", "Refresh tools", "test_server", "refresh", "Read the list of tools anew.", _refresh, applies=is_active),
         Verb("reconnect", "Reconnect", "test_server", "restart_alt", "Drop all connections and open new ones.", _reconnect,
              applies=is_active),
@@ -249,6 +272,7 @@ class ServerAdmin(RecordAdmin):
             "events": row.events.all()[:10],
             "calls": calls.latest_calls(server=row),
             "problem": _problem(row),
+            "protection": sandbox.protection_of(row),
         }
 
 

@@ -11,12 +11,16 @@ from mcpregistry.admin.fields import MASK, SecretsField, WordsField
 from mcpregistry.admin.forms import RecordForm
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.servers.launch import check_command, check_env, check_networks, check_pairs, check_url
+from mcpregistry.domain.servers.sandbox import check_paths
 from mcpregistry.models import Server
 from mcpregistry.models.server import Transport
 from mcpregistry.services.servers.lifecycle import SCHEMES
 
 # What belongs to one kind of transport only; the page hides the rest, and saving empties it.
-LOCAL: dict[str, Callable[[], Any]] = {"command": list, "cwd": str, "env": dict}
+LOCAL: dict[str, Callable[[], Any]] = {
+    "command": list, "cwd": str, "env": dict, "sandbox": lambda: "off", "sandbox_network": lambda: "all",
+    "sandbox_read": list, "sandbox_write": list,
+}  # fmt: skip
 REMOTE: dict[str, Callable[[], Any]] = {"url": str, "headers": dict, "allowed_networks": list}
 
 
@@ -46,13 +50,30 @@ class ServerForm(RecordForm[Server]):
         help_text="Private networks in which this server may be reached, one per line. Empty: public addresses only.",
     )
 
+    sandbox_read = WordsField(
+        rows=2,
+        label="May read",
+        placeholder="/srv/docs",
+        help_text="Files and folders, one absolute path per line, besides its own folder, its program and the system's "
+        "libraries.",
+    )
+    sandbox_write = WordsField(
+        rows=2,
+        label="May write",
+        placeholder="/srv/docs/drafts",
+        help_text="Files and folders that it may also change, besides its own folder.",
+    )
+
     class Meta:
         model = Server
         fields = "__all__"
         widgets = {"url": UnfoldAdminTextInputWidget(attrs={"placeholder": "https://example.com/mcp"})}
         help_texts = {
             "transport": "How the server is reached. Saving empties the fields that belong to the other kind.",
-            "cwd": "Folder in which the program starts. Empty: a private folder of its own.",
+            "cwd": "Folder in which the program starts. Empty: in the sandbox its own folder, else the site's.",
+            "sandbox": "Enforced: it reads and writes what is named here and no more, or it is not started. "
+            "Off: it can do what this site can. Loosening it needs a new confirmation.",
+            "sandbox_network": "None: no address is reached and no name resolved.",
             "url": "Credentials do not belong here; put them into headers.",
             "description": "For people: what this server is good for.",
             "connect_mode": "When a connection is opened.",
@@ -98,7 +119,9 @@ class ServerForm(RecordForm[Server]):
         if transport is None:
             return {}
         if transport == Transport.STDIO:
-            return {"command": check_command, "env": check_env}
+            return {
+                "command": check_command, "env": check_env, "sandbox_read": check_paths, "sandbox_write": check_paths,
+            }  # fmt: skip
         schemes = SCHEMES[Transport(transport)]
         return {
             "url": lambda url: check_url(url, schemes),

@@ -150,6 +150,7 @@ def test_server(request: HttpRequest, slug: Slug, payload: TestOrder) -> Status[
         user=person(request),
         call_tool=payload.call_tool,
         call_arguments=payload.call_arguments,
+        in_sandbox=payload.in_sandbox,
     )
     return Status(202, test_out(test))
 

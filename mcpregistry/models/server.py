@@ -12,6 +12,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator, RegexVa
 from django.db import models
 from simple_history.models import HistoricalRecords
 
+from mcpregistry.domain.servers.sandbox import Policy
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models.sealing import Sealed
 
@@ -68,6 +69,20 @@ class ProtocolMode(models.TextChoices):
     MODERN = "modern", "2026-07-28"
 
 
+class SandboxMode(models.TextChoices):
+    """Whether a local server is confined."""
+
+    OFF = "off", "Off: with the rights of this site"
+    ENFORCE = "enforce", "Enforced"
+
+
+class SandboxNetwork(models.TextChoices):
+    """What a confined server reaches; names can be resolved with all of it only."""
+
+    ALL = "all", "Open"
+    NONE = "none", "None"
+
+
 class ServerQuerySet(models.QuerySet["Server"]):
     """Servers by what clocks and the snapshot ask for."""
 
@@ -99,6 +114,18 @@ class Server(models.Model):
     cwd = models.CharField("working directory", max_length=1000, blank=True)
     sealed_env = models.TextField(blank=True, editable=False)
     env = Sealed("sealed_env", dict)
+    sandbox = models.CharField(
+        max_length=10, choices=SandboxMode.choices, default=SandboxMode.OFF, db_default=SandboxMode.OFF
+    )
+    sandbox_network = models.CharField(
+        "network",
+        max_length=10,
+        choices=SandboxNetwork.choices,
+        default=SandboxNetwork.ALL,
+        db_default=SandboxNetwork.ALL,
+    )
+    sandbox_read = models.JSONField("may read", default=list, db_default=[], blank=True)
+    sandbox_write = models.JSONField("may write", default=list, db_default=[], blank=True)
     url = models.CharField("URL", max_length=2000, blank=True)
     sealed_headers = models.TextField(blank=True, editable=False)
     headers = Sealed("sealed_headers", dict)
@@ -218,6 +245,8 @@ class Server(models.Model):
         """What a person confirms: enough to know what will run or be reached, no secret in it."""
         if self.transport == Transport.STDIO:
             facts = {"transport": "stdio", "command": self.command, "cwd": self.cwd, "env": sorted(self.env)}
+            if (policy := self.sandbox_policy()).enforced:
+                facts["sandbox"] = policy.facts()
         else:
             facts = {
                 "transport": self.transport,
@@ -226,6 +255,15 @@ class Server(models.Model):
                 "networks": self.allowed_networks,
             }
         return facts | ({"limits": limits} if (limits := self.raised_limits()) else {})
+
+    def sandbox_policy(self) -> Policy:
+        """What the server may touch, as people set it."""
+        return Policy(
+            enforced=self.sandbox == SandboxMode.ENFORCE,
+            network=self.sandbox_network != SandboxNetwork.NONE,
+            read=tuple(self.sandbox_read),
+            write=tuple(self.sandbox_write),
+        )
 
     def raised_limits(self) -> dict[str, int]:
         """Bounds that are wider than their default: how much one server may make this site hold is confirmed, too."""
@@ -302,6 +340,9 @@ class ServerTest(models.Model):
     requested_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
+    in_sandbox = models.BooleanField(
+        default=False, db_default=False, help_text="Tried in the sandbox, whether or not it is switched on."
+    )
     call_tool = models.CharField(max_length=500, blank=True, help_text="Tool to call as part of the test.")
     call_arguments = models.JSONField(default=dict, blank=True)
     server_revision = models.PositiveIntegerField(default=0)

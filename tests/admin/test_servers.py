@@ -10,6 +10,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from mcpregistry.downstream.transports import confinement
 from mcpregistry.models import AuditEntry, Invocation, Server, Tool
 from mcpregistry.services.definitions import observe
 from mcpregistry.services.servers import lifecycle
@@ -22,6 +23,7 @@ ADD = "/admin/mcpregistry/server/add/"
 LIMITS = {
     "connect_mode": "lazy", "protocol_mode": "auto", "resend": "safe", "check_interval": 300, "connect_timeout": 30,
     "request_timeout": 30, "idle_timeout": 600, "max_message_bytes": 4194304, "max_concurrency": 8, "max_tools": 2000,
+    "sandbox": "off", "sandbox_network": "all",
 }  # fmt: skip
 LOCAL = LIMITS | {"slug": "new", "transport": "stdio", "command": "uvx\nmcp-server-time", "env": "TOKEN=s3cret"}
 
@@ -308,3 +310,38 @@ def test_json_of_a_tool_is_shown_as_the_server_wrote_it(client_of: ClientOf, sit
     assert "&lt;img src=x onerror=alert(1)&gt; ⟦U+202E⟧abc" in html
     assert "\u202e" not in html
     assert json.loads(found.latest.body)["description"].endswith("abc")  # type: ignore[union-attr]
+
+
+def test_the_sandbox_is_set_on_the_form_shown_on_the_page_and_confirmed(client_of: ClientOf, monkeypatch) -> None:
+    wanted = {"sandbox": "enforce", "sandbox_network": "none", "sandbox_read": "/srv/docs\n/srv/more"}
+    client_of("operator").post(ADD, LOCAL | wanted)
+    server = Server.objects.get(slug="new")
+    assert (server.sandbox, server.sandbox_read) == ("enforce", ["/srv/docs", "/srv/more"])
+    monkeypatch.setattr(confinement, "abi", lambda: 7)
+    monkeypatch.setattr(confinement, "filtered", lambda: True)
+    page = client_of("admin").get(change(server)).content.decode()
+    assert "<strong>full</strong>" in page
+    assert "command lines of other processes" in page
+    launch = client_of("admin").get(reverse("admin:mcpregistry_server_confirm", args=[server.pk])).content.decode()
+    assert "/srv/more" in launch
+    assert "no network" in launch
+
+
+@pytest.mark.attack
+def test_the_page_says_none_where_nothing_is_enforced(client_of: ClientOf, monkeypatch) -> None:
+    client_of("operator").post(ADD, LOCAL | {"sandbox": "enforce"})
+    server = Server.objects.get(slug="new")
+    monkeypatch.setattr(confinement, "abi", lambda: 0)
+    page = client_of("admin").get(change(server)).content.decode()
+    assert "<strong>none</strong>: this kernel has no Landlock" in page
+    lifecycle.save_server(server=Server(slug="off", command=["x"]), actor=ACTOR)
+    page = client_of("admin").get(change(Server.objects.get(slug="off"))).content.decode()
+    assert "<strong>none</strong>: its sandbox is off" in page
+
+
+def test_paths_that_open_the_sites_data_are_refused_on_the_form(client_of: ClientOf) -> None:
+    answer = client_of("operator").post(ADD, LOCAL | {"sandbox": "enforce", "sandbox_write": "docs"})
+    assert "absolute" in errors(answer)["sandbox_write"][0]
+    answer = client_of("operator").post(ADD, LOCAL | {"sandbox": "enforce", "sandbox_write": "/"})
+    assert "own data" in answer.content.decode()
+    assert not Server.objects.filter(slug="new").exists()

@@ -7,6 +7,9 @@ from django.db import connection
 
 from controlplane import checks, doctor
 from mcpregistry.calls.watch import sources
+from mcpregistry.downstream.transports import confinement
+from mcpregistry.models import Server
+from mcpregistry.services.servers import lifecycle
 
 
 @pytest.fixture
@@ -78,3 +81,16 @@ def test_the_doctor_proves_that_notifications_come_and_that_the_pools_have_room(
     (finding,) = doctor._changes()
     assert not finding.ok
     assert "session mode" in finding.remedy
+
+
+def test_the_doctor_says_how_far_servers_can_be_confined_and_which_are_not(db, monkeypatch):
+    monkeypatch.setattr(confinement, "filtered", lambda: True)
+    server = lifecycle.save_server(server=Server(slug="bare", command=["x"]), actor="test")
+    lifecycle.confirm_launch(server=server, actor="test", launch_hash=server.launch_hash())
+    monkeypatch.setattr(confinement, "abi", lambda: 7)
+    whole, bare = doctor._sandbox()
+    assert (whole.ok, bare.ok) == (True, True)
+    assert "bare" in bare.what
+    monkeypatch.setattr(confinement, "abi", lambda: 0)
+    none = next(iter(doctor._sandbox()))
+    assert (none.ok, "no Landlock" in none.what, "6.12" in none.remedy) == (False, True, True)

@@ -7,11 +7,11 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from mcpregistry.domain.errors import AuthFailed, TimedOut
+from mcpregistry.domain.errors import AuthFailed, Conflict, TimedOut
 from mcpregistry.downstream.pool.events import TestReport
 from mcpregistry.models import Server, ServerTest, Tool
-from mcpregistry.services.servers import checks
-from mcpregistry.services.servers.checks import queue_test
+from mcpregistry.services.servers import checks, lifecycle, sandbox
+from mcpregistry.services.servers.checks import queue_test, request_test
 from mcpregistry.services.servers.trials import LOST_AFTER, check_server, give_up_lost, resend_waiting, run_test
 from tests.services.rows import confirmed
 from tests.services.test_connections import FOUND
@@ -54,7 +54,7 @@ def test_a_failed_call_fails_the_test_but_the_server_works(report, code):
     server, asked = confirmed(), []
     row = queued(server, call_tool="echo", call_arguments={"b": 1, "a": [2]})
 
-    def probe(server_id, call):
+    def probe(server_id, call, _in_sandbox):
         asked.append((server_id, call))
         return report
 
@@ -62,6 +62,23 @@ def test_a_failed_call_fails_the_test_but_the_server_works(report, code):
     assert asked == [(server.pk, ("echo", b'{"a":[2],"b":1}'))]
     assert (test.verdict, test.error_code, test.tool_count) == ("failed", code, 1)
     assert Server.objects.get(pk=server.pk).consecutive_failures == 0
+
+
+def test_a_test_in_the_sandbox_says_nothing_of_the_servers_health_and_leads_to_it_once_it_has_passed():
+    server, forced = confirmed(), []
+
+    def probe(report):
+        return lambda _server, _call, in_sandbox: forced.append(in_sandbox) or report
+
+    run_test(test_id=request_test(server=server, actor="test", in_sandbox=True).pk, probe=probe(FAILED))
+    assert Server.objects.get(pk=server.pk).consecutive_failures == 0
+    with pytest.raises(Conflict, match="No test in the sandbox"):
+        lifecycle.enforce_sandbox(server=Server.objects.get(pk=server.pk), actor="test")
+    run_test(test_id=request_test(server=server, actor="test", in_sandbox=True).pk, probe=probe(PASSED))
+    enforced = lifecycle.enforce_sandbox(server=Server.objects.get(pk=server.pk), actor="test")
+    assert (enforced.sandbox, enforced.lifecycle, enforced.launch_confirmed) == ("enforce", "active", True)
+    assert not sandbox.tried(enforced), "it holds for the revision that was tried"
+    assert forced == [True, True]
 
 
 def test_a_message_delivered_twice_runs_the_test_once():

@@ -9,6 +9,7 @@ from ninja import Schema
 from pydantic import Field
 
 from mcpregistry.api.schemas.basics import Input, Object, Slug, Text, capped
+from mcpregistry.domain.servers.sandbox import MOST_PATHS
 from mcpregistry.domain.servers.shown_env import shown_env
 from mcpregistry.models import Connection, Server, ServerEvent, ServerTest
 from mcpregistry.models.server import MOST_TOOLS
@@ -17,6 +18,9 @@ TransportName = Literal["stdio", "http", "sse", "websocket"]
 LifecycleName = Literal["draft", "active", "disabled"]
 Verdict = Literal["queued", "running", "passed", "failed"]
 Pairs = dict[Annotated[Text, Field(max_length=200)], Annotated[Text, Field(max_length=20_000)]]
+SandboxName = Literal["off", "enforce"]
+SandboxNetworkName = Literal["all", "none"]
+Paths = Annotated[list[Annotated[Text, Field(max_length=1000)]], Field(max_length=MOST_PATHS)]
 Seconds = Annotated[float, Field(ge=0.1, le=600, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=1000)]
 
@@ -31,6 +35,10 @@ class ServerChange(Input):
     command: Annotated[list[Annotated[Text, Field(max_length=10_000)]], Field(max_length=200)] | None = None
     cwd: Annotated[Text, Field(max_length=1000)] | None = None
     env: Annotated[Pairs, Field(max_length=200)] | None = None
+    sandbox: SandboxName | None = None
+    sandbox_network: SandboxNetworkName | None = None
+    sandbox_read: Paths | None = None
+    sandbox_write: Paths | None = None
     url: Annotated[Text, Field(max_length=2000)] | None = None
     headers: Annotated[Pairs, Field(max_length=100)] | None = None
     allowed_networks: Annotated[list[Annotated[Text, Field(max_length=50)]], Field(max_length=50)] | None = None
@@ -63,6 +71,7 @@ class TestOrder(Input):
 
     call_tool: Annotated[Text, Field(max_length=200, description="A harmless tool to call, or nothing.")] = ""
     call_arguments: Object = {}
+    in_sandbox: Annotated[bool, Field(description="As it would run with its sandbox on.")] = False
 
 
 class ServerOut(Schema):
@@ -75,6 +84,10 @@ class ServerOut(Schema):
     command: list[str]
     cwd: str
     env_names: list[str]
+    sandbox: SandboxName
+    sandbox_network: SandboxNetworkName
+    sandbox_read: list[str]
+    sandbox_write: list[str]
     url: str
     header_names: list[str]
     allowed_networks: list[str]
@@ -184,6 +197,7 @@ class ServerTestOut(Schema):
     started_at: datetime | None
     finished_at: datetime | None
     call_tool: str
+    in_sandbox: bool
     server_revision: int
     protocol_era: str
     timings: dict[str, Any]
@@ -196,7 +210,7 @@ class ServerTestOut(Schema):
 _SAME = (
     "slug", "name", "description", "transport", "command", "cwd", "url", "allowed_networks", "connect_mode", "resend",
     "protocol_mode", "connect_timeout", "request_timeout", "idle_timeout", "max_message_bytes", "max_concurrency", "max_tools",
-    "check_interval", "lifecycle", "launch_confirmed", "confirmed_at", "revision", "source", "created_at", "updated_at",
+    "check_interval", "sandbox", "sandbox_network", "sandbox_read", "sandbox_write", "lifecycle", "launch_confirmed", "confirmed_at", "revision", "source", "created_at", "updated_at",
 )  # fmt: skip
 
 
@@ -231,6 +245,7 @@ def test_out(test: ServerTest) -> ServerTestOut:
     return ServerTestOut(
         id=test.id, server=test.server.slug, verdict=cast(Verdict, test.verdict), requested_at=test.requested_at,
         started_at=test.started_at, finished_at=test.finished_at, call_tool=test.call_tool,
+        in_sandbox=test.in_sandbox,
         server_revision=test.server_revision, protocol_era=test.protocol_era, timings=test.timings,
         tool_count=test.tool_count, error_code=test.error_code, error=capped(test.error),
         stderr_tail=capped(test.stderr_tail, 64 * 1024),

@@ -34,6 +34,16 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Sandbox:
+    """What a local server may touch: its own folder (``home``), further paths, and the network or none of it."""
+
+    home: str
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+    network: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """One server, ready to be connected to. ``repr`` never shows env, headers or secrets.
 
@@ -55,3 +65,4 @@ class Target:
     connect: ConnectMode = "lazy"
     resend: Resend = "safe"
     limits: Limits = Limits()
+    sandbox: Sandbox | None = None  # of a local server; None: it runs with the rights of this site

@@ -1,13 +1,14 @@
 """Supervisor of one stdio server: it starts the server and outlives every process that it leaves.
 
-Run as ``python -I -S launcher.py CONTROL_FD keep|drop ARGV...``; standard library only, because
-it is one small process for each running server.
+Run as ``python -I -S launcher.py CONTROL_FD keep|drop POLICY ARGV...``; standard library only, because
+it is one small process for each running server. POLICY is empty, or what ``confinement.apply`` takes.
 
 Invariants:
 * The server's environment, working directory and umask are those this process was given.
 * When the server ends, when our parent says so, or when the parent dies in any way (also by
   SIGKILL), every descendant is killed, also one that made itself a daemon: on Linux orphans are
   re-parented to us (PR_SET_CHILD_SUBREAPER). Elsewhere only the server's process group is.
+* With a policy, the server runs confined or not at all.
 * The control socket carries ``pid N`` and ``exit N`` lines to the parent; ``T`` (terminate) and
   ``K`` (kill) bytes from it. Its end of file means that the parent is gone.
 """
@@ -31,7 +32,26 @@ def prctl(option: int, value: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
-def start_server(argv: list[str]) -> int:
+def confine(policy: str) -> None:
+    """Leave the server its sandbox alone; its module is loaded by those that have one. Ends the process if it fails."""
+    sys.path.append(os.path.dirname(os.path.abspath(__file__)))  # last: ``http`` and its kin there are none of Python's
+    try:
+        import confinement  # type: ignore[import-not-found]
+
+        confinement.apply(policy)
+    except (OSError, ImportError) as error:
+        os.write(2, f"the sandbox cannot be applied, so the server was not started: {error}\n".encode(errors="replace"))
+        os._exit(126)
+
+
+def found(program: str) -> str:
+    """The program's file, by PATH. Looked up before the sandbox: ``os.execvpe`` loads a module of Python's on its way."""
+    folders = [] if "/" in program else os.environ.get("PATH", os.defpath).split(":")
+    files = [os.path.join(folder, program) for folder in folders]
+    return next((file for file in files if os.access(file, os.X_OK) and not os.path.isdir(file)), program)
+
+
+def start_server(policy: str, argv: list[str]) -> int:
     """Fork and exec the server in its own session. Returns its process id."""
     pid = os.fork()
     if pid:
@@ -42,7 +62,10 @@ def start_server(argv: list[str]) -> int:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
-        os.execvpe(argv[0], argv, os.environ)  # noqa: S606  an argv list, never a shell
+        file = found(argv[0])
+        if policy:
+            confine(policy)
+        os.execve(file, argv, os.environ)  # noqa: S606  an argv list, never a shell
     except OSError as error:
         os.write(2, f"cannot start {argv[0]}: {error.strerror}\n".encode(errors="replace"))
     finally:
@@ -135,7 +158,7 @@ def main() -> None:
     signal.set_wakeup_fd(wake_end)
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda *_: None)
-    server = start_server(sys.argv[3:])
+    server = start_server(sys.argv[3], sys.argv[4:])
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):  # only the server may hold the pipes, or their end would never show
         os.dup2(nothing, descriptor)

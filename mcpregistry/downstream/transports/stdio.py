@@ -24,6 +24,7 @@ import anyio
 
 from mcpregistry.domain.errors import ConnectionFailed, DownstreamError, ResourceLimit
 from mcpregistry.domain.servers.target import Target
+from mcpregistry.downstream.transports import sandbox
 from mcpregistry.downstream.transports.wire import Wire
 
 LAUNCHER = str(Path(__file__).with_name("launcher.py"))
@@ -240,8 +241,9 @@ class StdioChannel(Wire):
 
 
 def child_environment(target: Target) -> dict[str, str]:
-    """Exactly what is configured, plus PATH."""
-    return {"PATH": os.environ.get("PATH", os.defpath), **target.env}
+    """Exactly what is configured, plus PATH, and in a sandbox a HOME and TMPDIR that it can write."""
+    own = sandbox.places(target.sandbox) if target.sandbox else {}
+    return {"PATH": os.environ.get("PATH", os.defpath), **own, **target.env}
 
 
 def spawn(target: Target) -> tuple[subprocess.Popen[bytes], socket.socket]:
@@ -251,16 +253,17 @@ def spawn(target: Target) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """
     env = child_environment(target)
     check_command(target, env)
+    policy, cwd = sandbox.prepare(target, env["PATH"])
     ours, theirs = socket.socketpair()
     keep = "keep" if "LC_CTYPE" in env else "drop"
     try:
         process = subprocess.Popen(  # noqa: S603  confirmed by a person before it is ever a target
-            [sys.executable, "-I", "-S", LAUNCHER, str(theirs.fileno()), keep, *target.argv],
+            [sys.executable, "-I", "-S", LAUNCHER, str(theirs.fileno()), keep, policy, *target.argv],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
-            cwd=target.cwd or None,
+            cwd=cwd or None,
             env=env,
             umask=0o077,
             pass_fds=(theirs.fileno(),),

@@ -53,8 +53,8 @@ class Command(BaseCommand):
     def _run(self, test: ServerTest) -> None:
         prober, reports = Prober(), []
 
-        def probe(server_id: int, call: tuple[str, bytes] | None) -> TestReport:
-            reports.append(prober.test(server_id, call))
+        def probe(server_id: int, call: tuple[str, bytes] | None, in_sandbox: bool) -> TestReport:
+            reports.append(prober.test(server_id, call, in_sandbox))
             return reports[-1]
 
         try:

@@ -47,8 +47,11 @@ def request_test(
     user: User | None = None,
     call_tool: str = "",
     call_arguments: dict[str, Any] | None = None,
+    in_sandbox: bool = False,
 ) -> ServerTest:
     """A queued test, with one call of a read-only tool if named. A worker starts it within seconds.
+
+    ``in_sandbox``: as the server would run with its sandbox on; its health does not follow from that.
 
     When the broker is away, ``error`` of the returned test says so and the test starts later. One that
     is queued already is returned as it is. Raises Conflict or ConfigInvalid (the server may not run),
@@ -57,17 +60,27 @@ def request_test(
     arguments = call_arguments or {}
     if call_tool:
         _refuse_unless_read_only(server, call_tool)
-    same = ServerTest.objects.filter(server=server, verdict=QUEUED, call_tool=call_tool, call_arguments=arguments)
+    same = ServerTest.objects.filter(
+        server=server, verdict=QUEUED, call_tool=call_tool, call_arguments=arguments, in_sandbox=in_sandbox
+    )
     if (waiting := same.first()) is not None:
         return waiting
-    test = queue_test(server=server, actor=actor, user=user, call_tool=call_tool, call_arguments=arguments)
+    test = queue_test(
+        server=server, actor=actor, user=user, call_tool=call_tool, call_arguments=arguments, in_sandbox=in_sandbox
+    )
     transaction.on_commit(lambda: send_test(test))
     return test
 
 
 @transaction.atomic
 def queue_test(
-    *, server: Server, actor: str, user: User | None = None, call_tool: str, call_arguments: dict[str, Any]
+    *,
+    server: Server,
+    actor: str,
+    user: User | None = None,
+    call_tool: str,
+    call_arguments: dict[str, Any],
+    in_sandbox: bool = False,
 ) -> ServerTest:
     """Store the test without waking a worker, for whoever runs it himself; whoever names a tool vouches for the call.
 
@@ -83,6 +96,7 @@ def queue_test(
         call_tool=call_tool,
         call_arguments=call_arguments,
         server_revision=server.revision,
+        in_sandbox=in_sandbox,
     )
 
 

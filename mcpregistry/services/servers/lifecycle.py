@@ -6,6 +6,8 @@ person with the right confirms exactly what will be launched; any change of that
 
 from __future__ import annotations
 
+from copy import copy
+
 from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
@@ -14,16 +16,19 @@ from mcpregistry.domain.errors import ConfigInvalid, Conflict, Denied
 from mcpregistry.domain.policy.access import EVERYTHING
 from mcpregistry.domain.servers.launch import check_command, check_env, check_networks, check_pairs, check_url
 from mcpregistry.models import Server
-from mcpregistry.models.server import Lifecycle, Transport
+from mcpregistry.models.server import Lifecycle, SandboxMode, Transport
 from mcpregistry.services.access.scopes import check_scope, moved
 from mcpregistry.services.configuration.capabilities import check_slug
 from mcpregistry.services.configuration.saving import check_fields, store
 from mcpregistry.services.records import audit
+from mcpregistry.services.servers.sandbox import check_sandbox, tried
 
+SANDBOX = ("sandbox", "sandbox_network", "sandbox_read", "sandbox_write")
 # Changing one of these closes open connections: they are part of the server's revision.
 _REVISED = (
     "slug", "transport", "command", "cwd", "url", "allowed_networks", "connect_mode", "resend", "protocol_mode",
     "connect_timeout", "request_timeout", "idle_timeout", "max_message_bytes", "max_concurrency", "max_tools", "env", "headers",
+    *SANDBOX,
 )  # fmt: skip
 
 SCHEMES = {
@@ -43,6 +48,7 @@ def check_server(server: Server) -> None:
     if server.transport == Transport.STDIO:
         check_command(server.command)
         check_env(server.env)
+        check_sandbox(server)
         if server.url:
             raise ConfigInvalid("A local server has no URL.", remedy="Empty the URL or choose another transport.")
         return
@@ -70,13 +76,22 @@ def save_server(*, server: Server, actor: str) -> Server:
     else:  # from the row as it is now: a changed credential may have raised it since ``server`` was read
         changed = any(_value(before, name) != _value(server, name) for name in _REVISED)
         server.revision = before.revision + changed
+    if before is None or not _stays_confirmed(before, server):
+        _note_author(server, before, actor)
     if server.lifecycle == Lifecycle.ACTIVE and not server.launch_confirmed:
         server.lifecycle = Lifecycle.DRAFT
-    _note_author(server, before, actor)
     store(server)
     kind = "server.changed" if before else "server.created"
     audit.record(kind=kind, actor=actor, subject=f"server:{server.slug}", revision=server.revision, **_facts(server))
     return server
+
+
+def enforce_sandbox(*, server: Server, actor: str) -> Server:
+    """Switch it on, once a test in it has passed; the launch stays confirmed. Raises Conflict before that."""
+    if not tried(server):
+        raise Conflict("No test in the sandbox has passed since the last change.", remedy="Try the sandbox first.")
+    server.sandbox = SandboxMode.ENFORCE
+    return save_server(server=server, actor=actor)
 
 
 @transaction.atomic
@@ -133,6 +148,21 @@ def _move(server: Server, state: Lifecycle, actor: str, kind: str) -> Server:
     server.save()
     audit.record(kind=kind, actor=actor, subject=f"server:{server.slug}", lifecycle=state)
     return server
+
+
+def _stays_confirmed(before: Server, server: Server) -> bool:
+    """A sandbox that is made narrower, and nothing else of the launch, leaves a confirmed launch confirmed."""
+    if not before.confirmed_launch or _launch_of(before) != before.confirmed_launch:
+        return False
+    if not server.sandbox_policy().no_wider_than(before.sandbox_policy()):
+        return False
+    as_before = copy(server)
+    for name in SANDBOX:
+        setattr(as_before, name, getattr(before, name))
+    if _launch_of(as_before) != before.confirmed_launch:
+        return False
+    server.confirmed_launch = server.launch_hash()
+    return True
 
 
 def _note_author(server: Server, before: Server | None, actor: str) -> None:

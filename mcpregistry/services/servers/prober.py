@@ -30,10 +30,10 @@ class Prober:
         self._running: set[asyncio.Task[TestReport]] = set()  # touched on the loop alone
         self._interrupted = False
 
-    def test(self, server_id: int, call: tuple[str, bytes] | None = None) -> TestReport:
+    def test(self, server_id: int, call: tuple[str, bytes] | None = None, in_sandbox: bool = False) -> TestReport:
         """Connect afresh, list the tools, perhaps make one call, close. Whatever goes wrong is in the report."""
         try:
-            target = target_for(server_id)
+            target = target_for(server_id, in_sandbox=in_sandbox)
             patience = _patience(target)
             return self._loop.run(self._within(patience, target, call), patience + _CLOSING_SECONDS)
         except SlipsnisseError as error:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from django.conf import settings
 
@@ -26,12 +26,15 @@ from mcpregistry.models.server import Lifecycle, Transport
 from mcpregistry.services.access.scopes import check_scope
 from mcpregistry.services.servers.lifecycle import SCHEMES
 from mcpregistry.services.servers.notes import warn_once
+from mcpregistry.services.servers.sandbox import sandbox_of
 
 LISTED = "Give it a value and list its name in SLIPSNISSE_PASS_ENV, or store it as a credential."
 
 
-def target_for(server_id: int) -> Target:
+def target_for(server_id: int, *, in_sandbox: bool = False) -> Target:
     """The server as it is to be started or reached now, secrets resolved. Keep it no longer than needed.
+
+    ``in_sandbox``: confined also where that is switched off, for a test of it.
 
     Raises NotFound (no such server), Conflict (draft, disabled or changed since it was confirmed)
     and ConfigInvalid (switched off, or a value is missing without which it cannot start).
@@ -41,7 +44,7 @@ def target_for(server_id: int) -> Target:
         raise NotFound("There is no such server.", remedy="It may have been removed.")
     refuse_unless_runnable(server)
     check_scope(server.texts(), f"server:{server.slug}")
-    return _Filling(server, passed_variables()).target()
+    return replace(_Filling(server, passed_variables()).target(), sandbox=sandbox_of(server, forced=in_sandbox))
 
 
 def refuse_unless_runnable(server: Server) -> None:

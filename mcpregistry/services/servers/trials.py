@@ -20,8 +20,8 @@ from mcpregistry.services.servers.checks import QUEUED, RUNNING, learn, mark_fai
 if TYPE_CHECKING:
     from mcpregistry.downstream.pool.events import TestReport
 
-# Server id, and a tool with its arguments as JSON bytes; never raises.
-Probe = Callable[[int, "tuple[str, bytes] | None"], "TestReport"]
+# Server id, a tool with its arguments as JSON bytes, and whether in the sandbox in any case; never raises.
+Probe = Callable[[int, "tuple[str, bytes] | None", bool], "TestReport"]
 
 RESEND_AFTER = timedelta(seconds=30)
 LOST_AFTER = timedelta(minutes=15)  # longer than any test may take
@@ -36,13 +36,13 @@ def run_test(*, test_id: int, probe: Probe, process: str = "") -> ServerTest | N
         return None
     test = ServerTest.objects.select_related("server").get(pk=test_id)
     call = (test.call_tool, canonical(test.call_arguments).encode()) if test.call_tool else None
-    return record_test_result(test=test, report=probe(test.server_id, call), process=process)
+    return record_test_result(test=test, report=probe(test.server_id, call, test.in_sandbox), process=process)
 
 
 def check_server(*, server_id: int, probe: Probe, process: str = "") -> bool:
     """Connect and read the tools; the server's health and definitions follow. Returns whether it works."""
     server = Server.objects.active().filter(pk=server_id).first()
-    return server is not None and _learn(server, probe(server_id, None), process)
+    return server is not None and _learn(server, probe(server_id, None, False), process)
 
 
 @transaction.atomic
@@ -59,7 +59,8 @@ def record_test_result(*, test: ServerTest, report: TestReport, process: str = "
     test.stderr_tail = plain(report.stderr, _STDERR_KEPT)
     # Compare-and-set: the reaper may have given it up meanwhile.
     values = {name: getattr(test, name) for name in _RESULT}
-    if ServerTest.objects.filter(pk=test.pk, verdict=RUNNING).update(**values):
+    ended = ServerTest.objects.filter(pk=test.pk, verdict=RUNNING).update(**values)
+    if ended and not test.in_sandbox:  # what it does where it does not run says nothing of how it is
         _learn(test.server, report, process)
     return test
 

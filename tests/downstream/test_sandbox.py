@@ -1,0 +1,141 @@
+"""The sandbox of stdio servers: a probe server tries everything, and what it is refused is what the page says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from mcpregistry.domain.errors import ConnectionFailed
+from mcpregistry.domain.servers.sandbox import NEVER_COVERED, Policy, protection
+from mcpregistry.domain.servers.target import Sandbox
+from mcpregistry.downstream.transports import confinement
+from mcpregistry.downstream.transports.sandbox import needed_by
+from tests.downstream.conftest import Bench, gone
+from tests.fakes.targets import SERVERS, stdio_target
+
+Make = Callable[..., Bench]
+REFUSED = {"EACCES", "EPERM"}
+
+pytestmark = pytest.mark.skipif(
+    confinement.abi() < 6 or not confinement.filtered() or os.uname().machine != "x86_64",
+    reason="this kernel enforces only a part",
+)
+
+
+@pytest.fixture
+def listening(tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """A TCP port, a socket with a path and one with an abstract name, as databases and desktops have them."""
+    path, abstract = str(tmp_path / "outside.sock"), f"slipsnisse-test-{os.getpid()}"
+    with (
+        socket.create_server(("127.0.0.1", 0)) as tcp,
+        socket.socket(socket.AF_UNIX) as by_path,
+        socket.socket(socket.AF_UNIX) as by_name,
+    ):
+        by_path.bind(path)
+        by_name.bind("\0" + abstract)
+        for each in (by_path, by_name):
+            each.listen()
+        yield {"port": tcp.getsockname()[1], "socket": path, "abstract": abstract}
+
+
+def confined(tmp_path: Path, name: str = "probe", *, env: dict[str, str] | None = None, **policy: Any) -> Any:
+    sandbox = Sandbox(home=str(tmp_path / "home"), read=(str(SERVERS), *policy.pop("read", ())), **policy)
+    return stdio_target(name, sandbox=sandbox, env=env or {})
+
+
+async def tries(here: Bench, wanted: dict[str, Any]) -> dict[str, Any]:
+    return json.loads((await here.call("try", json.dumps(wanted).encode()))["content"][0]["text"])
+
+
+@pytest.mark.attack
+async def test_a_probe_gets_at_nothing_but_what_its_policy_names(bench: Make, tmp_path: Path, listening: dict):
+    for name in ("other", "given", "kept"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("secret")
+    outside = {name: str(tmp_path / name / "file") for name in ("other", "given", "kept")} | {"shadow": "/etc/shadow"}
+    target = confined(
+        tmp_path, network=False, read=(str(tmp_path / "given"),), write=(str(tmp_path / "kept"),), env={"TOKEN": "t"}
+    )
+    found = await tries(bench(target), {"read": outside, "write": outside, **listening})
+    assert {*found.pop("environment")} - {"LC_CTYPE"} == {"HOME", "PATH", "TMPDIR", "TOKEN"}  # Python's own addition
+    assert found.pop("folder") == str(tmp_path / "home")
+    done = {name for name, result in found.items() if result == "done"}
+    assert done == {"read given", "read kept", "write kept", "link", "command line of another", "runs"}
+    assert found.pop("clone3") == "ENOSYS"
+    assert {result for name, result in found.items() if name not in done} <= REFUSED, found
+
+
+@pytest.mark.attack
+async def test_an_open_network_is_tcp_and_udp_and_nothing_else(bench: Make, tmp_path: Path, listening: dict):
+    program = ("env", sys.executable, "-S", str(SERVERS / "probe.py"))  # by its bare name, which PATH is searched for
+    target = replace(confined(tmp_path, read=(sys.prefix, sys.base_prefix)), argv=program)
+    found = await tries(bench(target), listening)
+    assert (found["tcp"], found["udp"]) == ("done", "done")
+    assert {found[name] for name in ("raw", "path's socket", "abstract socket")} <= REFUSED
+
+
+@pytest.mark.attack
+async def test_without_the_sandbox_the_same_probe_gets_at_it(bench: Make, tmp_path: Path, listening: dict):
+    """Else the refusals above would show nothing."""
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "other").write_text("secret")
+    target = stdio_target("probe", env={"HOME": str(tmp_path), "TMPDIR": str(tmp_path / "tmp")})
+    found = await tries(bench(target), {"read": {"other": str(tmp_path / "other")}, **listening})
+    for name in ("read other", "environment of another", "signal", "tcp", "udp", "path's socket", "abstract socket"):
+        assert found[name] == "done", name
+
+
+@pytest.mark.fault
+async def test_a_confined_servers_daemon_ends_with_it_too(bench: Make, tmp_path: Path):
+    path = tmp_path / "home" / "pids"
+    here = bench(confined(tmp_path, "stubborn", env={"FAKE_PIDS": str(path)}))
+    await here.pool.connect(1)
+    async with asyncio.timeout(60):
+        while not path.exists() or len(path.read_text().split()) < 2:
+            await asyncio.sleep(0.01)
+    pids = [int(line) for line in path.read_text().split()]
+    await here.pool.disconnect(1)
+    for pid in pids:
+        await gone(pid)
+        assert not psutil.pid_exists(pid)
+
+
+async def test_without_landlock_a_confined_server_is_not_started(bench: Make, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(confinement, "abi", lambda: 0)
+    with pytest.raises(ConnectionFailed, match="Landlock") as caught:
+        await bench(confined(tmp_path)).call("try")
+    assert not caught.value.sent
+    assert protection(Policy(enforced=True), abi=confinement.abi(), filtered=True).level == "none"
+
+
+def test_the_page_names_what_the_probe_could_do() -> None:
+    """Here, with the network closed: the command lines of others, and no more of what it tried."""
+    said = protection(Policy(enforced=True, network=False), abi=confinement.abi(), filtered=True)
+    assert (said.level, said.missing, said.uncovered) == ("full", (), NEVER_COVERED)
+    assert any("command lines" in each for each in said.uncovered)
+
+
+def test_a_script_may_read_its_interpreter_and_the_libraries_beside_it(tmp_path: Path):
+    for folder in ("real/bin", "real/lib", "venv/bin", "venv/lib"):
+        (tmp_path / folder).mkdir(parents=True)
+    python, script = tmp_path / "real/bin/python3", tmp_path / "venv/bin/serve"
+    python.write_bytes(b"\x7fELF")
+    link = tmp_path / "venv/bin/python"
+    link.symlink_to(python)
+    script.write_text(f"#!{link}\n")
+    for file in (python, script):
+        file.chmod(0o700)
+    needed = needed_by("serve", "", str(tmp_path / "venv/bin"))
+    assert {str(script), str(link), str(python)} <= {*needed}
+    assert {str(tmp_path / "venv/lib"), str(tmp_path / "venv/pyvenv.cfg"), str(tmp_path / "real/lib")} <= {*needed}
+    assert str(tmp_path) not in needed

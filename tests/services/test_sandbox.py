@@ -1,0 +1,136 @@
+"""A server's sandbox is part of the launch that a person confirms: wider needs another confirmation, narrower does not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings as site_settings
+
+from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.servers.sandbox import Policy, check_paths, protection
+from mcpregistry.models import AuditEntry, Server
+from mcpregistry.services.servers import lifecycle
+from mcpregistry.services.servers.sandbox import protection_of, sandbox_of
+from mcpregistry.services.servers.targets import target_for
+
+pytestmark = pytest.mark.django_db
+ON = {"sandbox": "enforce", "sandbox_network": "none", "sandbox_read": ["/srv/docs"], "sandbox_write": ["/srv/out"]}
+
+
+def active(**facts: Any) -> Server:
+    row = Server(**{"slug": "s", "command": ["x"]} | facts)
+    server = lifecycle.save_server(server=row, actor="user:maker")
+    return lifecycle.confirm_launch(server=server, actor="user:other", launch_hash=server.launch_hash())
+
+
+def saved(server: Server, **changes: Any) -> Server:
+    for name, value in changes.items():
+        setattr(server, name, value)
+    return lifecycle.save_server(server=server, actor="user:maker")
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    "wider",
+    [
+        {"sandbox": "off"},
+        {"sandbox_network": "all"},
+        {"sandbox_read": ["/srv"]},
+        {"sandbox_read": ["/srv/docs", "/srv/docs2"]},
+        {"sandbox_write": ["/srv/out", "/srv/docs/a"]},
+        {"sandbox_write": ["/srv/docs"], "sandbox_read": []},
+        {"sandbox_read": [], "command": ["y"]},
+    ],
+)
+def test_a_wider_sandbox_needs_a_new_confirmation(wider: dict[str, Any]) -> None:
+    server = saved(active(**ON), **wider)
+    assert (server.lifecycle, server.launch_confirmed, server.launch_by) == ("draft", False, ["user:maker"])
+
+
+@pytest.mark.parametrize(
+    "narrower",
+    [{"sandbox_read": []}, {"sandbox_read": ["/srv/docs/a"]}, {"sandbox_write": []}, {"sandbox_read": ["/srv/out/a"]}],
+)
+def test_a_narrower_sandbox_keeps_the_launch_confirmed_and_starts_it_anew(narrower: dict[str, Any]) -> None:
+    server = saved(active(**ON), **narrower)
+    assert (server.lifecycle, server.launch_confirmed, server.launch_by, server.revision) == ("active", True, None, 2)
+
+
+def test_switching_it_on_is_narrower_and_a_draft_stays_one() -> None:
+    assert saved(active(), **ON).lifecycle == "active"
+    draft = lifecycle.save_server(server=Server(slug="d", command=["x"]), actor="user:maker")
+    assert saved(draft, **ON).lifecycle == "draft"
+    assert not draft.launch_confirmed
+
+
+@pytest.mark.attack
+def test_what_was_changed_with_a_narrower_sandbox_is_not_confirmed_with_it() -> None:
+    server = active(**ON)
+    Server.objects.filter(pk=server.pk).update(command=["evil"])  # behind our back
+    server.refresh_from_db()
+    assert saved(server, sandbox_read=[]).lifecycle == "draft"
+
+
+def test_who_confirms_and_who_reads_the_log_sees_the_sandbox() -> None:
+    server = active(**ON)
+    told = {"network": "none", "read": ["/srv/docs"], "write": ["/srv/out"]}
+    assert server.launch_facts()["sandbox"] == told
+    assert json.loads(AuditEntry.objects.get(kind="server.confirmed").body)["sandbox"] == told
+    assert "sandbox" not in active(slug="t").launch_facts(), "a launch of before stays confirmed"
+
+
+def test_a_target_has_the_sandbox_that_is_on_or_tried() -> None:
+    on, off = active(**ON), active(slug="t")
+    target = target_for(on.pk).sandbox
+    assert target is not None
+    assert target.home == str(site_settings.VAR_DIR / "servers" / str(on.uid))
+    assert (target.read, target.write, target.network) == (("/srv/docs",), ("/srv/out",), False)
+    assert target_for(off.pk).sandbox is None
+    assert target_for(off.pk, in_sandbox=True).sandbox is not None
+
+
+@pytest.mark.attack
+def test_no_path_opens_the_sites_own_data_also_not_behind_a_link(tmp_path: Path) -> None:
+    own = site_settings.VAR_DIR
+    for path in (str(own), f"{own}/keys.json", str(own.parent), "/"):
+        with pytest.raises(ConfigInvalid, match="own data"):
+            active(slug="a", **ON | {"sandbox_read": [path]})
+    link = tmp_path / "link"
+    server = active(**ON | {"sandbox_read": [str(link)]})
+    link.symlink_to(own)
+    with pytest.raises(ConfigInvalid, match="own data"):
+        target_for(server.pk)
+
+
+@pytest.mark.parametrize("path", ["docs", "", "/srv/../etc", "/srv/", "//srv", "/a\nn", "/a\0", 7])
+def test_a_path_is_absolute_and_plainly_written(path: Any) -> None:
+    with pytest.raises(ConfigInvalid):
+        check_paths([path])
+
+
+def test_a_remote_server_has_no_sandbox() -> None:
+    server = active(command=[], transport="http", url="https://h/mcp")
+    assert (sandbox_of(server, forced=True), protection_of(server)) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("policy", "abi", "filtered", "level", "word"),
+    [
+        (Policy(), 7, True, "none", "off"),
+        (Policy(enforced=True), 0, True, "none", "not started"),
+        (Policy(enforced=True), 7, True, "full", ""),
+        (Policy(enforced=True), 6, True, "full", ""),
+        (Policy(enforced=True), 5, True, "partial", "signals"),
+        (Policy(enforced=True), 2, True, "partial", "emptied"),
+        (Policy(enforced=True), 7, False, "partial", "UDP"),
+        (Policy(enforced=True, network=False), 3, False, "partial", "TCP is open"),
+    ],
+)
+def test_what_a_kernel_cannot_do_is_said(policy: Policy, abi: int, filtered: bool, level: str, word: str) -> None:
+    said = protection(policy, abi=abi, filtered=filtered)
+    assert said.level == level
+    assert word in str(said)
+    assert any("open to it" in each for each in said.uncovered) is (policy.enforced and bool(abi) and policy.network)

@@ -139,3 +139,20 @@ def test_a_script_may_read_its_interpreter_and_the_libraries_beside_it(tmp_path:
     assert {str(script), str(link), str(python)} <= {*needed}
     assert {str(tmp_path / "venv/lib"), str(tmp_path / "venv/pyvenv.cfg"), str(tmp_path / "real/lib")} <= {*needed}
     assert str(tmp_path) not in needed
+
+
+@pytest.mark.attack
+async def test_a_link_in_its_own_folder_lets_it_in_nowhere_at_its_next_start(bench: Make, tmp_path: Path):
+    kept, other = tmp_path / "kept", tmp_path / "other"
+    for folder in (kept / "bin", other / "lib"):
+        folder.mkdir(parents=True)
+    (other / "lib" / "file").write_text("secret")
+    (kept / "read").symlink_to(other)
+    (kept / "write").symlink_to(other)
+    policy = {"read": (f"{kept}/read",), "write": (str(kept), f"{kept}/write")}
+    found = await tries(bench(confined(tmp_path, **policy)), {"read": {"other": str(other / "lib" / "file")}})
+    assert found["read other"] == "EACCES"
+    program = kept / "bin" / "serve"
+    program.write_text(f"#!{other}/bin/sh\n")
+    program.chmod(0o700)
+    assert not [each for each in needed_by(str(program), "", "", (str(kept),)) if str(other) in each]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from pathlib import PurePath
 
 from mcpregistry.domain.errors import ConnectionFailed
 from mcpregistry.domain.servers.target import Sandbox, Target
@@ -45,7 +46,8 @@ def prepare(target: Target, path: str) -> tuple[str, str]:
             remedy="Use a kernel of 5.13 or newer with Landlock switched on, or take the server's sandbox off.",
         )
     try:
-        os.makedirs(places(sandbox)["TMPDIR"], mode=0o700, exist_ok=True)
+        for folder in (sandbox.home, places(sandbox)["TMPDIR"]):
+            os.makedirs(folder, mode=0o700, exist_ok=True)
     except OSError as error:
         raise ConnectionFailed(
             f"The server's own folder {sandbox.home} cannot be made: {error.strerror}.", remedy="Check its owner."
@@ -54,14 +56,30 @@ def prepare(target: Target, path: str) -> tuple[str, str]:
 
 
 def policy_of(target: Target, sandbox: Sandbox, path: str) -> str:
-    """The lines that ``confinement.apply`` takes."""
-    read = dict.fromkeys((*SYSTEM, *needed_by(target.argv[0], target.cwd, path), *sandbox.read))
-    write = dict.fromkeys((*DEVICES, sandbox.home, *sandbox.write))
+    """The lines that ``confinement.apply`` takes.
+
+    What lies in a folder that the server may write has no line of its own: the server could put a link there, and be
+    let in behind it at its next start.
+    """
+    folders = (sandbox.home, *sandbox.write)
+    needed = needed_by(target.argv[0], target.cwd, path, folders)
+    read = dict.fromkeys((*SYSTEM, *(each for each in (*needed, *sandbox.read) if not _within(each, folders))))
+    write = dict.fromkeys((*DEVICES, *(each for each in folders if not _within(os.path.dirname(each), folders))))
     return "\n".join([*(f"r{each}" for each in read), *(f"w{each}" for each in write), *(["n"] * sandbox.network)])
 
 
-def needed_by(command: str, cwd: str, path: str) -> list[str]:
-    """Where a program's code lies: its file, its interpreters, and the libraries beside each."""
+def _within(path: str, folders: tuple[str, ...]) -> bool:
+    """Also where a link on the way leads into one of them."""
+    real = [os.path.realpath(folder) for folder in folders]
+    places = (path, os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path)))
+    return any(PurePath(place).is_relative_to(folder) for place in places for folder in (*folders, *real))
+
+
+def needed_by(command: str, cwd: str, path: str, writable: tuple[str, ...] = ()) -> list[str]:
+    """Where a program's code lies: its file, its interpreters, and the libraries beside each.
+
+    A file in a ``writable`` folder is not followed, for the server could make it lead elsewhere.
+    """
     where = os.path.join(cwd, command) if os.sep in command else command
     found = shutil.which(where, path=path)
     needed: dict[str, None] = {}
@@ -70,7 +88,7 @@ def needed_by(command: str, cwd: str, path: str) -> list[str]:
         file = waiting.pop()
         if "\n" not in file and file not in needed:
             needed |= dict.fromkeys([file, *_libraries(file)])
-            waiting += _leads_to(file, path)
+            waiting += [] if _within(file, writable) else _leads_to(file, path)
     return list(needed)
 
 

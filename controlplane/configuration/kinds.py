@@ -78,6 +78,10 @@ class Kind:
         columns = [*self.model._meta.concrete_fields, *self.model._meta.local_many_to_many]
         return [column for column in columns if column.name not in skipped]
 
+    def hiding(self) -> set[str]:
+        """The words whose values may be references to secrets; elsewhere what looks like one is a value as any other."""
+        return {"command", "url", "base_url"} & {each.name for each in self.fields()} | {*sealed(self.model).values()}
+
     def known(self) -> set[str]:
         """Every word that an entry may have."""
         return {each.name for each in self.fields()} | {*sealed(self.model).values()} | self.words
@@ -99,6 +103,12 @@ class Kind:
         for held in sealed(self.model).values():
             if value := getattr(row, held):
                 said[held] = secrets.hidden(value, f"{self.section}/{name}/{held}")
+        place = f"{self.section}/{name}"
+        if "command" in said:
+            said["command"] = secrets.command(said["command"], f"{place}/command")
+        for column in ("url", "base_url"):
+            if column in said:
+                said[column] = secrets.address(said[column], f"{place}/{column}")
         return said | self.more(row)
 
 

@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.contrib.auth.models import Group, User
-from django.db import transaction
+from django.contrib.auth.models import User
+from django.core.exceptions import ObjectDoesNotExist, ValidationError
+from django.db import DatabaseError, transaction
 from django.db.models import Model
 
-from controlplane.configuration.kinds import KINDS, Kind, kind_of, lookup, permissions
-from controlplane.configuration.values import Entry, Secrets, read, without_unknown
+from controlplane.configuration.kinds import KINDS, Kind, kind_of, lookup
+from controlplane.configuration.saving import ACTOR, SAVERS
+from controlplane.configuration.values import Entry, Secrets, read, references
 from controlplane.configuration.writing import VERSION, WHOLE
 from mcpregistry.domain.errors import ConfigInvalid, SlipsnisseError
 from mcpregistry.domain.policy.decision import Outcome
 from mcpregistry.domain.text.canonical import stored
-from mcpregistry.models import Agent, Configuration, Endpoint, Permit, PolicyRule, Server, Tool
+from mcpregistry.models import Agent, Configuration, PolicyRule, Server, Tool
 from mcpregistry.models.sealing import sealed
-from mcpregistry.services.access import agents, credentials, grants
 from mcpregistry.services.access.roles import approvers
-from mcpregistry.services.configuration import site as settings_of
-from mcpregistry.services.definitions import decisions, observe
-from mcpregistry.services.notifications import outbox
-from mcpregistry.services.policy import rules
 from mcpregistry.services.records import audit
-from mcpregistry.services.servers import lifecycle
 from subagents.models import LanguageModel, Provider
-from subagents.services import experts, providers
 
-ACTOR = "importconfig"
 _DECIDED = ("confirmed", "approved")  # counts only when whoever imports says so
 
 
@@ -102,7 +95,7 @@ class _Taking:
             raise ConfigInvalid(f"{kind.section}: not an object of entries by name.", remedy="Correct it in the file.")
         for name, entry in entries.items():
             with _at(f"{kind.section}/{name}"):
-                self._named(kind, name, _checked(kind, entry), here.get(name))
+                self._named(kind, name, _own(kind, name, _checked(kind, entry)), here.get(name))
         shown = dict(kind.all())
         self.report.kept += [f"{kind.section}/{name}" for name in shown if name not in entries]
 
@@ -135,8 +128,8 @@ class _Taking:
                     there.remove(text)
                     continue
                 row = kind.model()
-                self._fill(kind, row, entry)
-                if _SAVERS[kind.section](self, row, entry):
+                self._fill(kind, row, entry, Secrets())
+                if SAVERS[kind.section](self, row, entry):
                     self.report.made.append(place)
         self.report.kept += [f"{kind.section}: one more" for _ in there]
 
@@ -147,9 +140,10 @@ class _Taking:
         if new:
             row = self._new(kind, name)
         self._missing = []
-        self._fill(kind, row, entry)
-        self._unseal(kind, name, row, entry)
-        done = _SAVERS[kind.section](self, row, entry)
+        given = self._known(kind, name, row)
+        self._fill(kind, row, entry, given)
+        self._unseal(kind, row, entry, given)
+        done = SAVERS[kind.section](self, row, entry)
         if done is None:
             return
         self._all(kind.model)[name] = done
@@ -171,21 +165,39 @@ class _Taking:
         return kind.model(**{column: name})
 
     def _is_as(self, kind: Kind, name: str, entry: Entry, row: Any) -> bool:
+        """Whether saving the entry would change nothing: what nobody gave, and who is not here, counts for nothing."""
         here = Secrets()
         have = kind.entry(name, row, here)
-        known = Secrets({**here.found, **self._given})
         mine = {word: Secrets(here.found).shown(said) for word, said in have.items()}
-        theirs = {word: known.shown(said) for word, said in entry.items()}
-        if not self.confirm:
-            for word in _DECIDED:
-                mine.pop(word, None), theirs.pop(word, None)
+        known, theirs, lacks = self._known(kind, name, row), {}, False
+        for word, said in entry.items():
+            value, missing = known.taken(said) if word in kind.hiding() else (said, [])
+            lacks = lacks or bool(missing)
+            if not missing or value:
+                theirs[word] = value
+        for column in kind.fields():
+            if column.related_model is User and theirs.get(column.name) not in self._all(User):
+                theirs.pop(column.name, None)
+        for word in () if self.confirm and not lacks else _DECIDED:
+            mine.pop(word, None)
+            theirs.pop(word, None)
         return stored(mine) == stored(theirs)
 
-    def _fill(self, kind: Kind, row: Any, entry: Entry) -> None:
+    def _known(self, kind: Kind, name: str, row: Any) -> Secrets:
+        """Secrets that were given, else those of the row that is here."""
+        here = Secrets()
+        if row.pk:
+            kind.entry(name, row, here)
+        return Secrets({**here.found, **self._given})
+
+    def _fill(self, kind: Kind, row: Any, entry: Entry, given: Secrets) -> None:
         for column in kind.fields():
             if column.many_to_many:
                 continue
             value = entry.get(column.name, column.get_default())
+            if column.name in kind.hiding():
+                value, missing = given.taken(value)
+                self._missing += missing
             if column.is_relation:
                 related: Any = column.related_model
                 value = None if value is None else self._related(related, value)
@@ -211,13 +223,11 @@ class _Taking:
         """The rows of these names."""
         return [self._found(model, name) for name in names or []]
 
-    def _unseal(self, kind: Kind, name: str, row: Any, entry: Entry) -> None:
-        here = Secrets()
-        if row.pk:
-            kind.entry(name, row, here)
-        known = Secrets({**here.found, **self._given})
+    def _unseal(self, kind: Kind, row: Any, entry: Entry, given: Secrets) -> None:
         for held in sealed(kind.model).values():
-            value, missing = without_unknown(known.shown(entry.get(held, {})))
+            value, missing = given.taken(entry.get(held, {}))
+            if value and type(value) is not type(getattr(kind.model(), held)):
+                raise ConfigInvalid(f"{held} is of the wrong kind.", remedy="Correct it in the file.")
             self._missing += missing
             setattr(row, held, value)
 
@@ -241,6 +251,18 @@ def _at(place: str) -> Iterator[None]:
         yield
     except SlipsnisseError as error:
         raise ConfigInvalid(f"{place}: {error.message}", remedy=error.remedy) from error
+    except (
+        TypeError,
+        ValueError,
+        KeyError,
+        AttributeError,
+        ValidationError,
+        ObjectDoesNotExist,
+        DatabaseError,
+    ) as error:
+        raise ConfigInvalid(
+            f"{place}: a value in it is of the wrong kind.", remedy="Compare it with what `exportconfig --all` writes."
+        ) from error
 
 
 def _checked(kind: Kind, entry: Any) -> Entry:
@@ -250,118 +272,18 @@ def _checked(kind: Kind, entry: Any) -> Entry:
         raise ConfigInvalid(
             f"the word '{unknown[0]}' is not known.", remedy=f"Known are {', '.join(sorted(kind.known()))}."
         )
+    for word in ("enabled", *_DECIDED):
+        if word in entry and not isinstance(entry[word], bool):
+            raise ConfigInvalid(f"{word} is neither true nor false.", remedy="Correct it in the file.")
     return entry
 
 
-# How each kind is saved. Returns the row; None where it could not be made, which was noted.
-
-
-def _role(taking: _Taking, row: Group, entry: Entry) -> Group:
-    row.save()
-    row.permissions.set(permissions(entry.get("permissions", [])))
-    return row
-
-
-def _configuration(taking: _Taking, row: Configuration, entry: Entry) -> Configuration:
-    return settings_of.save_configuration(configuration=row, actor=ACTOR)
-
-
-def _credential(taking: _Taking, row: Any, entry: Entry) -> Any:
-    return credentials.save_credential(
-        credential=row, actor=ACTOR, value=row.value or None, scope=entry.get("scope", [])
-    )
-
-
-def _server(taking: _Taking, row: Server, entry: Entry) -> Server:
-    row = lifecycle.save_server(server=row, actor=ACTOR)
-    if taking.confirms(entry) and not row.launch_confirmed:
-        row = lifecycle.confirm_launch(server=row, actor=ACTOR, launch_hash=row.launch_hash())
-    if entry.get("confirmed") and not row.launch_confirmed:
-        taking.note(f"servers/{row.slug}: its launch waits for a person's confirmation.")
-    on = entry.get("enabled") is not False
-    if on == row.enabled:
-        return row
-    switch = lifecycle.enable_server if on else lifecycle.disable_server
-    return switch(server=row, actor=ACTOR)
-
-
-def _tool(taking: _Taking, row: Tool, entry: Entry) -> Tool:
-    tool = observe.described(server=row.server, name=row.name, body=_definition(entry.get("definition")))
-    if taking.confirms(entry) and tool.latest is not None:
-        tool = decisions.approve(definition=tool.latest, actor=ACTOR)
-    for column in _TOOL.fields():
-        setattr(tool, column.name, getattr(row, column.name))
-    tool.full_clean()
-    tool.save()
-    return tool
-
-
-def _definition(said: Any) -> dict[str, Any]:
-    try:
-        body = json.loads(said) if isinstance(said, str) else said
-    except ValueError:
-        body = None
-    if not isinstance(body, dict):
-        raise ConfigInvalid("it has no definition.", remedy="Leave the tool out; its server tells it.")
-    return body
-
-
-def _provider(taking: _Taking, row: Any, entry: Entry) -> Any:
-    row = providers.save_provider(provider=row, actor=ACTOR)
-    if taking.confirms(entry) and row.draft_problem() is not None:
-        row = providers.confirm_destination(provider=row, actor=ACTOR, shown=row.destination_hash())
-    if entry.get("confirmed") and row.draft_problem() is not None:
-        taking.note(f"providers/{row.slug}: where its key goes waits for a person's confirmation.")
-    return row
-
-
-def _expert(taking: _Taking, row: Any, entry: Entry) -> Any:
-
-    row = experts.save_expert(expert=row, targets=taking.many(LanguageModel, entry.get("models")), actor=ACTOR)
-    users, places = taking.many(Agent, entry.get("users")), taking.many(Endpoint, entry.get("endpoints"))
-    experts.offer(expert=row, agents=users, endpoints=places, actor=ACTOR)
-    return row
-
-
-def _permit(taking: _Taking, row: Permit, entry: Entry) -> Permit | None:
-    giver = User.objects.filter(username=entry.get("given_by") or "").first()
-    if giver is None or row.tool.pinned is None or not taking.confirm:
-        taking.note(
-            f"permits: of {row.agent} for {row.tool}, left out: who gave it is not here, or it was not confirmed."
-        )
-        return None
-    row.created_by, row.definition_hash, row.server_revision = giver, row.tool.pinned.hash, row.tool.server.revision
-    row.full_clean(exclude=["request"])
-    row.save()
-    audit.record(kind="permit.created", actor=ACTOR, subject=f"agent:{row.agent}", tool=str(row.tool))
-    return row
-
-
-def _channel(taking: _Taking, row: Any, entry: Entry) -> Any:
-
-    if taking.missing:
-        taking.note(f"channels/{row.name}: left out until somebody gives {', '.join(taking.missing)}.")
-        return None
-    return outbox.save_channel(
-        channel=row, actor=ACTOR, servers=taking.many(Server, entry.get("servers")),
-        rules=taking.many(PolicyRule, entry.get("rules")),
-    )  # fmt: skip
-
-
-def _slack_person(taking: _Taking, row: Any, entry: Entry) -> Any:
-    return outbox.save_slack_identity(identity=row, actor=ACTOR) if row.user_id else None
-
-
-_TOOL = kind_of("tools")
-_SAVERS: dict[str, Callable[[_Taking, Any, Entry], Any]] = {
-    "roles": _role, "configuration": _configuration, "credentials": _credential, "servers": _server, "tools": _tool,
-    "agents": lambda taking, row, entry: agents.save_agent(agent=row, actor=ACTOR),
-    "endpoints": lambda taking, row, entry: agents.save_endpoint(endpoint=row, actor=ACTOR),
-    "workspaces": lambda taking, row, entry: agents.save_workspace(workspace=row, actor=ACTOR),
-    "providers": _provider,
-    "models": lambda taking, row, entry: providers.save_model(model=row, actor=ACTOR),
-    "experts": _expert,
-    "rules": lambda taking, row, entry: rules.save_rule(rule=row, actor=ACTOR, unanswered=True),
-    "grants": lambda taking, row, entry: grants.save_grant(grant=row, actor=ACTOR),
-    "permits": _permit, "channels": _channel, "slack_people": _slack_person,
-}  # fmt: skip
+def _own(kind: Kind, name: str, entry: Entry) -> Entry:
+    """A secret stands only where it belongs: else an edited file would send it elsewhere."""
+    for word in entry.keys() & kind.hiding():
+        for place, secret in references(entry[word], f"{kind.section}/{name}/{word}"):
+            if place != secret:
+                raise ConfigInvalid(
+                    f"the secret '{secret}' does not belong here.", remedy=f"Only '{place}' may stand here."
+                )
+    return entry

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 from django.core.exceptions import ValidationError
 from django.db.models import Field
 
 from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.text.secret_names import is_secret_name
 
 Entry = dict[str, Any]  # what stands in the document of one row
 _REFERENCES = re.compile(r"(\$\{(cred:)?[\w.-]+\})+")  # a text that only names secrets is none itself
@@ -41,7 +43,8 @@ class Secrets:
 
     def hidden(self, value: Any, name: str) -> Any:
         """A secret's reference; one in each value of a mapping. Empty ones and bare references stay as they are."""
-        if isinstance(value, dict) and all(isinstance(each, str) for each in value.values()):
+        texts = isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
+        if texts and value.keys() != {"secret"}:  # which would be read as a reference itself
             return {key: self.hidden(each, f"{name}/{key}") for key, each in sorted(value.items())}
         if not value or (isinstance(value, str) and _REFERENCES.fullmatch(value)):
             return value
@@ -52,7 +55,41 @@ class Secrets:
         """The same with the values that are given; what is not known stays a reference."""
         if is_reference(value):
             return self._given.get(value["secret"], value)
+        if isinstance(value, list):
+            return [self.shown(each) for each in value]
         return {key: self.shown(each) for key, each in value.items()} if isinstance(value, dict) else value
+
+    def taken(self, value: Any) -> tuple[Any, list[str]]:
+        """The same without the secrets that nobody gave, and their names. What was given is looked into no further."""
+        if is_reference(value):
+            name = value["secret"]
+            return (self._given[name], []) if name in self._given else ("", [name])
+        if isinstance(value, list):
+            told = [self.taken(each) for each in value]
+            return [each for each, _ in told], [name for _, missing in told for name in missing]
+        if not isinstance(value, dict):
+            return value, []
+        found = {key: self.taken(each) for key, each in value.items()}
+        missing = [name for _, names in found.values() for name in names]
+        return {key: each for key, (each, names) in found.items() if not names}, missing
+
+    def command(self, words: list[str], name: str) -> list[Any]:
+        """The words of a command, without values of flags that are named like secrets."""
+        told: list[Any] = []
+        for number, word in enumerate(words):
+            before = words[number - 1] if number else ""
+            flag, is_pair, _ = word.partition("=")
+            secret = _is_secret_flag(flag) if is_pair else _is_secret_flag(before) and "=" not in before
+            told.append(self.hidden(word, f"{name}/{number}") if secret else word)
+        return told
+
+    def address(self, url: str, name: str) -> Any:
+        """An address; as one secret where its query has values that are named like secrets."""
+        return self.hidden(url, name) if any(is_secret_name(key) for key, _ in parse_qsl(urlsplit(url).query)) else url
+
+
+def _is_secret_flag(word: str) -> bool:
+    return word.startswith("-") and is_secret_name(word.lstrip("-"))
 
 
 def is_reference(value: Any) -> bool:
@@ -60,11 +97,10 @@ def is_reference(value: Any) -> bool:
     return isinstance(value, dict) and value.keys() == {"secret"} and isinstance(value["secret"], str)
 
 
-def without_unknown(value: Any) -> tuple[Any, list[str]]:
-    """A sealed value without the secrets that nobody gave, and their names."""
+def references(value: Any, place: str) -> Iterator[tuple[str, str]]:
+    """Each reference in a value: the place where it stands, and the name that it says."""
     if is_reference(value):
-        return "", [value["secret"]]
-    if not isinstance(value, dict):
-        return value, []
-    missing = [each["secret"] for each in value.values() if is_reference(each)]
-    return {key: each for key, each in value.items() if not is_reference(each)}, missing
+        yield place, value["secret"]
+    elif isinstance(value, dict | list):
+        for key, each in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from references(each, f"{place}/{key}")

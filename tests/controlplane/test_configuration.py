@@ -279,6 +279,90 @@ def test_a_file_that_cannot_work_is_refused_with_its_place_and_nothing_is_saved(
     assert not AuditEntry.objects.filter(kind="site.imported").exists()
 
 
+def saved(slug: str, **columns: Any) -> Server:
+    """A server of this site."""
+    env = columns.pop("env", {})
+    row = Server(slug=slug, **columns)
+    row.env = env
+    return lifecycle.save_server(server=row, actor=ACTOR)
+
+
+@pytest.mark.usefixtures("live_db")
+def test_secrets_in_words_of_a_command_and_in_an_address_are_named_too(people):
+    saved("a", command=["/bin/echo", "--token", "hunter2hunter2", "--api-key=xyzzy99", "--name", "plain"])
+    saved("b", transport="http", url="https://x.example.org/mcp?api_key=hunter2hunter2")
+    saved("c", command=["/bin/echo"], env={"secret": "${cred:hub}"})
+    (file, secrets), before = exported(), rows()
+    assert "hunter2" not in file
+    assert "xyzzy99" not in file
+    assert "plain" in file
+    people()
+    reading.take(text.load(file.encode(), "site.yaml"), secrets, confirm=True)
+    assert rows() == before
+    assert exported() == (file, secrets)
+
+
+@pytest.mark.usefixtures("live_db")
+def test_a_secret_is_sent_nowhere_else_by_an_edited_file():
+    saved("good", command=["/bin/echo"], env={"TOKEN": "t0psecret"})
+    saved("evil", command=["/bin/cat"], env={"X": "own"})
+    file, secrets = exported()
+    document = text.load(file.encode(), "site.yaml")
+    document["servers"]["evil"]["env"]["X"] = {"secret": "servers/good/env/TOKEN"}
+    with pytest.raises(ConfigInvalid, match="servers/evil: the secret 'servers/good/env/TOKEN' does not belong here"):
+        reading.take(document, secrets, confirm=True)
+    assert Server.objects.get(slug="evil").env == {"X": "own"}
+
+
+@pytest.mark.usefixtures("live_db")
+def test_what_is_over_of_a_permit_does_not_begin_again_by_a_file():
+    furnished()
+    file, secrets = exported()
+    document = text.load(file.encode(), "site.yaml")
+    count = Permit.objects.count()
+    for change in ({"uses_left": 1}, {"uses_left": 0}, {"revoked_at": timezone.now()}):
+        Permit.objects.filter(uses_left=3).update(**change)
+        assert reading.take(document, secrets, confirm=True).made == []
+        assert Permit.objects.count() == count
+    document["permits"][0]["expires_at"] = (timezone.now() - timedelta(days=1)).isoformat()
+    assert reading.take(document, secrets, confirm=True).made == []
+
+
+@pytest.mark.usefixtures("live_db")
+def test_once_more_changes_nothing_though_accounts_and_secrets_are_missing(people):
+    furnished()
+    file, _ = exported()
+    django_people = User.objects.filter(username="approver")
+    people()
+    django_people.delete()
+    document = text.load(file.encode(), "site.yaml")
+    document["channels"] = {}  # which are left out, and told of each time, until they have their secrets
+    document["permits"], document["slack_people"] = [], {}
+    assert reading.take(document, {}, confirm=True).made
+    again = reading.take(document, {}, confirm=True)
+    assert (again.made, again.changed) == ([], [])
+
+
+@pytest.mark.usefixtures("live_db")
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"roles": {"night": {"permissions": 5}}}, {"servers": {"a": {"transport": "x", "command": ["/bin/echo"]}}},
+        {"servers": {"a": {"command": ["/bin/echo"], "enabled": "no"}}}, {"credentials": {"c": {"value": 5}}},
+        {"credentials": {"c": {"scope": 5}}}, {"agents": {"a": {"owner": []}}}, {"endpoints": {"e": {"name": None}}},
+        {"experts": {"e": {"models": 5}}}, {"permits": [{}]}, {"channels": {"c": {"access": 5}}},
+        {"slack_people": {"t/u": {"user": []}}},
+        {"servers": {"a": {"command": ["/bin/echo"]}}, "tools": {"a::t": {"definition": {"name": "other"}}}},
+        {"servers": {"a": {"command": ["/bin/echo"]}}, "tools": {"a::t": {"definition": {"name": "t"}, "call_cost": -1}}},
+    ],
+    ids=lambda value: json.dumps(value)[:60],
+)  # fmt: skip
+def test_values_of_the_wrong_kind_are_told_with_their_place(wrong):
+    with pytest.raises(ConfigInvalid, match=rf"{list(wrong)[-1]}/"):
+        reading.take({"slipsnisse": "site", "version": 1} | wrong, {}, confirm=True)
+    assert not Server.objects.exists()
+
+
 def test_whatever_configures_a_site_is_in_its_document():
     """A new model is either a kind of the document, or named here as none."""
     no_configuration = {

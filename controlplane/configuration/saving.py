@@ -1,0 +1,172 @@
+"""How each kind of the document is saved: by the services that pages and REST use.
+
+Each function returns the row; None where it could not be made, which was noted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from django.contrib.auth.models import Group, User
+from django.db.models import Model
+from django.utils import timezone
+
+from controlplane.configuration.kinds import kind_of, permissions
+from controlplane.configuration.values import Entry
+from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.models import Agent, Configuration, Endpoint, Permit, PolicyRule, Server, Tool
+from mcpregistry.services.access import agents, credentials, grants
+from mcpregistry.services.configuration import site as settings_of
+from mcpregistry.services.definitions import decisions, observe
+from mcpregistry.services.notifications import outbox
+from mcpregistry.services.policy import rules
+from mcpregistry.services.records import audit
+from mcpregistry.services.servers import lifecycle
+from subagents.models import LanguageModel
+from subagents.services import experts, providers
+
+ACTOR = "importconfig"
+
+
+class Taking(Protocol):
+    """What ``reading`` knows of the document while it is taken."""
+
+    confirm: bool
+
+    def confirms(self, entry: Entry) -> bool:
+        """Whether what was decided there counts here."""
+
+    def many(self, model: type[Model], names: Any) -> list[Any]:
+        """The rows of these names."""
+
+    def note(self, text: str) -> None:
+        """Tell whoever imports."""
+
+    @property
+    def missing(self) -> list[str]:
+        """The secrets of this row that nobody gave."""
+
+
+def _role(taking: Taking, row: Group, entry: Entry) -> Group:
+    row.save()
+    row.permissions.set(permissions(entry.get("permissions", [])))
+    return row
+
+
+def _configuration(taking: Taking, row: Configuration, entry: Entry) -> Configuration:
+    return settings_of.save_configuration(configuration=row, actor=ACTOR)
+
+
+def _credential(taking: Taking, row: Any, entry: Entry) -> Any:
+    return credentials.save_credential(
+        credential=row, actor=ACTOR, value=row.value or None, scope=entry.get("scope", [])
+    )
+
+
+def _server(taking: Taking, row: Server, entry: Entry) -> Server:
+    row = lifecycle.save_server(server=row, actor=ACTOR)
+    if taking.confirms(entry) and not row.launch_confirmed:
+        row = lifecycle.confirm_launch(server=row, actor=ACTOR, launch_hash=row.launch_hash())
+    if entry.get("confirmed") and not row.launch_confirmed:
+        taking.note(f"servers/{row.slug}: its launch waits for a person's confirmation.")
+    on = entry.get("enabled") is not False
+    if on == row.enabled:
+        return row
+    switch = lifecycle.enable_server if on else lifecycle.disable_server
+    return switch(server=row, actor=ACTOR)
+
+
+def _tool(taking: Taking, row: Tool, entry: Entry) -> Tool:
+    body = _definition(entry.get("definition"))
+    if body.get("name") != row.name:
+        raise ConfigInvalid("its definition is that of another tool.", remedy="Correct the name.")
+    tool = observe.described(server=row.server, name=row.name, body=body)
+    if taking.confirms(entry) and tool.latest is not None:
+        tool = decisions.approve(definition=tool.latest, actor=ACTOR)
+    for column in _TOOL.fields():
+        setattr(tool, column.name, getattr(row, column.name))
+    tool.full_clean()
+    tool.save()
+    return tool
+
+
+def _definition(said: Any) -> dict[str, Any]:
+    try:
+        body = json.loads(said) if isinstance(said, str) else said
+    except ValueError:
+        body = None
+    if not isinstance(body, dict):
+        raise ConfigInvalid("it has no definition.", remedy="Leave the tool out; its server tells it.")
+    return body
+
+
+def _provider(taking: Taking, row: Any, entry: Entry) -> Any:
+    row = providers.save_provider(provider=row, actor=ACTOR)
+    if taking.confirms(entry) and row.draft_problem() is not None:
+        row = providers.confirm_destination(provider=row, actor=ACTOR, shown=row.destination_hash())
+    if entry.get("confirmed") and row.draft_problem() is not None:
+        taking.note(f"providers/{row.slug}: where its key goes waits for a person's confirmation.")
+    return row
+
+
+def _expert(taking: Taking, row: Any, entry: Entry) -> Any:
+
+    row = experts.save_expert(expert=row, targets=taking.many(LanguageModel, entry.get("models")), actor=ACTOR)
+    users, places = taking.many(Agent, entry.get("users")), taking.many(Endpoint, entry.get("endpoints"))
+    experts.offer(expert=row, agents=users, endpoints=places, actor=ACTOR)
+    return row
+
+
+def _permit(taking: Taking, row: Permit, entry: Entry) -> Permit | None:
+    if row.expires_at <= timezone.now() or row.uses_left == 0 or _was_given(row):
+        taking.note(f"permits: of {row.agent} for {row.tool}, left out: it has ended, or was given here before.")
+        return None
+    giver = User.objects.filter(username=entry.get("given_by") or "").first()
+    if giver is None or row.tool.pinned is None or not taking.confirm:
+        taking.note(
+            f"permits: of {row.agent} for {row.tool}, left out: who gave it is not here, or it was not confirmed."
+        )
+        return None
+    row.created_by, row.definition_hash, row.server_revision = giver, row.tool.pinned.hash, row.tool.server.revision
+    row.full_clean(exclude=["request"])
+    row.save()
+    audit.record(kind="permit.created", actor=ACTOR, subject=f"agent:{row.agent}", tool=str(row.tool))
+    return row
+
+
+def _was_given(row: Permit) -> bool:
+    """Also one that was used up or revoked since: what is over does not begin again by a file."""
+    same = Permit.objects.filter(agent=row.agent, tool=row.tool, expires_at=row.expires_at)
+    return any(each.argument_pins == row.argument_pins for each in same)
+
+
+def _channel(taking: Taking, row: Any, entry: Entry) -> Any:
+
+    if taking.missing:
+        taking.note(f"channels/{row.name}: left out until somebody gives {', '.join(taking.missing)}.")
+        return None
+    return outbox.save_channel(
+        channel=row, actor=ACTOR, servers=taking.many(Server, entry.get("servers")),
+        rules=taking.many(PolicyRule, entry.get("rules")),
+    )  # fmt: skip
+
+
+def _slack_person(taking: Taking, row: Any, entry: Entry) -> Any:
+    return outbox.save_slack_identity(identity=row, actor=ACTOR) if row.user_id else None
+
+
+_TOOL = kind_of("tools")
+SAVERS: dict[str, Callable[[Taking, Any, Entry], Any]] = {
+    "roles": _role, "configuration": _configuration, "credentials": _credential, "servers": _server, "tools": _tool,
+    "agents": lambda taking, row, entry: agents.save_agent(agent=row, actor=ACTOR),
+    "endpoints": lambda taking, row, entry: agents.save_endpoint(endpoint=row, actor=ACTOR),
+    "workspaces": lambda taking, row, entry: agents.save_workspace(workspace=row, actor=ACTOR),
+    "providers": _provider,
+    "models": lambda taking, row, entry: providers.save_model(model=row, actor=ACTOR),
+    "experts": _expert,
+    "rules": lambda taking, row, entry: rules.save_rule(rule=row, actor=ACTOR, unanswered=True),
+    "grants": lambda taking, row, entry: grants.save_grant(grant=row, actor=ACTOR),
+    "permits": _permit, "channels": _channel, "slack_people": _slack_person,
+}  # fmt: skip

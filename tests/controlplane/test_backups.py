@@ -21,17 +21,18 @@ from django.db import DEFAULT_DB_ALIAS, connection, connections
 from django.utils import timezone
 
 from controlplane import keys
-from controlplane.backups import dumping, passphrase, schema
+from controlplane.backups import dumping, loading, passphrase, schema
 from controlplane.backups.archive import Reader, Writer
 from controlplane.backups.tables import Table
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.domain.lifecycle import TERMINAL
-from mcpregistry.models import Agent, Connection, Credential, Server, Tool
+from mcpregistry.models import Agent, AuditEntry, Connection, Credential, Server, Tool
+from mcpregistry.services.records import audit, chains
 from subagents.models import LanguageModel, Provider
 from tests import forkserver
 from tests.fakes import elsewhere
 from tests.fakes.elsewhere import PASSPHRASE
-from tests.fakes.tampered import sealed_anew
+from tests.fakes.tampered import sealed_anew, unguarded
 from tests.fault.load import Load, served
 from tests.services.rows import confirmed, dispatched
 from tests.waiting import until
@@ -376,3 +377,18 @@ def test_a_backup_of_an_older_release_is_read_by_its_own_tables_and_brought_to_t
     found = other.shown("list(apps.get_model('mcpregistry.Credential').objects.values_list('name', 'scope'))")
     assert found == [["from-before", []]]
     other.assert_whole()
+
+
+@pytest.mark.django_db
+def test_a_restored_log_is_read_once_and_a_broken_place_is_named(monkeypatch):
+    audit.record(kind="test", actor="ann", subject="x")
+    entry = AuditEntry.objects.get(kind="test")
+    with unguarded():
+        AuditEntry.objects.filter(pk=entry.pk).update(body=entry.body.replace("ann", "eve"))
+    walked, walk = [], chains.walked
+    monkeypatch.setattr(chains, "walked", lambda *given: walked.append(given) or walk(*given))
+    found = [problem for problem in loading.problems() if "audit chain" in problem]
+    assert len(walked) == 1
+    assert found == [
+        f"Broken 1 times: Every audit chain is whole. {entry.writer} #{entry.seq}: its text does not fit its hash"
+    ]

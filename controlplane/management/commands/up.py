@@ -2,7 +2,7 @@
 
 The order is what makes the start quick: the web processes load while this one migrates, and serve as soon
 as it is done. The worker follows then, since the first question to an expert tool waits for nothing longer than for it;
-the clock when that has had the processor for itself for a while. Children are started from the main thread only (see ``children``).
+the clock once the first page can be seen. Children are started from the main thread only (see ``children``).
 """
 
 from __future__ import annotations
@@ -31,8 +31,6 @@ PATIENCE = 15  # seconds that children get to finish what they do
 # Seconds for the children, and then for the broker, of a site that is stopped while it starts: what it does then, such as
 # the tests of the demo's servers, the next start does anew. Together within ten, however busy the machine is.
 WHILE_STARTING = (6.0, 3.0)
-# Seconds after the first page: its first tick is due in ten, and loading it would take as long from the worker.
-CLOCK_AFTER = 5.0
 
 Result = TypeVar("Result")
 
@@ -81,11 +79,6 @@ class Command(BaseCommand):
             self._say("up", f"the site answers at {url}/ after {time.monotonic() - began:.1f} s")
             self._finish(url, password)
             self._started = True
-            clock_at = time.monotonic() + CLOCK_AFTER
-            while time.monotonic() < clock_at:
-                self._tend(0.2)
-            self._say("up", "starting the clock")
-            supervisor.start(site.beat())
             while True:
                 self._tend(0.2)
         except Stop:
@@ -179,11 +172,13 @@ class Command(BaseCommand):
         return password
 
     def _finish(self, url: str, password: str | None) -> None:
-        """What to do next; on a first run also what makes an empty site useful.
+        """The clock; on a first run also what makes an empty site useful.
 
         What is noted as unshown is struck off only after it was printed: a start that is stopped before that has
         shown it to nobody, and the next one makes it anew.
         """
+        self._say("up", "starting the clock")
+        self._supervisor.start(site.beat())
         filled = self._meanwhile(self._fill) if self._unshown.demo else None
         if password:
             self.stdout.write(f"\nThe administrator:  {first_run.ADMIN}\nPassword, shown this once:  {password}\n")

@@ -1,7 +1,8 @@
 """``make test``: the suite on SQLite and on PostgreSQL at the same time, so that one leg works while the other waits.
 
 The leg on SQLite writes as it goes. The leg on PostgreSQL writes to a file, which is shown when both are done, and
-then the closing lines of both once more. What is said after ``python -m tests`` goes to pytest, in both legs.
+then the closing lines of both once more, and of each test that failed where and why: what keeps only the last lines
+of a long output must show them too. What is said after ``python -m tests`` goes to pytest, in both legs.
 """
 
 from __future__ import annotations
@@ -11,35 +12,55 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
+from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTEST = (sys.executable, "-m", "pytest", "--dist=loadfile", "--no-loadscope-reorder")
 CORES = min(os.cpu_count() or 1, 4)
 NOTHING_TO_DO = 5  # pytest's word for: every test was left out
+SHOWN = 10  # lines of what pytest said of a failed test
 
 
 def main(arguments: list[str]) -> int:
     """0 when both legs pass."""
-    with tempfile.NamedTemporaryFile("w+", prefix="slipsnisse-postgres-", suffix=".log") as second:
-        # Each leg has a cache of its own: what failed last in one need not have failed in the other.
-        legs = {
-            # The longer one has a worker more, since many of its tests wait.
-            "SQLite": _started([f"-n{CORES + 1}", "-o", "cache_dir=.pytest_cache/sqlite", *arguments], None),
-            "PostgreSQL": _started(
-                [f"-n{CORES}", "--postgres", "-o", "cache_dir=.pytest_cache/postgres", *arguments], second
-            ),
-        }
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # both legs get it from the terminal, and close in order
-        signal.signal(signal.SIGTERM, lambda *_: [leg.terminate() for leg in legs.values()])  # nothing may run on
-        codes = {name: leg.wait() for name, leg in legs.items()}
-        second.seek(0)
-        output = second.read()
-    print(f"\n== Suite on PostgreSQL\n{output}", flush=True)
-    for name, code in codes.items():
-        print(f"== Suite on {name}: {'passed' if code in (0, NOTHING_TO_DO) else f'FAILED (exit code {code})'}")
+    with tempfile.TemporaryDirectory(prefix="slipsnisse-suite-") as folder:
+        reports = {name: Path(folder, f"{name}.xml") for name in ("SQLite", "PostgreSQL")}
+        with Path(folder, "postgres.log").open("w+") as second:
+            # Each leg has a cache of its own: what failed last in one need not have failed in the other.
+            legs = {
+                # The longer one has a worker more, since many of its tests wait.
+                "SQLite": _started([f"-n{CORES + 1}", *_own("sqlite", reports["SQLite"]), *arguments], None),
+                "PostgreSQL": _started(
+                    [f"-n{CORES}", "--postgres", *_own("postgres", reports["PostgreSQL"]), *arguments], second
+                ),
+            }
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # both legs get it from the terminal, and close in order
+            signal.signal(signal.SIGTERM, lambda *_: [leg.terminate() for leg in legs.values()])  # nothing may run on
+            codes = {name: leg.wait() for name, leg in legs.items()}
+            second.seek(0)
+            print(f"\n== Suite on PostgreSQL\n{second.read()}", flush=True)
+        for name, code in codes.items():
+            print(f"== Suite on {name}: {'passed' if code in (0, NOTHING_TO_DO) else f'FAILED (exit code {code})'}")
+            print(*_failures(reports[name]), sep="", end="", flush=True)
     return 0 if set(codes.values()) <= {0, NOTHING_TO_DO} and 0 in codes.values() else 1
+
+
+def _own(name: str, report: Path) -> list[str]:
+    return ["-o", f"cache_dir=.pytest_cache/{name}", "-o", "junit_logging=no", f"--junitxml={report}"]
+
+
+def _failures(report: Path) -> Iterator[str]:
+    """A line for each test that failed, and the last lines of what pytest said of it; nothing of a leg that was killed."""
+    if not report.exists():
+        return
+    for case in ElementTree.parse(report).iter("testcase"):
+        for fault in (*case.findall("failure"), *case.findall("error")):
+            lines = (fault.text or "").rstrip().splitlines()[-SHOWN:]
+            yield f"{fault.tag}: {case.get('classname')}::{case.get('name')}\n"
+            yield "".join(f"    {line}\n" for line in lines)
 
 
 def _started(arguments: list[str], output: IO[str] | None) -> subprocess.Popen[bytes]:

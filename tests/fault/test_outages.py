@@ -11,7 +11,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import partial, update_wrapper
 from typing import Any
 
 import pytest
@@ -137,13 +137,19 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "_LOCK_WAIT", 0.3)
     fresh = db._fresh
 
-    def hasty(function: Any, args: Any, kwargs: Any) -> Any:
+    def wait(milliseconds: int) -> None:
         with connections["default"].cursor() as cursor:
-            cursor.execute("PRAGMA busy_timeout = 200")
+            cursor.execute(f"PRAGMA busy_timeout = {milliseconds}")
+
+    def hasty(function: Any, args: Any, kwargs: Any) -> Any:
+        def hurried() -> Any:  # inside: a thread's first connection is opened anew by what is around it
+            wait(200)
             try:
-                return fresh(function, args, kwargs)
+                return function(*args, **kwargs)
             finally:
-                cursor.execute("PRAGMA busy_timeout = 20000")
+                wait(20_000)
+
+        return fresh(update_wrapper(hurried, function), (), {})
 
     monkeypatch.setattr(db, "_fresh", hasty)
 

@@ -8,6 +8,7 @@ from django.db.models import Prefetch, Q
 from mcpregistry.models.visibility import VisibleQuerySet
 from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.models.expert import ExpertVersion
+from subagents.models.leased import Leased
 from subagents.models.provider import LanguageModel
 
 RUN_TOPIC = "runs"  # the change feed's topic of runs: how far they are, and whether somebody wants them to stop
@@ -29,8 +30,8 @@ class RunQuerySet(VisibleQuerySet["Run"]):
         return self.prefetch_related(Prefetch("calls", still, to_attr="open_calls"))  # type: ignore[no-redef]  # declared there
 
 
-class Run(models.Model):
-    """One execution of an expert tool. ``fence`` rises with every taking-over; whoever lost it writes nothing."""
+class Run(Leased):
+    """One execution of an expert tool."""
 
     id = models.CharField(primary_key=True, max_length=32)
     version = models.ForeignKey(ExpertVersion, on_delete=models.PROTECT, related_name="runs")
@@ -57,10 +58,6 @@ class Run(models.Model):
         help_text="A replay's own model, in place of those of its version.",
     )  # fmt: skip
     depth = models.PositiveSmallIntegerField(default=0)
-    worker = models.CharField(max_length=100, blank=True)
-    fence = models.PositiveIntegerField(default=0)
-    lease_until = models.DateTimeField(null=True, blank=True)
-    wake_at = models.DateTimeField(null=True, blank=True, help_text="Nothing to do before then.")
     final_reason = models.CharField(max_length=40, blank=True, help_text="Why the next turn is the last, if it is.")
     cancel_requested = models.BooleanField(default=False)
     input_tokens = models.PositiveBigIntegerField(default=0)
@@ -80,7 +77,6 @@ class Run(models.Model):
     lost_seconds = models.FloatField(
         default=0, db_default=0, help_text="In which nobody worked on it, after a worker's death; not the run's time."
     )
-    idle_since = models.DateTimeField(null=True, blank=True, help_text="Given back, or its worker died, at this time.")
     revision = models.PositiveBigIntegerField(default=0, help_text="The configuration when it started.")
     reusable = models.CharField(
         max_length=64, blank=True, help_text="What its tools were, if its answer may be given again."
@@ -88,7 +84,6 @@ class Run(models.Model):
     savings = models.JSONField(default=dict, blank=True, help_text="What it kept out of the caller's context.")
     created_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True, blank=True)
-    finished_at = models.DateTimeField(null=True, blank=True)
 
     open_calls: list[ToolCall]  # of those read ``with_open_calls``
 

@@ -19,9 +19,10 @@ from mcpregistry.prepared_queries import Given, Select
 from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.domain.savings import Counted, money_saved, savings
 from subagents.domain.transcript import BRIEF, CONTINUE, SPEAK, TurnView, asked_again, final_text, repairing
+from subagents.leased.leases import Lease
 from subagents.llm.tokens import REFERENCE, counter
 from subagents.models import LanguageModel, Run
-from subagents.runs import lease, records
+from subagents.runs import records
 from subagents.runs.model_turn import Unanswered
 from subagents.runs.toolbox import Toolbox
 from subagents.runs.views import RunView, prices_of
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from subagents.runs.model_turn import Thinking
 
 
-async def conclude(held: lease.Lease, seen: RunView, tools: Toolbox, exit: Exit, thinking: Thinking) -> bool:
+async def conclude(held: Lease, seen: RunView, tools: Toolbox, exit: Exit, thinking: Thinking) -> bool:
     """Take the last turn as the answer, or ask once more for one that can be taken.
 
     An answer that broke off at the model's output limit is continued once; what is then still cut is marked as that.
@@ -50,7 +51,7 @@ async def conclude(held: lease.Lease, seen: RunView, tools: Toolbox, exit: Exit,
         return await _failed(held, seen, Exit.INVALID_OUTPUT, f"The answer does not fit the output schema: {problem}")
     exit = Exit.CUT if cut and not structured else exit
     counted = await asyncio.to_thread(_counted, seen, tools, text)
-    saved = savings(counted) | await db_call(_money, held.run, counted)
+    saved = savings(counted) | await db_call(_money, held.key, counted)
     await db_call(
         records.finish, held, state=RunState.DONE, exit=exit, answer=text, structured=structured, savings=saved,
         reusable=_reusable(seen, tools, exit),
@@ -70,7 +71,7 @@ def _reusable(seen: RunView, tools: Toolbox, exit: Exit) -> str:
     return tools.fingerprint if exit == Exit.ANSWER and only_read else ""
 
 
-async def _failed(held: lease.Lease, seen: RunView, exit: Exit, error: str) -> bool:
+async def _failed(held: Lease, seen: RunView, exit: Exit, error: str) -> bool:
     await db_call(records.finish, held, state=RunState.FAILED, exit=exit, error=error, answer=seen.turns[-1].text)
     return False
 

@@ -25,10 +25,11 @@ from subagents.domain.lifecycle import Exit, RunState
 from subagents.domain.model_errors import ErrorKind, ModelError
 from subagents.domain.spec import TargetSpec
 from subagents.domain.transcript import asked_again, concluding, for_model, messages
+from subagents.leased.leases import Lease
+from subagents.leased.patience import patiently
 from subagents.llm.tokens import counter
 from subagents.llm.values import Reply, Target
-from subagents.runs import lease, records, telemetry
-from subagents.runs.patience import patiently
+from subagents.runs import records, telemetry
 from subagents.runs.targets import target_for
 from subagents.runs.toolbox import Toolbox
 from subagents.runs.views import RunView
@@ -74,7 +75,7 @@ class Thinking:
         self._complete = complete
 
     async def turn(
-        self, held: lease.Lease, seen: RunView, tools: Toolbox, final: Exit | None, *, note: str = "",
+        self, held: Lease, seen: RunView, tools: Toolbox, final: Exit | None, *, note: str = "",
         insist: bool = False,
     ) -> bool:  # fmt: skip
         """Ask for the turn that comes now. True: look again at once; False: the run has ended or sleeps.
@@ -90,7 +91,7 @@ class Thinking:
             await db_call(records.finish, held, state=RunState.FAILED, exit=why.exit, error=str(why))
             return False
 
-    async def _turn(self, held: lease.Lease, seen: RunView, request: Request) -> bool:
+    async def _turn(self, held: Lease, seen: RunView, request: Request) -> bool:
         left = seen.spec.max_seconds - seen.spent.seconds
         if left <= 0:
             raise Unanswered(Exit.TIME_LIMIT, "The run's time was over before the model had answered.")
@@ -108,7 +109,7 @@ class Thinking:
             return True
         return await self._ask(held, seen, plan, request, left)
 
-    async def _ask(self, held: lease.Lease, seen: RunView, plan: Plan, request: Request, left: float) -> bool:
+    async def _ask(self, held: Lease, seen: RunView, plan: Plan, request: Request, left: float) -> bool:
         began = timezone.now()
         schema = seen.spec.output_schema if request.final or not request.tools else None
 
@@ -138,7 +139,7 @@ class Thinking:
         return True
 
     @staticmethod
-    async def _wait(held: lease.Lease, seconds: float) -> bool:
+    async def _wait(held: Lease, seconds: float) -> bool:
         if seconds <= _SHORT_WAIT:
             await asyncio.sleep(max(0.0, seconds))
             return True
@@ -146,7 +147,7 @@ class Thinking:
         return False
 
 
-async def _kept(held: lease.Lease, reply: Reply, *, number: int, **facts: Any) -> None:
+async def _kept(held: Lease, reply: Reply, *, number: int, **facts: Any) -> None:
     """What is paid for is written down, also when the database is away for a moment.
 
     Refused as written already: by a commit of which we did not hear.
@@ -154,11 +155,11 @@ async def _kept(held: lease.Lease, reply: Reply, *, number: int, **facts: Any) -
     try:
         await patiently(partial(db_call, records.end_turn, held, reply, number=number, **facts))
     except IntegrityError:
-        if not await db_call(records.is_written, held.run, number):
+        if not await db_call(records.is_written, held.key, number):
             raise
 
 
-def _begun(held: lease.Lease, plan: Plan, seen: RunView, left: float) -> Target:
+def _begun(held: Lease, plan: Plan, seen: RunView, left: float) -> Target:
     """The turn is begun. A key that is not to be had is as good as a wrong one: the next model is asked."""
     records.begin_turn(held, worst=plan.worst)
     try:
@@ -203,9 +204,7 @@ def _reckoned(target: TargetSpec, seen: RunView, request: Request) -> tuple[int,
     return estimated, reckoning
 
 
-async def _too_large(
-    held: lease.Lease, seen: RunView, target: TargetSpec, reckoning: Reckoning, final: Exit | None
-) -> bool:
+async def _too_large(held: Lease, seen: RunView, target: TargetSpec, reckoning: Reckoning, final: Exit | None) -> bool:
     """Another target may have the room; otherwise conclude; and if even that does not fit, say so."""
     roomier = any(t.room >= reckoning.projected for t in seen.spec.targets)
     outcome = Outcome.SKIP if roomier else Outcome.FINAL

@@ -27,11 +27,12 @@ from subagents.domain.lifecycle import CALL_MOVES, RUN_MOVES, CallState, Exit, R
 from subagents.domain.model_errors import ModelError
 from subagents.domain.outputs import handle_of
 from subagents.domain.spec import TargetSpec
+from subagents.leased.leases import Lease, LostLease
 from subagents.llm.values import Reply, Usage
 from subagents.models import Attempt, Run, StoredOutput, ToolCall, Turn
 from subagents.runs import telemetry
 from subagents.runs.answers import tell_caller
-from subagents.runs.lease import Lease, LostLease, fenced, look
+from subagents.runs.lease import fenced, look
 from subagents.services import runs
 
 _LONGEST_ERROR = 2_000

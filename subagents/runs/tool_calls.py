@@ -21,10 +21,11 @@ from subagents.domain.context import REFUSAL, Outcome, Reckoning, Trigger
 from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.domain.spec import TargetSpec
 from subagents.domain.transcript import BROKEN, CallView, failure
+from subagents.leased.leases import Lease
+from subagents.leased.patience import patiently
 from subagents.llm.tokens import counter
 from subagents.models import ToolCall
-from subagents.runs import lease, records, telemetry
-from subagents.runs.patience import patiently
+from subagents.runs import records, telemetry
 from subagents.runs.records import Ended
 from subagents.runs.toolbox import Toolbox, ended, read_output, recorded
 from subagents.runs.views import RunView
@@ -38,7 +39,7 @@ _LOOKS, _LOOK_EVERY = 40, 0.05  # for the record of a call that was just cancell
 _DEAD = {"CONNECTION_FAILED", "SERVER_DIED", "STALE_REVISION"}
 
 
-async def make(held: lease.Lease, seen: RunView, tools: Toolbox, calls: Sequence[CallView]) -> bool:
+async def make(held: Lease, seen: RunView, tools: Toolbox, calls: Sequence[CallView]) -> bool:
     """Make these calls at the same time; each one's end is written down as it comes.
 
     When the run must conclude, no call is made any more: its result could not be used.
@@ -71,7 +72,7 @@ async def _make_one(results: _Results, call: CallView) -> Ended | None:
     return None
 
 
-async def find_out(held: lease.Lease, seen: RunView, tools: Toolbox, calls: Sequence[CallView]) -> bool:
+async def find_out(held: Lease, seen: RunView, tools: Toolbox, calls: Sequence[CallView]) -> bool:
     """What became of calls that somebody else has started; never by making them again blindly."""
     results, open_ones = _Results(held, seen, tools), 0
     for call in calls:
@@ -89,7 +90,7 @@ async def find_out(held: lease.Lease, seen: RunView, tools: Toolbox, calls: Sequ
     return not open_ones
 
 
-async def look_at_waiting(held: lease.Lease, seen: RunView, tools: Toolbox, calls: Sequence[CallView]) -> bool:
+async def look_at_waiting(held: Lease, seen: RunView, tools: Toolbox, calls: Sequence[CallView]) -> bool:
     """Take what people have decided meanwhile; sleep when they have decided nothing."""
     results, news = _Results(held, seen, tools), False
     for call in calls:
@@ -106,7 +107,7 @@ async def look_at_waiting(held: lease.Lease, seen: RunView, tools: Toolbox, call
 class _Results:
     """The results of one step, written down as they come, under the context guard."""
 
-    def __init__(self, held: lease.Lease, seen: RunView, tools: Toolbox) -> None:
+    def __init__(self, held: Lease, seen: RunView, tools: Toolbox) -> None:
         self.held, self.seen, self.tools = held, seen, tools
         self._lock = asyncio.Lock()
         self._room: context.Room | None = None
@@ -129,7 +130,7 @@ class _Results:
             if target is not None and over is not None:
                 await db_call(telemetry.guard, target, Trigger.TOOL, Outcome.FINAL, over)
                 shown = Ended(end.state, REFUSAL, end.whole, is_error=True, facts=_details(over))
-                log.info("agent:context", run=held.run, call=call.name, **_details(over))
+                log.info("agent:context", run=held.key, call=call.name, **_details(over))
                 await db_call(records.must_conclude, held, Exit.TOKEN_LIMIT)
             energy = self.tools.energy(call.name)
             failpoint("run_call_answered")
@@ -203,7 +204,7 @@ async def _made(tools: Toolbox, call: CallView, invocation: str) -> Ended | Stat
     return outcome.state if outcome.state in (*_OPEN, State.DISPATCHED) else ended(outcome)
 
 
-async def _refuse_all(held: lease.Lease, why: Exit, calls: Sequence[CallView]) -> bool:
+async def _refuse_all(held: Lease, why: Exit, calls: Sequence[CallView]) -> bool:
     """What an operator wanted made again was made once: of that, what was told before stays true."""
     text = REFUSAL if why == Exit.TOKEN_LIMIT else failure("the run has to conclude; this call was not made")
     for call in calls:

@@ -26,9 +26,10 @@ from mcpregistry.models import ApprovalRequest, Configuration, Invocation
 from mcpregistry.services.approvals import votes
 from subagents.domain.lifecycle import CallState, RunState
 from subagents.domain.model_errors import ErrorKind, ModelError
+from subagents.leased import driver, leases
 from subagents.llm.values import Reply, Target, ToolUse, Usage
 from subagents.models import Run, ToolCall
-from subagents.runs import engine, lease, tool_source
+from subagents.runs import tool_source
 from subagents.services import runs
 from tests.calls.test_approvals import person
 from tests.fault.agreement import contradictions
@@ -268,8 +269,8 @@ async def test_a_run_goes_on_and_makes_nothing_twice(
     bench: Bench, worker: Any, monkeypatch: pytest.MonkeyPatch, story: str, point: str
 ) -> None:
     if point == "lease.renew":
-        monkeypatch.setattr(lease, "RENEW_EVERY", 0.05)
-        monkeypatch.setattr(engine, "_BEAT", 0.05)
+        monkeypatch.setattr(leases, "RENEW_EVERY", 0.05)
+        monkeypatch.setattr(driver, "_BEAT", 0.05)
     here = await worker(complete=Model(story))
     await db_call(prepare, bench, story)
     await db_call(here.engine.live.refresh)

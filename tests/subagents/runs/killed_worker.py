@@ -34,6 +34,7 @@ from mcpregistry.calls.engine import Engine
 from mcpregistry.db import db_call
 from mcpregistry.services.upkeep import reaping
 from subagents.domain.finish import Finish
+from subagents.leased import leases
 from subagents.llm import client, tokens
 from subagents.llm.scripted import openai
 from subagents.llm.scripted.script import Script, load, reply
@@ -44,7 +45,7 @@ from subagents.runs import lease
 from subagents.services import runs
 
 # The dead are found soon instead of after ten seconds, their calls instead of after a minute.
-lease.LEASE, lease.RENEW_EVERY, lease.AT_RISK = timedelta(seconds=1.5), 0.3, timedelta(seconds=0.5)
+leases.LEASE, leases.RENEW_EVERY, leases.AT_RISK = timedelta(seconds=1.5), 0.3, timedelta(seconds=0.5)
 assert rows._LEASE_GRACE  # a name that has moved would change nothing
 rows._LEASE_GRACE = timedelta(seconds=3)  # a slow machine must not take a living worker's call for lost
 

@@ -21,6 +21,7 @@ from mcpregistry.services.access import agents
 from mcpregistry.services.approvals import votes
 from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.domain.transcript import UNKNOWN_OUTCOME
+from subagents.leased import leases
 from subagents.models import Run, ToolCall
 from subagents.runs import lease, records
 from subagents.services import runs
@@ -59,7 +60,7 @@ async def test_who_lost_the_lease_writes_nothing(bench: Bench, worker: Any) -> N
     ):
         try:
             await db_call(write)
-        except lease.LostLease:
+        except leases.LostLease:
             continue
         raise AssertionError("a lost lease must not write")
     assert (await db_call(Run.objects.get, pk=run.pk)).state == RunState.DONE

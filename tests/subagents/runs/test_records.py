@@ -11,9 +11,9 @@ from django.db.models import F
 from django.test.utils import CaptureQueriesContext
 
 from mcpregistry.db import db_call
+from subagents.leased.leases import Lease, LostLease
 from subagents.models import Run
 from subagents.runs import lease, records
-from subagents.runs.lease import Lease, LostLease
 from subagents.services.accounting import entries
 from tests.subagents.kit import Bench, calls
 
@@ -52,7 +52,7 @@ def test_a_turn_that_was_cut_off_counts_as_spent(held: Lease, before: str | None
     Run.objects.update(cost=before)
     records.begin_turn(held, worst=Decimal("0.5"))
     Run.objects.update(lease_until=None)  # its worker died
-    assert lease.take(held.run, worker="another") is not None
+    assert lease.take(held.key, worker="another") is not None
     run = Run.objects.get()
     assert (run.cost, run.reserved_cost) == (Decimal(after), 0)
 
@@ -60,7 +60,7 @@ def test_a_turn_that_was_cut_off_counts_as_spent(held: Lease, before: str | None
 def test_a_run_without_prices_stays_without_a_cost(held: Lease) -> None:
     records.begin_turn(held, worst=Decimal(0))
     Run.objects.update(lease_until=None)
-    assert lease.take(held.run, worker="another") is not None
+    assert lease.take(held.key, worker="another") is not None
     assert Run.objects.get().cost is None
 
 

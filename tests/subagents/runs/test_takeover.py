@@ -24,9 +24,10 @@ from mcpregistry.services.servers.connections import process_name
 from mcpregistry.services.upkeep import reaping
 from subagents import tasks
 from subagents.domain.lifecycle import Exit, RunState
+from subagents.leased import leases, patience
 from subagents.llm import client
 from subagents.models import Run, ToolCall, Turn
-from subagents.runs import engine, lease, patience, records, tool_calls
+from subagents.runs import engine, lease, records, tool_calls
 from subagents.runs.views import view
 from tests.subagents.kit import ANSWER, LOOK, Bench, calls
 from tests.waiting import eventually
@@ -109,7 +110,7 @@ async def test_before_its_lease_is_anybodys_a_run_is_given_back(
     bench: Bench, worker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lease, "LEASE", timedelta(seconds=2.5))
-    monkeypatch.setattr(lease, "RENEW_EVERY", 0.2)
+    monkeypatch.setattr(leases, "RENEW_EVERY", 0.2)
     run = await db_call(slow_run, bench)
     here = await worker()
     with monkeypatch.context() as away:
@@ -135,7 +136,7 @@ async def test_a_lease_is_kept_while_litellm_is_loaded(
         return real()
 
     monkeypatch.setattr(client, "loaded", slow)
-    monkeypatch.setattr(lease, "RENEW_EVERY", 0.05)
+    monkeypatch.setattr(leases, "RENEW_EVERY", 0.05)
     run = await db_call(slow_run, bench)
     here = await worker()
     here.runs.wake(run.pk)
@@ -183,9 +184,9 @@ def test_a_worker_that_is_not_forked_loads_while_it_still_starts(
 
 def test_what_was_given_back_is_not_renewed(bench: Bench) -> None:
     run = held_by(bench, "leaving")
-    lease.release(lease.Lease(run.pk, 1))
-    with pytest.raises(lease.LostLease):
-        lease.renew(lease.Lease(run.pk, 1))
+    lease.release(leases.Lease(run.pk, 1))
+    with pytest.raises(leases.LostLease):
+        lease.renew(leases.Lease(run.pk, 1))
     assert lease.take(run.pk, worker="next") is not None
 
 
@@ -234,7 +235,7 @@ def test_a_gap_is_not_the_runs_time(bench: Bench) -> None:
 
 def test_nor_is_the_time_after_it_was_given_back(bench: Bench) -> None:
     run, now = held_by(bench, "leaving"), timezone.now()
-    lease.release(lease.Lease(run.pk, 1))
+    lease.release(leases.Lease(run.pk, 1))
     Run.objects.update(started_at=now - timedelta(seconds=90), idle_since=now - timedelta(seconds=60))
     assert lease.take(run.pk, worker="next") is not None
     assert 28 < seconds(run) < 32
@@ -264,7 +265,7 @@ def test_a_worker_that_is_silent_for_ten_seconds_has_lost_its_runs(bench: Bench)
     run, now = held_by(bench, "silent"), database_now()
     until = Run.objects.get(pk=run.pk).lease_until
     assert until is not None
-    assert 3 * lease.RENEW_EVERY < (until - now).total_seconds() <= 10
+    assert 3 * leases.RENEW_EVERY < (until - now).total_seconds() <= 10
 
 
 def test_a_worker_frees_the_runs_of_the_one_that_it_replaces(

@@ -1,7 +1,7 @@
-"""A database that is away for a moment: what a run wants of it is tried again, the run goes on.
+"""A database that is away for a moment: what work wants of it is tried again, and goes on.
 
-A fail-over of PostgreSQL takes seconds, a busy SQLite answers "locked". Neither is a fault of the run. How long it may
-last is not decided here alone: the engine's pulse ends a step whose lease can no longer be kept.
+A fail-over of PostgreSQL takes seconds, a busy SQLite answers "locked". Neither is a fault of the work. How long it may
+last is not decided here alone: the driver's pulse ends work whose lease can no longer be kept.
 """
 
 from __future__ import annotations
@@ -31,6 +31,6 @@ async def patiently(work: Callable[[], Awaitable[R]]) -> R:
         except AWAY as error:
             if time.monotonic() - began > _LONGEST:
                 raise
-            log.warning("run.database_away", cause=str(error))
+            log.warning("work.database_away", cause=str(error))
         await asyncio.sleep(pause)
         pause = min(pause * 2, _LONGEST_PAUSE)

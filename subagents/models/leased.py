@@ -1,0 +1,19 @@
+"""The columns of rows that workers work on under a lease, see ``subagents.leases``."""
+
+from __future__ import annotations
+
+from django.db import models
+
+
+class Leased(models.Model):
+    """Work as a row. ``fence`` rises with every taking-over; whoever lost it writes nothing."""
+
+    worker = models.CharField(max_length=100, blank=True)
+    fence = models.PositiveIntegerField(default=0)
+    lease_until = models.DateTimeField(null=True, blank=True)
+    wake_at = models.DateTimeField(null=True, blank=True, help_text="Nothing to do before then.")
+    idle_since = models.DateTimeField(null=True, blank=True, help_text="Given back, or its worker died, at this time.")
+    finished_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        abstract = True

@@ -211,19 +211,26 @@ class Engine:
         for server in snapshot.servers.values():
             # Pressing Reconnect raises the revision: that is how a person tells a manual server to connect.
             told = server.connect_mode == "manual" and before.get(server.id) not in (None, server.revision)
-            if told or (server.connect_mode == "eager" and server.id not in known):
+            if self._connects and (told or (server.connect_mode == "eager" and server.id not in known)):
                 self._spawn_connect(server.id)
 
-    def _spawn_connect(self, server_id: int) -> None:
-        if not self._connects:
-            return
-        task = asyncio.ensure_future(self._connect(server_id))
+    def connect_ahead(self, catalogue: Catalogue, most: int) -> None:
+        """Begin to connect to the servers of these tools as their first calls would, ``most`` of them.
+
+        Runs of expert tools ask for it while they wait for something else. Call it on the event loop.
+        """
+        servers = {entry.offer.server.id for entry in catalogue.entries.values() if not entry.offer.own}
+        for server_id in sorted(servers)[:most]:
+            self._spawn_connect(server_id, by_hand=False)
+
+    def _spawn_connect(self, server_id: int, *, by_hand: bool = True) -> None:
+        task = asyncio.ensure_future(self._connect(server_id, by_hand))
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
-    async def _connect(self, server_id: int) -> None:
+    async def _connect(self, server_id: int, by_hand: bool) -> None:
         try:
-            await self.pool.connect(server_id)
+            await self.pool.connect(server_id, by_hand=by_hand)
         except SlipsnisseError as error:  # its state and reason are on the server's page
             log.info("server.not_connected", server=server_id, code=error.code)
 

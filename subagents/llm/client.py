@@ -72,7 +72,12 @@ async def complete(
 
 async def ready() -> ModuleType:
     """litellm, imported in a thread if that is still to do: leases are kept on this loop meanwhile."""
-    return loaded() if loaded.cache_info().currsize else await asyncio.to_thread(loaded)
+    return loaded() if is_loaded() else await asyncio.to_thread(loaded)
+
+
+def is_loaded() -> bool:
+    """Whether a turn can begin at once, or waits for the import of litellm first: a second or two."""
+    return bool(loaded.cache_info().currsize)
 
 
 @lru_cache(maxsize=1)
@@ -101,7 +106,7 @@ def loaded() -> ModuleType:
 
 async def close() -> None:
     """Close the connections of this loop; the worker calls it once, when it stops."""
-    if loaded.cache_info().currsize:
+    if is_loaded():
         await loaded().close_litellm_async_clients()
 
 

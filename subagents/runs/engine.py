@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -21,7 +22,7 @@ from mcpregistry.calls.watch.changes import Feed
 from mcpregistry.calls.watch.waiting import Watch
 from mcpregistry.db import db_call, reckoned_now
 from mcpregistry.domain.calls.requester import Requester
-from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.errors import NotFound, SlipsnisseError
 from mcpregistry.failpoints import failpoint
 from mcpregistry.models.feed import CALLS
 from mcpregistry.prepared_queries import Given, Select
@@ -40,6 +41,7 @@ from subagents.services import runs
 
 log = structlog.get_logger(__name__)
 
+_AHEAD = 4  # servers that are started for a run before it calls them
 _CRASHED = "The run failed inside the control plane. The operator finds the reason in the log."
 
 
@@ -103,6 +105,9 @@ class RunEngine(Driver[bool]):
     async def work(self, taken: Lease) -> None:
         """A step bears being begun again, whatever the one before it came to: a worker may die in any."""
         who = await patiently(partial(db_call, _identity, taken.key))
+        if not client.is_loaded():  # the first turn waits for that, and servers can start meanwhile
+            with suppress(NotFound):  # its agent was made a moment ago
+                self._engine.connect_ahead(self._engine.run_catalogue(who.agent), _AHEAD)
         while await patiently(partial(self._step, taken, who)):
             pass
 

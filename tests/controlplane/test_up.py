@@ -154,6 +154,8 @@ def test_a_first_run_from_start_to_sigterm(tmp_path):  # and a second one, by wh
 
     with running(var, "--new-password", **NO_MODELS) as up:  # who has lost it gets a new one
         second = up.says(r"Password, shown this once:  (\S+)")[1]
+        up.says("starting the clock")
+        assert up.text.index("Three things to do next") < up.text.index("starting the clock"), "it leaves the worker be"
         up.process.terminate()
         up.ended()
     opens = "from django.contrib.auth import authenticate; print([bool(authenticate(username='admin', password=p)) for p in {}])"

@@ -2,7 +2,7 @@
 
 The order is what makes the start quick: the web processes load while this one migrates, and serve as soon
 as it is done. The worker follows then, since the first question to an expert tool waits for nothing longer than for it;
-the clock once the first page can be seen. Children are started from the main thread only (see ``children``).
+the clock when that has had the processor for itself for a while. Children are started from the main thread only (see ``children``).
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ PATIENCE = 15  # seconds that children get to finish what they do
 # Seconds for the children, and then for the broker, of a site that is stopped while it starts: what it does then, such as
 # the tests of the demo's servers, the next start does anew. Together within ten, however busy the machine is.
 WHILE_STARTING = (6.0, 3.0)
+# Seconds after the first page: its first tick comes later anyway, and loading it would take as long from the worker.
+CLOCK_AFTER = 4.0
 
 Result = TypeVar("Result")
 
@@ -47,6 +49,7 @@ class Command(BaseCommand):
     _new_password = False
     _worker: Thread | None = None
     _started = False
+    _clock = False
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
@@ -76,9 +79,11 @@ class Command(BaseCommand):
         try:
             url = self._prepare_environment(listener)
             password = self._open(listener, workers)
-            self._say("up", f"the site answers at {url}/ after {time.monotonic() - began:.1f} s")
+            began_serving = time.monotonic()
+            self._say("up", f"the site answers at {url}/ after {began_serving - began:.1f} s")
             self._finish(url, password)
             self._started = True
+            self._start_clock(began_serving + CLOCK_AFTER)
             while True:
                 self._tend(0.2)
         except Stop:
@@ -172,19 +177,28 @@ class Command(BaseCommand):
         return password
 
     def _finish(self, url: str, password: str | None) -> None:
-        """The clock; on a first run also what makes an empty site useful.
+        """What to do next; on a first run also what makes an empty site useful.
 
         What is noted as unshown is struck off only after it was printed: a start that is stopped before that has
         shown it to nobody, and the next one makes it anew.
         """
-        self._say("up", "starting the clock")
-        self._supervisor.start(site.beat())
+        if self._unshown.demo:
+            self._start_clock()  # at once: it sends messages of the demo's tests again that a stopped start has lost
         filled = self._meanwhile(self._fill) if self._unshown.demo else None
         if password:
             self.stdout.write(f"\nThe administrator:  {first_run.ADMIN}\nPassword, shown this once:  {password}\n")
         self.stdout.write(f"\n{first_run.next_steps(url, filled.token if filled else None)}\n\n")
         self.stdout.flush()
         self._unshown.shown(demo=filled is not None)
+
+    def _start_clock(self, at: float = 0) -> None:
+        """At that time of the steady clock, if it does not run yet."""
+        while not self._clock and time.monotonic() < at:
+            self._tend(0.2)
+        if not self._clock:
+            self._clock = True
+            self._say("up", "starting the clock")
+            self._supervisor.start(site.beat())
 
     def _fill(self) -> first_run.Filled | None:
         return first_run.fill(lambda line: self._say("up", line))

@@ -204,11 +204,11 @@ class Pool:
 
     # -- management ---------------------------------------------------------------------------
 
-    async def connect(self, server_id: int) -> None:
-        """Connect now, whatever the breaker says. Raises DownstreamError."""
+    async def connect(self, server_id: int, *, by_hand: bool = True) -> None:
+        """Connect now; ``by_hand``: whatever the breaker says, and if only people connect it. Raises DownstreamError."""
         slot = self._slot(server_id)
         await slot.load()
-        await slot.connected(by_hand=True)
+        await slot.connected(by_hand=by_hand)
 
     async def disconnect(self, server_id: int) -> None:
         """Close the server's connection and forget its failures."""

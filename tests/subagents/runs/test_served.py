@@ -12,8 +12,9 @@ from mcpregistry.db import db_call
 from mcpregistry.models import Agent, Endpoint, Invocation, PolicyRule, Tool
 from mcpregistry.services.access import agents, grants
 from subagents.domain.lifecycle import RunState
+from subagents.leased import driver
 from subagents.models import Provider, Run
-from subagents.runs import engine, lease
+from subagents.runs import lease
 from tests.calls.conftest import add_server, tool
 from tests.logs import logged
 from tests.subagents.kit import Bench, call, calls, offered
@@ -145,7 +146,7 @@ async def test_a_run_that_a_busy_database_made_us_leave_is_found_by_the_clock(
         return take(*args, **options)
 
     monkeypatch.setattr(lease, "take", busy_once)
-    with logged(engine) as said:
+    with logged(driver) as said:
         outcome = await call(await working())
     assert outcome.result == {"content": [{"type": "text", "text": "It said hello."}]}
     assert [each["log_level"] for each in said if each["event"] == "run.given_back"] == ["warning"]

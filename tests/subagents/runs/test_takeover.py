@@ -109,7 +109,7 @@ async def test_an_answer_whose_commit_was_not_heard_of_is_taken_once(
 async def test_before_its_lease_is_anybodys_a_run_is_given_back(
     bench: Bench, worker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease, "LEASE", timedelta(seconds=2.5))
+    monkeypatch.setattr(leases, "LEASE", timedelta(seconds=2.5))
     monkeypatch.setattr(leases, "RENEW_EVERY", 0.2)
     run = await db_call(slow_run, bench)
     here = await worker()
@@ -123,7 +123,7 @@ async def test_before_its_lease_is_anybodys_a_run_is_given_back(
     assert (done.state, len(bench.sent())) == (RunState.DONE, 1), "made once, and then looked up"
 
 
-async def test_a_lease_is_kept_while_litellm_is_loaded(
+async def test_a_lease_is_kept_and_servers_start_while_litellm_is_loaded(
     bench: Bench, worker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It takes seconds, once per worker: on the event loop nothing would be kept meanwhile."""
@@ -145,6 +145,8 @@ async def test_a_lease_is_kept_while_litellm_is_loaded(
         until = (await db_call(Run.objects.get)).lease_until
         async with asyncio.timeout(60):
             while (await db_call(Run.objects.get)).lease_until == until:
+                await asyncio.sleep(0.02)
+            while [state.state for state in here.engine.pool.states().values()] != ["connected"]:
                 await asyncio.sleep(0.02)
     finally:
         go_on.set()

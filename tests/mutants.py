@@ -138,7 +138,7 @@ MUTANTS = [
         ("guard: redirects", "if origin(location) != origin(url) or reply.status", "if reply.status"),
     ),
     *_of(
-        "subagents/runs/lease.py",
+        "subagents/leased/leases.py",
         "tests/subagents/runs/test_records.py tests/subagents/runs/test_crashes.py",
         ("lease: held ones", "Q(lease_until=None) | Q(lease_until__lt=Given(\"now\", like=\"lease_until\")),", "Q(),"),
         ("lease: fence stands still", "fence=F(\"fence\") + 1, idle_since=None", "fence=F(\"fence\"), idle_since=None"),

@@ -31,6 +31,8 @@ NAMES = (
     "run_call_started",  # a tool call is about to be made
     "run_call_answered",  # its end is known and not yet written
     "run_call_ended",  # its end is committed
+    "archive_written",  # a file of audit entries has its name, the entries are in the database still
+    "archive_recorded",  # the records of the archive are written, not committed
     "run_ending",  # the run's end is written with its call's, not committed
 )
 

@@ -2,7 +2,7 @@
 
 from mcpregistry.models.access import Agent, Configuration, Endpoint, Grant, Token, Workspace
 from mcpregistry.models.approval import ApprovalRequest, ApprovalSeat, ApprovalVote, Permit
-from mcpregistry.models.audit import AuditEntry, AuditSeal, AuditVerification
+from mcpregistry.models.audit import AuditArchive, AuditEntry, AuditSeal, AuditVerification
 from mcpregistry.models.feed import Change
 from mcpregistry.models.figure import Figure
 from mcpregistry.models.host_task import HostTask
@@ -21,6 +21,7 @@ __all__ = [
     "ApprovalRequest",
     "ApprovalSeat",
     "ApprovalVote",
+    "AuditArchive",
     "AuditEntry",
     "AuditSeal",
     "AuditVerification",

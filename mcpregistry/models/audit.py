@@ -83,6 +83,35 @@ class AuditSeal(models.Model):
         return f"seal {self.number}"
 
 
+class AuditArchive(models.Model):
+    """That a run of one chain's entries is in a file, and therefore no longer here: what lets the database remove them.
+
+    ``hash`` is the signature over the other columns, ``prev`` that of the record before.
+    """
+
+    number = models.BigIntegerField(primary_key=True)
+    at = models.DateTimeField()
+    writer = models.CharField(max_length=64)
+    from_seq = models.BigIntegerField()
+    to_seq = models.BigIntegerField()
+    head = models.CharField(max_length=64, help_text="The hash of the last of them.")
+    head_key = models.CharField(max_length=100, blank=True, help_text="The key that signed the last of them.")
+    file = models.CharField(max_length=200)
+    digest = models.CharField(max_length=64, help_text="The SHA-256 of the file.")
+    prev = models.CharField(max_length=64)
+    hash = models.CharField(max_length=64)
+    key_id = models.CharField("key", max_length=100)
+
+    class Meta:
+        ordering = ["-number"]
+        verbose_name = "archived entries"
+        verbose_name_plural = "archived entries"
+        constraints = [models.UniqueConstraint(fields=["writer", "to_seq"], name="one_archive_per_entry")]
+
+    def __str__(self) -> str:
+        return printable(f"{self.writer} #{self.from_seq} to #{self.to_seq} in {self.file}")
+
+
 class AuditVerification(models.Model):
     """What the last verification of the audit log found; one row. ``state`` is from where on the next one goes."""
 

@@ -2,7 +2,8 @@
 
 * every change of a configuration table raises ``Configuration.revision`` (and notifies, on PostgreSQL);
 * changes of calls, tasks and what other apps have named are told to those who wait (``models/feed.py``);
-* the audit log and its seals refuse UPDATE, DELETE and TRUNCATE;
+* the audit log, its seals and the records of its archives refuse UPDATE, DELETE and TRUNCATE; but an entry that such a
+  record says to be in a file may be removed;
 * a call in a terminal state keeps it; but what was only supposed of one may give way to what is known.
 
 They are triggers, installed after every migrate: SQLite drops a table's triggers when a migration
@@ -20,7 +21,7 @@ from mcpregistry.domain.lifecycle import CORRECTIONS, SUPPOSED, TERMINAL, State
 from mcpregistry.models import feed
 from mcpregistry.models.access import Agent, Configuration, Endpoint, Grant, Token, Workspace
 from mcpregistry.models.approval import Permit
-from mcpregistry.models.audit import AuditEntry, AuditSeal
+from mcpregistry.models.audit import AuditArchive, AuditEntry, AuditSeal
 from mcpregistry.models.invocation import Invocation
 from mcpregistry.models.policy import PolicyRule
 from mcpregistry.models.server import Credential, Server
@@ -56,7 +57,11 @@ def watch(model: type[Model], ignored: frozenset[str] = frozenset()) -> None:
     WATCHED[model] = ignored
 
 
-_APPENDED = {"audit": AuditEntry._meta.db_table, "seal": AuditSeal._meta.db_table}  # only ever added to
+_APPENDED = {  # only ever added to
+    "audit": AuditEntry._meta.db_table, "seal": AuditSeal._meta.db_table, "archive": AuditArchive._meta.db_table,
+}  # fmt: skip
+# The one exception. Whoever writes such a record by hand cannot sign it, and ``audit verify`` finds it.
+_ARCHIVED = f"SELECT 1 FROM {_APPENDED['archive']} WHERE writer = OLD.writer AND OLD.seq BETWEEN from_seq AND to_seq"  # noqa: S608
 _EXTRA = {"sqlite": ("replace",), "postgresql": ("truncate",)}  # ways round UPDATE and DELETE
 
 
@@ -134,6 +139,7 @@ def _sqlite() -> list[str]:
     statements = [
         *_sqlite_append_only("audit", "id = NEW.id OR (writer = NEW.writer AND seq = NEW.seq)"),
         *_sqlite_append_only("seal", "number = NEW.number"),
+        *_sqlite_append_only("archive", "number = NEW.number OR (writer = NEW.writer AND to_seq = NEW.to_seq)"),
         # The last line of defence: whatever code is wrong, an ended call keeps its end.
         f"CREATE TRIGGER call_stays_ended BEFORE UPDATE OF state ON {calls} WHEN {_stays_ended()} "
         "AND OLD.state IS NOT NEW.state BEGIN SELECT RAISE(ABORT, 'an ended call keeps its state'); END",
@@ -150,9 +156,10 @@ def _sqlite() -> list[str]:
 
 def _sqlite_append_only(name: str, same: str) -> list[str]:
     table, refuse = _APPENDED[name], "BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END"
+    unless = f"WHEN NOT EXISTS ({_ARCHIVED})" if name == "audit" else ""
     return [
         f"CREATE TRIGGER {name}_no_update BEFORE UPDATE ON {table} {refuse}",
-        f"CREATE TRIGGER {name}_no_delete BEFORE DELETE ON {table} {refuse}",
+        f"CREATE TRIGGER {name}_no_delete BEFORE DELETE ON {table} {unless} {refuse}",
         # REPLACE takes the old row away without asking any DELETE trigger.
         f"CREATE TRIGGER {name}_no_replace BEFORE INSERT ON {table} WHEN EXISTS (SELECT 1 FROM {table} WHERE {same}) "  # noqa: S608
         f"{refuse}",
@@ -167,6 +174,11 @@ def _postgres() -> list[str]:
             PERFORM pg_notify('{feed.channel(feed.CONFIGURATION)}', ''); RETURN NULL; END $$""",  # noqa: S608
         """CREATE OR REPLACE FUNCTION slipsnisse_refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
             RAISE EXCEPTION '%', TG_ARGV[0]; END $$""",
+        f"""CREATE OR REPLACE FUNCTION slipsnisse_archived() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            IF NOT EXISTS ({_ARCHIVED}) THEN RAISE EXCEPTION 'the audit log is append-only'; END IF;
+            RETURN OLD; END $$""",
+        f"CREATE TRIGGER audit_no_delete BEFORE DELETE ON {_APPENDED['audit']} FOR EACH ROW "
+        "EXECUTE FUNCTION slipsnisse_archived()",
         f"CREATE TRIGGER call_stays_ended BEFORE UPDATE OF state ON {calls} FOR EACH ROW WHEN ({_stays_ended()} "
         "AND OLD.state IS DISTINCT FROM NEW.state) "
         "EXECUTE FUNCTION slipsnisse_refuse('an ended call keeps its state')",
@@ -176,6 +188,7 @@ def _postgres() -> list[str]:
         "EXECUTE FUNCTION slipsnisse_refuse('the audit log is append-only')"
         for name, table in _APPENDED.items()
         for event in ("update", "delete", "truncate")
+        if (name, event) != ("audit", "delete")
     ]
     for model in WATCHED:
         table, changed = model._meta.db_table, _changed(model, "IS DISTINCT FROM")

@@ -371,7 +371,7 @@ def test_whatever_configures_a_site_is_in_its_document():
     }  # people and what proves them; parts of other rows  # fmt: skip
     records = {
         "Connection", "ServerEvent", "ServerTest", "Invocation", "ApprovalRequest", "ApprovalSeat", "ApprovalVote",
-        "AuditEntry", "AuditSeal", "AuditVerification", "HostTask", "Change", "Figure", "KeptAnswer", "LoginAttempts", "Delivery",
+        "AuditEntry", "AuditSeal", "AuditArchive", "AuditVerification", "HostTask", "Change", "Figure", "KeptAnswer", "LoginAttempts", "Delivery",
         "Run", "Turn", "Attempt", "StoredOutput", "ToolCall",
     }  # fmt: skip
     ours = [model for app in ("auth", "mcpregistry", "subagents") for model in apps.get_app_config(app).get_models()]

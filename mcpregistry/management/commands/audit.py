@@ -1,26 +1,31 @@
-"""``manage.py audit``: prove that the audit log is as it was written, or export it."""
+"""``manage.py audit``: prove that the audit log is as it was written, export it, or move its old entries to files."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Iterator
+from datetime import timedelta
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
 from mcpregistry.db import database_now
+from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.text.display import printable
-from mcpregistry.services.records import chains, sinks, verification
+from mcpregistry.services.records import archive_files, archives, archiving, chains, sinks, verification
 
 _SHOWN = 100
 
 
 class Command(BaseCommand):
-    """Verifies the log, perhaps against an earlier export; or writes the log as JSON lines."""
+    """Verifies the log, perhaps with its archives or against an earlier export; writes it as JSON lines; archives it."""
 
-    help = "Proves or exports the audit log."
+    help = "Proves, exports or archives the audit log."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         verbs = parser.add_subparsers(dest="verb", required=True)
@@ -33,26 +38,59 @@ class Command(BaseCommand):
             metavar="FILE",
             help="an earlier export, or a file of seals: nothing of it may be gone or changed",
         )
+        verify.add_argument(
+            "--archive", metavar="FILE|DIR", nargs="+", default=[], help="read the archived entries in these as well"
+        )
+        archive = verbs.add_parser("archive", help="move old entries into signed, compressed files")
+        archive.add_argument(
+            "--older-than",
+            metavar="DAYS",
+            type=_days,
+            default=timedelta(days=90),
+            help="e.g. 90d, which is the default",
+        )
+        archive.add_argument("--to", metavar="DIR", help="folder for the files; default: archive in SLIPSNISSE_VAR")
+        archive.add_argument("--dry-run", action="store_true", help="only say how much would be moved")
         export = verbs.add_parser("export", help="write the whole log as JSON lines")
         export.add_argument("--output", metavar="FILE", help="default: standard output")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        if options["verb"] == "verify":
-            self._verify(options["against"], options["full"])
-        else:
-            self._export(options["output"])
+        try:
+            if options["verb"] == "verify":
+                self._verify(options["against"], options["archive"], options["full"])
+            elif options["verb"] == "archive":
+                self._archive(options["older_than"], options["to"], options["dry_run"])
+            else:
+                self._export(options["output"])
+        except SlipsnisseError as error:
+            raise CommandError(printable(str(error), 1_000)) from error
 
-    def _verify(self, against: str | None, full: bool) -> None:
-        report = verification.verify(database_now(), full=full)
-        problems = [*report.problems, *islice(_compared(against), _SHOWN)]
+    def _archive(self, older_than: timedelta, to: str | None, dry_run: bool) -> None:
+        folder = Path(to) if to else settings.VAR_DIR / "archive"
+        if not to and not dry_run:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        moved = archiving.archive(database_now(), older_than, folder, self.stderr.write, dry_run=dry_run)
+        what = f"{moved.entries:,} entries of {moved.chains:,} chains"
+        if not moved.entries:
+            self.stdout.write("Nothing is old enough, verified, sealed, and about no call that is still recorded.")
+        elif dry_run:
+            self.stdout.write(f"{what} would be moved to {folder}. Nothing was changed.")
+        else:
+            self.stdout.write(f"{what} are in {', '.join(map(str, moved.files))}. Copy them to where they are kept.")
+
+    def _verify(self, against: str | None, places: list[str], full: bool) -> None:
+        known = archives.read()
+        read = list(islice(archive_files.verify(places, known), _SHOWN)) if places else []
+        report = verification.verify(database_now(), full=full, known=known)
+        problems = [*report.problems, *read, *islice(_compared(against, known), _SHOWN)]
         for said in (*problems, *report.notes):
             self.stdout.write(printable(said, 300))
-        read = f"{report.entries:,} entries of {report.chains:,} chains read in {report.seconds:.1f} s."
+        looked = f"{report.entries:,} entries of {report.chains:,} chains read in {report.seconds:.1f} s."
         if problems:
-            self.stdout.write(f"The audit log is not as it was written. {read}")
+            self.stdout.write(f"The audit log is not as it was written. {looked}")
             raise SystemExit(1)
         more = "" if report.full else " The older ones were verified before; --full reads them again."
-        self.stdout.write(f"The audit log is as it was written. {read}{more}")
+        self.stdout.write(f"The audit log is as it was written. {looked}{more}")
 
     def _export(self, output: str | None) -> None:
         if output is None:
@@ -67,17 +105,23 @@ class Command(BaseCommand):
             ) from error
 
 
+def _days(text: str) -> timedelta:
+    if not re.fullmatch(r"[0-9]{1,5}d", text):
+        raise argparse.ArgumentTypeError("must be a number of days, e.g. 90d")
+    return timedelta(days=int(text[:-1]))
+
+
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _compared(path: str | None) -> Iterator[str]:
+def _compared(path: str | None, known: archives.Archives) -> Iterator[str]:
     if path is None:
         return
     try:
         with open(path, encoding="utf-8") as file:
             first = file.readline()
             file.seek(0)
-            yield from sinks.missing(file) if sinks.is_seal(first) else chains.missing_from_log(file)
+            yield from sinks.missing(file, known) if sinks.is_seal(first) else chains.missing_from_log(file, known)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CommandError(f"{path} is no export of an audit log, and no file of seals: {error}") from error

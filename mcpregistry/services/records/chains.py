@@ -10,41 +10,39 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.db import connection
 
 from mcpregistry.db import streamed
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.text.canonical import plain
-from mcpregistry.models.audit import GENESIS, AuditEntry, entry_hash
+from mcpregistry.models.audit import AuditEntry, entry_hash
+from mcpregistry.services.records import archives
+from mcpregistry.services.records.archives import Archives, Stand
 from mcpregistry.services.records.audit import CHAIN
 
 _PAGE = 500
 
 
 def verify() -> Iterator[str]:
-    """One sentence for each broken place, chain by chain. Reads the whole log, a page at a time."""
-    for entry, problems in walked(streamed(AuditEntry.objects.order_by("writer", "seq"), _PAGE)):
+    """One sentence for each broken place, chain by chain. Reads the whole log but its archives, a page at a time."""
+    known = archives.read()
+    yield from known.problems
+    yield from cut_after_archives(known)
+    for entry, problems in walked(streamed(AuditEntry.objects.order_by("writer", "seq"), _PAGE), known.stand):
         yield from (f"{entry.writer} #{entry.seq}: {problem}" for problem in problems)
 
 
-class Stand(NamedTuple):
-    """How far a chain has come: the number and hash of its last entry, and the key of that."""
-
-    seq: int = 0
-    head: str = GENESIS
-    key_id: str = ""
-
-
-def walked(
-    entries: Iterable[AuditEntry], stands: Callable[[str], Stand] = lambda writer: Stand()
-) -> Iterator[tuple[AuditEntry, list[str]]]:
+def walked(entries: Iterable[AuditEntry], stands: Callable[[str], Stand]) -> Iterator[tuple[AuditEntry, list[str]]]:
     """Each entry with what is wrong with it. They come chain by chain, in order; ``stands``: from where on each does."""
     writer, stand = None, Stand()
     for entry in entries:
         if entry.writer != writer:
             writer, stand = entry.writer, stands(entry.writer)
+        if entry.seq <= stand.seq:
+            yield entry, ["it was archived, and is here again"]
+            continue
         yield entry, [*_problems(entry, stand)]
         stand = Stand(entry.seq, entry.hash, entry.key_id)
 
@@ -92,15 +90,16 @@ def line_of(entry: AuditEntry) -> str:
     return json.dumps({name: getattr(entry, name) for name in ("writer", "seq", "prev", "hash", "key_id", "body")})
 
 
-def missing_from_log(lines: Iterable[str]) -> Iterator[str]:
-    """One sentence for each line of an earlier export that the log no longer holds as it was.
+def missing_from_log(lines: Iterable[str], known: Archives | None = None) -> Iterator[str]:
+    """One sentence for each line of an earlier export that neither the log nor its archives hold as it was.
 
     Raises ValueError, KeyError or TypeError for a line that no export holds.
     """
+    known = known or archives.read()
     entries = (json.loads(line) for line in lines)
     hashes = ((entry["writer"], entry["seq"], entry["hash"]) for entry in entries)
     while page := list(islice(hashes, _PAGE)):
-        yield from _compared(page)
+        yield from _compared(page, known)
 
 
 def hashes(places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
@@ -114,18 +113,28 @@ def hashes(places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
         return {(writer, seq): head for writer, seq, head in cursor.fetchall()}
 
 
-def missing_ends(ends: Iterable[tuple[str, tuple[int, str]]]) -> Iterator[str]:
+def cut_after_archives(known: Archives) -> Iterator[str]:
+    """One sentence for each chain that ends with its archive: the last entry of a chain is never archived."""
+    stands = known.stands()
+    while page := list(islice(stands, _PAGE)):
+        found = hashes((writer, stand.seq + 1) for writer, stand in page)
+        for writer, stand in page:
+            if (writer, stand.seq + 1) not in found:
+                yield f"{writer} #{stand.seq + 1}: it came after what was archived, and is gone"
+
+
+def missing_ends(ends: Iterable[tuple[str, tuple[int, str]]], known: Archives) -> Iterator[str]:
     """One sentence for each chain that does not reach as far as it did when it was sealed or verified."""
     told = iter(ends)
     while page := list(islice(told, _PAGE)):
         found = hashes((writer, seq) for writer, (seq, _) in page)
         for writer, (seq, head) in page:
-            if found.get((writer, seq)) != head:
+            if found.get((writer, seq)) != head and not known.holds(writer, seq, head):
                 yield f"{writer} #{seq}: it was sealed, and {'was changed' if (writer, seq) in found else 'is gone'}"
 
 
-def _compared(page: list[tuple[str, int, str]]) -> Iterator[str]:
+def _compared(page: list[tuple[str, int, str]], known: Archives) -> Iterator[str]:
     found = hashes((writer, seq) for writer, seq, _ in page)
     for writer, seq, digest in page:
-        if found.get((writer, seq)) != digest:
+        if found.get((writer, seq)) != digest and not known.holds(writer, seq, digest):
             yield f"{writer} #{seq}: was exported and {'was changed' if (writer, seq) in found else 'is gone'}"

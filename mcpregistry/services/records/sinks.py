@@ -23,7 +23,7 @@ from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.models.audit import AuditSeal
 from mcpregistry.models.figure import Figure
 from mcpregistry.models.signing import signed
-from mcpregistry.services.records import chains
+from mcpregistry.services.records import archives, chains
 
 log = structlog.get_logger(__name__)
 
@@ -116,7 +116,7 @@ def is_seal(line: str) -> bool:
     return '"seal"' in line
 
 
-def missing(lines: Iterable[str]) -> Iterator[str]:
+def missing(lines: Iterable[str], known: archives.Archives | None = None) -> Iterator[str]:
     """One sentence for each kept seal that the database no longer has as it was, and for each chain that is shorter.
 
     Raises ValueError, KeyError or TypeError for a line that no such file holds.
@@ -136,7 +136,7 @@ def missing(lines: Iterable[str]) -> Iterator[str]:
         for number, signature in rows.items():
             if found.get(number) != signature:
                 yield f"Seal {number} was kept outside, and {'was changed' if number in found else 'is gone'}."
-    yield from chains.missing_ends(ends.items())
+    yield from chains.missing_ends(ends.items(), known or archives.read())
 
 
 def _ours(line: dict[str, str]) -> bool:

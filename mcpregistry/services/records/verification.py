@@ -20,8 +20,8 @@ from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.text.canonical import canonical
 from mcpregistry.models.audit import GENESIS, AuditEntry, AuditSeal, AuditVerification
 from mcpregistry.models.signing import newest_key, signature, signed
-from mcpregistry.services.records import bound, chains, seals
-from mcpregistry.services.records.chains import Stand
+from mcpregistry.services.records import archives, bound, chains, seals
+from mcpregistry.services.records.archives import Archives, Stand
 
 AGAIN = 20_000  # older entries that are read again at a time
 SEALED_BY = timedelta(minutes=5)  # the clock comes every half minute
@@ -53,13 +53,14 @@ class State:
     sealed: dict[str, int] = field(default_factory=dict)
     mark: int = 0  # the newest entry
     again: tuple[str, Stand] | None = None  # up to where older entries were read again in this round
+    archives: tuple[int, str] | None = None  # the last record of archives, and its signature
 
 
-def verify(now: datetime, *, full: bool = False) -> Report:
-    """Verify the log, note what was found, return it. ``full`` reads all of it."""
+def verify(now: datetime, *, full: bool = False, known: Archives | None = None) -> Report:
+    """Verify the log, note what was found, return it. ``full`` reads all of it; ``known``: whose files were read, perhaps."""
     began = time.monotonic()
-    state, told = (State(), "") if full else _noted()
-    look = _Look(now, state, full=full or not state.seal)
+    state, told = (State(), "") if full else noted()
+    look = _Look(now, state, known or archives.read(), full=full or not state.seal)
     look.problems += [told] if told else []
     look.all()
     report = Report(
@@ -78,7 +79,7 @@ def last_report() -> Report | None:
     return Report(row.at, row.full, row.entries, row.chains, tuple(row.problems), tuple(row.notes), row.seconds)
 
 
-def _noted() -> tuple[State, str]:
+def noted() -> tuple[State, str]:
     """Where the last verification ended, and why that cannot be believed; the beginning if so."""
     row = AuditVerification.objects.filter(pk=1).first()
     if row is None or not row.state:
@@ -88,17 +89,19 @@ def _noted() -> tuple[State, str]:
             return State(), "The note of what was verified is not what was written; everything was read again."
     except ConfigInvalid:
         return State(), ""  # a key was taken off the ring: begin anew
-    noted = json.loads(row.state)
-    stands = {writer: Stand(*stand) for writer, stand in noted["stands"].items()}
-    again = (noted["again"][0], Stand(*noted["again"][1])) if noted["again"] else None
-    return State(**noted | {"stands": stands, "again": again}), ""
+    said = json.loads(row.state)
+    stands = {writer: Stand(*stand) for writer, stand in said["stands"].items()}
+    again = (said["again"][0], Stand(*said["again"][1])) if said["again"] else None
+    archived = tuple(said["archives"]) if said.get("archives") else None
+    return State(**said | {"stands": stands, "again": again, "archives": archived}), ""
 
 
 def _note(report: Report, state: State) -> None:
     """Where something is wrong, the next verification begins where this one did."""
     row = asdict(report) | {"intact": not report.problems}
     if not report.problems:
-        text, key_id = canonical(asdict(state)), newest_key()
+        said = {name: value for name, value in asdict(state).items() if (name, value) != ("archives", None)}
+        text, key_id = canonical(said), newest_key()  # without archives as earlier releases know it
         row |= {"state": text, "key_id": key_id, "hash": signature(key_id, "verified", text)}
     AuditVerification.objects.update_or_create(
         pk=1, defaults=row, create_defaults={"state": "", "hash": "", "key_id": "", **row}
@@ -108,8 +111,8 @@ def _note(report: Report, state: State) -> None:
 class _Look:
     """One verification under way."""
 
-    def __init__(self, now: datetime, state: State, *, full: bool) -> None:
-        self.now, self.state, self.full = now, state, full
+    def __init__(self, now: datetime, state: State, known: Archives, *, full: bool) -> None:
+        self.now, self.state, self.known, self.full = now, state, known, full
         self.problems: list[str] = []
         self.entries = 0
         self.unkeyed = {"before": 0, "since": 0}
@@ -118,12 +121,12 @@ class _Look:
         self._bare: dict[str, int] = {}  # how many entries of a writer have neither key nor seal
 
     def all(self) -> None:
-        """Everything, in order: the seals first, so that what they tell of must be there."""
+        """Everything, in order: archives and seals first, so that what they tell of must be there."""
+        self._archives()
         told = self._seals()
         verified = {writer: (stand.seq, stand.head) for writer, stand in self.state.stands.items()}
-        self.problems += chains.missing_ends(
-            [*told.items(), *(item for item in verified.items() if item[1] != told.get(item[0]))]
-        )
+        ends = [*told.items(), *(item for item in verified.items() if item[1] != told.get(item[0]))]
+        self.problems += chains.missing_ends(ends, self.known)
         self._new()
         if not self.full:
             self._again()
@@ -131,6 +134,8 @@ class _Look:
 
     def notes(self) -> Iterator[str]:
         """What is no fault, and yet should be known."""
+        if archived := self.known.note():
+            yield archived
         if old := self.unkeyed["before"]:
             yield f"{old:,} entries are from before the chains were keyed; the first seal holds them."
         if young := self.unkeyed["since"]:
@@ -138,6 +143,17 @@ class _Look:
         late = AuditSeal.objects.order_by("-number").values_list("at", flat=True).first()
         if late and AuditEntry.objects.filter(at__gt=late, at__lt=self.now - SEALED_BY).exists():
             yield f"What came after {late:%Y-%m-%d %H:%M} UTC is not sealed: no clock has run since."
+
+    # Archives
+
+    def _archives(self) -> None:
+        """The records that were verified are there, all of them hold, and every chain goes on after its own."""
+        known, last = {record.number: record.hash for record in self.known.records}, self.state.archives
+        if last and known.get(last[0]) != last[1]:
+            self.problems.append(f"Record {last[0]} of the archives was verified, and is gone or changed.")
+        self.problems += self.known.problems
+        self.problems += chains.cut_after_archives(self.known)
+        self.state.archives = max(known.items(), default=None)
 
     # Seals
 
@@ -181,15 +197,16 @@ class _Look:
         rows, before = AuditEntry.objects.order_by("writer", "seq"), self.entries
         if state.again is not None:
             writer, stand = state.again
+            stand = max(stand, self.known.stand(writer), key=_seq)
             self._walk(rows.filter(writer=writer, seq__gt=stand.seq)[:left], lambda _: stand, again=True)
             rows, left = rows.filter(writer__gt=writer), left - (self.entries - before)
         if left:
-            self._walk(streamed(rows[:left], _PAGE), lambda _: Stand(), again=True)
+            self._walk(streamed(rows[:left], _PAGE), self.known.stand, again=True)
         if self.entries - before < AGAIN:
             state.again = None
 
     def _stand(self, writer: str) -> Stand:
-        return self.state.stands.get(writer, Stand())
+        return max(self.state.stands.get(writer, Stand()), self.known.stand(writer), key=_seq)
 
     def _walk(self, entries: Iterable[AuditEntry], stands: Callable[[str], Stand], *, again: bool = False) -> None:
         walked = chains.walked(entries, stands)
@@ -214,6 +231,10 @@ class _Look:
         self.unkeyed["since"] += 1
         if entry.seq > self.state.sealed.get(entry.writer, 0) and entry.at < self.now - SEALED_BY:
             self._bare[entry.writer] = self._bare.get(entry.writer, 0) + 1
+
+
+def _seq(stand: Stand) -> int:
+    return stand.seq
 
 
 def _bare(writer: str, number: int) -> str:

@@ -14,11 +14,11 @@ from typing import Any
 
 from django.apps import apps
 from django.db.models import CharField, Count, Exists, F, OuterRef, Q, QuerySet, Value
-from django.db.models.functions import Concat
+from django.db.models.functions import Concat, Substr
 
 from mcpregistry.db import streamed
 from mcpregistry.domain.lifecycle import TERMINAL, State
-from mcpregistry.models import AuditEntry, Connection, Invocation, Server, ServerTest, Tool
+from mcpregistry.models import AuditArchive, AuditEntry, Connection, Invocation, Server, ServerTest, Tool
 from mcpregistry.models.guards import missing_guards
 from mcpregistry.models.sealing import sealed
 from mcpregistry.services.records import chains
@@ -88,6 +88,8 @@ def _ended_twice(now: datetime) -> Iterator[str]:
 def _corrected_though_known(now: datetime) -> Iterator[str]:
     supposed = AuditEntry.objects.filter(kind=f"call.{State.UNKNOWN}", actor=REAPER, subject=OuterRef("subject"))
     known = AuditEntry.objects.filter(~Exists(supposed), kind=CORRECTED)
+    if AuditArchive.objects.exists():  # entries of a call that is forgotten may be there
+        known = known.filter(Exists(Invocation.objects.filter(pk=Substr(OuterRef("subject"), len("call:") + 1))))
     return iter(known.order_by().values_list("subject", flat=True))
 
 

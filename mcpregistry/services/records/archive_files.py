@@ -1,0 +1,258 @@
+"""Files of archived audit entries: gzip of the lines of an export, and a last line that is signed.
+
+    {"writer": "web:1", "seq": 1, "prev": "…", "hash": "…", "key_id": "…", "body": "…"}
+    {"archive": "{…}", "key_id": "…", "hash": "…"}        how many lines, their SHA-256, how far each chain goes
+
+A file has its name only when it is whole, on disk, and was read again.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.text.canonical import canonical, plain
+from mcpregistry.models.audit import AuditArchive, AuditEntry
+from mcpregistry.models.signing import newest_key, signature, signed
+from mcpregistry.services.records import chains
+from mcpregistry.services.records.archives import Archives, Stand
+
+PATTERN = "audit-*.jsonl.gz"
+PART = ".part"
+_LEVEL = 4  # of gzip, as in backups
+_LONGEST = 64 * 1024 * 1024  # bytes of one line
+_PAGE = 500
+
+Ends = dict[str, tuple[int, str]]  # of each chain: the last entry, and its hash
+
+
+@dataclass(slots=True)
+class Content:
+    """What was read of a file. ``stands``: of each place that was asked for, the entry that is there."""
+
+    entries: int = 0
+    ends: Ends = field(default_factory=dict)
+    stands: dict[tuple[str, int], Stand] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+# Writing
+
+
+def write(folder: Path, name: str, entries: Iterable[AuditEntry], now: datetime) -> Path:
+    """Write a file and have it on disk, under a name that says that it is not looked at yet. Raises OSError."""
+    part = folder / f"{name}{PART}"
+    try:
+        with open(part, "xb", opener=_private) as stream:
+            with gzip.GzipFile(fileobj=stream, mode="wb", compresslevel=_LEVEL, filename="") as lines:
+                _lines(lines, entries, now)
+            stream.flush()
+            os.fsync(stream.fileno())
+    except BaseException:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise
+    return part
+
+
+def keep(part: Path) -> Path:
+    """Give a file that was read again its name, and have that on disk as well. Raises OSError."""
+    path = part.with_name(part.name.removesuffix(PART))
+    part.rename(path)
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return path
+
+
+def _lines(lines: gzip.GzipFile, entries: Iterable[AuditEntry], now: datetime) -> None:
+    digest, number, ends = hashlib.sha256(), 0, Ends()
+    for entry in entries:
+        line = f"{chains.line_of(entry)}\n".encode()
+        digest.update(line)
+        lines.write(line)
+        number, ends[entry.writer] = number + 1, (entry.seq, entry.hash)
+    body = canonical({"at": now.isoformat(), "entries": number, "digest": digest.hexdigest(), "ends": ends})
+    key_id = newest_key()
+    last = {"archive": body, "key_id": key_id, "hash": signature(key_id, "archive", body)}
+    lines.write(f"{json.dumps(last)}\n".encode())
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+# Reading
+
+
+def digest_of(path: Path) -> str:
+    """The SHA-256 of a file's bytes. Raises OSError."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def read(path: Path, known: Archives, wanted: Iterable[tuple[str, int]], *, hear: bool = False) -> Content:
+    """Read a file to its end: each entry holds, follows the one before, and the last line speaks of exactly these.
+
+    The first entry of a chain follows what ``known`` says of the one before. ``hear``: tell ``known`` of each entry.
+    """
+    content, places, digest = Content(), {*wanted}, hashlib.sha256()
+    try:
+        with gzip.open(path) as stream:
+            lines = _Lines(stream, digest)
+            for entry, problems in chains.walked(lines, lambda writer: _before(lines.next, known)):
+                content.problems += [f"{path.name}: {entry.writer} #{entry.seq}: {problem}" for problem in problems]
+                content.entries, content.ends[entry.writer] = content.entries + 1, (entry.seq, entry.hash)
+                if (entry.writer, entry.seq) in places:
+                    content.stands[entry.writer, entry.seq] = Stand(entry.seq, entry.hash, entry.key_id)
+                if hear and not problems:
+                    known.hear(entry.writer, entry.seq, entry.hash)
+            content.problems += [
+                f"{path.name} {problem}." for problem in _last(lines.last, content, digest.hexdigest())
+            ]
+    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, RecursionError) as error:
+        content.problems.append(f"{path.name} is no whole archive of an audit log ({type(error).__name__}).")
+    return content
+
+
+class _Lines:
+    """The entries of a file, and what its last line says; ``next`` is the entry that was just read."""
+
+    def __init__(self, stream: gzip.GzipFile, digest: Any) -> None:
+        self._stream, self._digest = stream, digest
+        self.next: AuditEntry
+        self.last: Mapping[str, Any] = {}
+
+    def __iter__(self) -> Iterator[AuditEntry]:
+        while line := self._stream.readline(_LONGEST):
+            said = json.loads(line)
+            if "archive" in said:
+                self.last = said
+                if self._stream.readline(1):
+                    raise ValueError("something comes after the last line")
+                return
+            self._digest.update(line)
+            self.next = _entry(said)
+            yield self.next
+
+
+def _entry(said: Mapping[str, Any]) -> AuditEntry:
+    """An entry from its line: the other columns are what its text says, which the hash covers."""
+    body = json.loads(said["body"])
+    return AuditEntry(
+        writer=said["writer"], seq=int(said["seq"]), prev=said["prev"], hash=said["hash"], key_id=said["key_id"],
+        body=said["body"], at=datetime.fromisoformat(body["at"]), kind=body["kind"],
+        actor=plain(body["actor"], 150), subject=plain(body["subject"], 200),
+    )  # fmt: skip
+
+
+def _before(first: AuditEntry, known: Archives) -> Stand:
+    """Where the chain stood ahead of its first entry in a file, as records say; else that entry's own word."""
+    if first.seq == 1:
+        return Stand()
+    return known.ends.get((first.writer, first.seq - 1), Stand(first.seq - 1, first.prev))
+
+
+def _last(said: Mapping[str, Any], content: Content, digest: str) -> Iterator[str]:
+    if not said:
+        yield "ends before its end"
+        return
+    try:
+        if not signed(said["key_id"], "archive", said["archive"], said["hash"]):
+            yield "does not fit its signature"
+            return
+    except ConfigInvalid as error:
+        yield f"cannot be verified: {error.message} {error.remedy}"
+        return
+    body = json.loads(said["archive"])
+    ends = {writer: list(end) for writer, end in content.ends.items()}
+    if (body["entries"], body["digest"], body["ends"]) != (content.entries, digest, ends):
+        yield "holds other entries than its last line says"
+
+
+# Verifying
+
+
+def verify(places: Iterable[str], known: Archives) -> Iterator[str]:
+    """One sentence for whatever is wrong with these files, or folders of them, and for each file that is missing.
+
+    ``known`` hears of each entry. Raises ConfigInvalid for a place that is not there or cannot be read.
+    """
+    by_digest: dict[str, list[AuditArchive]] = {}
+    for record in known.records:
+        by_digest.setdefault(record.digest, []).append(record)
+    digests = {record.file: record.digest for record in known.records}
+    read_already, replaced, ends = set[str](), set[str](), list[tuple[str, Ends]]()
+    for path in found(places):
+        digest = _digest(path)
+        if digests.get(path.name, digest) != digest:
+            yield f"{path.name} is not the file that was archived: it was changed, damaged, or another is in its place."
+            replaced.add(digests[path.name])
+        elif digest not in read_already:
+            content = read(path, known, _ends(by_digest.get(digest, ())), hear=digest in by_digest)
+            yield from content.problems[:_PAGE]
+            yield from _others(path.name, content, by_digest.get(digest, ()))
+            ends.append((path.name, content.ends))
+            read_already.add(digest)
+    for digest in by_digest.keys() - read_already - replaced:
+        entries = sum(record.to_seq - record.from_seq + 1 for record in by_digest[digest])
+        name = by_digest[digest][0].file
+        yield f"{name} is missing, with {entries:,} entries. Name the folder where it is, or fetch a copy."
+    for name, each in ends:  # now it is known which entries are in other files
+        yield from _gone(name, each, known)
+
+
+def found(places: Iterable[str]) -> Iterator[Path]:
+    """The files of these places: a file itself, of a folder those that are named as archives are."""
+    for place in map(Path, places):
+        if place.is_dir():
+            yield from sorted(place.glob(PATTERN))
+        elif place.is_file():
+            yield place
+        else:
+            raise ConfigInvalid(
+                f"{place} is not there.", remedy="Name a file of an archive, or a folder with such files."
+            )
+
+
+def _digest(path: Path) -> str:
+    try:
+        return digest_of(path)
+    except OSError as error:
+        raise ConfigInvalid(
+            f"{path} cannot be read: {error.strerror}.", remedy="Run the command as the user that may read it."
+        ) from error
+
+
+def _ends(records: Iterable[AuditArchive]) -> list[tuple[str, int]]:
+    return [(record.writer, record.to_seq) for record in records]
+
+
+def _others(name: str, content: Content, records: Iterable[AuditArchive]) -> Iterator[str]:
+    for record in records:
+        stand = content.stands.get((record.writer, record.to_seq))
+        if stand is None or (stand.head, stand.key_id) != (record.head, record.head_key):
+            yield f"{name}: {record.writer} #{record.to_seq} is not what was archived."
+
+
+def _gone(name: str, ends: Ends, known: Archives) -> Iterator[str]:
+    """Entries of a file that no record names are elsewhere, too: a run was broken off, or the database was put back."""
+    told = iter(ends.items())
+    while page := list(islice(told, _PAGE)):
+        there = chains.hashes((writer, seq) for writer, (seq, _) in page)
+        for writer, (seq, head) in page:
+            if there.get((writer, seq)) != head and not known.holds(writer, seq, head):
+                yield f"{name} holds {writer} #{seq}, which is gone from the log, and no record of an archive says so."

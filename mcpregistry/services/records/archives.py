@@ -1,0 +1,119 @@
+"""What the database knows of the audit log's archives: where each chain begins that no longer begins with its first entry.
+
+The records are signed and chained as seals are. One that does not hold counts for nothing, so that what it would
+excuse is missing. ``archive_files`` reads the files, ``archiving`` makes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC
+from typing import NamedTuple
+
+from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.text.canonical import canonical
+from mcpregistry.models.audit import GENESIS, AuditArchive
+from mcpregistry.models.signing import signature, signed
+
+_SIGNED = ("number", "writer", "from_seq", "to_seq", "head", "head_key", "file", "digest", "prev")
+_DIGEST = 32  # bytes of a hash
+
+
+class Stand(NamedTuple):
+    """How far a chain has come: the number and hash of its last entry, and the key of that."""
+
+    seq: int = 0
+    head: str = GENESIS
+    key_id: str = ""
+
+
+class Archives:
+    """The records, as far as they hold; ``read`` makes one for each verification."""
+
+    def __init__(self, records: Iterable[AuditArchive]) -> None:
+        self.records: list[AuditArchive] = []
+        self.problems: list[str] = []
+        self.ends: dict[tuple[str, int], Stand] = {}  # of each record
+        self._stands: dict[str, Stand] = {}
+        self._read: dict[str, bytearray] = {}  # hashes of the entries whose files were read
+        number, head = 0, GENESIS
+        for record in records:
+            problem = _problem(record, number, head) or self._out_of_place(record)
+            number, head = record.number, record.hash
+            if problem:
+                self.problems.append(f"Record {record.number} of the archives: {problem}.")
+            else:
+                self._take(record)
+
+    def stand(self, writer: str) -> Stand:
+        """Until where this chain is in archives."""
+        return self._stands.get(writer, Stand())
+
+    def stands(self) -> Iterator[tuple[str, Stand]]:
+        """The same of every chain of which entries are in archives."""
+        return iter(self._stands.items())
+
+    def hear(self, writer: str, seq: int, head: str) -> None:
+        """A file was read that holds this entry."""
+        hashes = self._read.setdefault(writer, bytearray())
+        hashes.extend(bytes(max(0, seq * _DIGEST - len(hashes))))
+        hashes[(seq - 1) * _DIGEST : seq * _DIGEST] = bytes.fromhex(head)
+
+    def holds(self, writer: str, seq: int, head: str) -> bool:
+        """Whether this very entry is in an archive. Of files that were not read, their ends are known alone."""
+        if seq > self.stand(writer).seq:
+            return False
+        known = self._read.get(writer, b"")[(seq - 1) * _DIGEST : seq * _DIGEST]
+        if any(known):
+            return known.hex() == head
+        end = self.ends.get((writer, seq))
+        return end is None or end.head == head
+
+    def note(self) -> str:
+        """What is in archives, in a sentence; empty when nothing is."""
+        if not self.records:
+            return ""
+        files = sorted({record.file for record in self.records})
+        entries = sum(stand.seq for stand in self._stands.values())
+        named = files[0] if len(files) == 1 else f"{len(files):,} files, {files[0]} to {files[-1]}"
+        read = "read as well." if self._read else "not read; give --archive with their folder to read them too."
+        return f"{entries:,} entries of {len(self._stands):,} chains are in archives ({named}), {read}"
+
+    def _out_of_place(self, record: AuditArchive) -> str:
+        if record.from_seq != self.stand(record.writer).seq + 1 or record.to_seq < record.from_seq:
+            return f"{record.writer} #{record.from_seq} to #{record.to_seq} does not follow what was archived before"
+        return ""
+
+    def _take(self, record: AuditArchive) -> None:
+        self.records.append(record)
+        stand = Stand(record.to_seq, record.head, record.head_key)
+        self.ends[record.writer, record.to_seq] = self._stands[record.writer] = stand
+
+
+def read() -> Archives:
+    """What the database has of them now."""
+    return Archives(AuditArchive.objects.order_by("number"))
+
+
+def text_of(record: AuditArchive) -> str:
+    """What a record's signature covers."""
+    said = {name: getattr(record, name) for name in _SIGNED}
+    return canonical(said | {"at": record.at.astimezone(UTC).isoformat()})
+
+
+def sign(record: AuditArchive) -> AuditArchive:
+    """Give it its signature, by the key that it names."""
+    record.hash = signature(record.key_id, "archived", text_of(record))
+    return record
+
+
+def _problem(record: AuditArchive, number: int, head: str) -> str:
+    """Why this record cannot be what was written after the one of that number and signature."""
+    try:
+        if not signed(record.key_id, "archived", text_of(record), record.hash):
+            return "it does not fit its signature"
+    except ConfigInvalid as error:
+        return f"it cannot be verified. {error.message} {error.remedy}"
+    if record.number != number + 1:
+        return f"the records from {number + 1} to the one before it are missing"
+    return "" if record.prev == head else "it does not follow the record before it"

@@ -1,0 +1,296 @@
+"""Moving old entries of the audit log into files: ``manage.py audit archive``.
+
+A file is written, put on disk and read again; then, some thousand entries at a time, one transaction adds the records
+that say so, removes the entries and tells it in the log. Killed anywhere, every entry is in the database or in a file
+with its name, and the next run goes on. Taken is a beginning of a chain: what is verified, sealed and old, up to the
+first entry of a call whose record is still there; never a chain's last entry.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from django.db import IntegrityError, transaction
+from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models.functions import Substr
+
+from mcpregistry.db import streamed
+from mcpregistry.domain.errors import ConfigInvalid, Conflict
+from mcpregistry.failpoints import failpoint
+from mcpregistry.models.audit import GENESIS, AuditArchive, AuditEntry
+from mcpregistry.models.invocation import Invocation
+from mcpregistry.models.signing import newest_key
+from mcpregistry.services.records import archive_files, archives, audit, bound, chains, verification
+from mcpregistry.services.records.archives import Archives, Stand
+
+LEAST = timedelta(days=7)
+FILE = 100_000  # entries of one file
+BATCH = 5_000  # entries that one transaction removes
+_LOCK = ".archiving"
+_PAGE = 500
+_WHOLE = "Nothing was removed of what is not in a file that was read again. Run it again; it goes on where it was."
+
+Say = Callable[[str], None]
+
+
+class Run(NamedTuple):
+    """Entries of one chain, from one number to another."""
+
+    writer: str
+    first: int
+    last: int
+
+    @property
+    def entries(self) -> int:
+        """How many they are."""
+        return self.last - self.first + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What one call of ``archive`` has moved, or would move."""
+
+    entries: int
+    chains: int
+    files: tuple[Path, ...] = ()
+
+
+def archive(now: datetime, older_than: timedelta, folder: Path, say: Say, *, dry_run: bool = False) -> Moved:
+    """Move what is older into files in the folder. Returns how much that was; with ``dry_run``, how much it would be.
+
+    Raises Conflict where the log does not hold or somebody else archives, ConfigInvalid where the folder takes no file.
+    """
+    if older_than < LEAST:
+        raise ConfigInvalid(
+            f"What is younger than {LEAST.days} days is not archived.", remedy=f"Say {LEAST.days}d or more."
+        )
+    if dry_run:
+        return _sum(plan(now, older_than))
+    with _alone(folder):
+        runs = plan(now, older_than)
+        if runs:
+            _forgotten_said_again()
+        paths, total, done = list[Path](), _sum(runs).entries, 0
+        for batches in _files(runs):
+            file = _file(folder, batches, now)
+            paths.append(file.path)
+            failpoint("archive_written")
+            for batch in batches:
+                _move(batch, file, now)
+                done += sum(run.entries for run in batch)
+                say(f"{done:,} of {total:,} entries moved")
+    return Moved(total, _sum(runs).chains, tuple(paths))
+
+
+def _sum(runs: Sequence[Run]) -> Moved:
+    return Moved(sum(run.entries for run in runs), len({run.writer for run in runs}))
+
+
+# What is taken
+
+
+def plan(now: datetime, older_than: timedelta) -> list[Run]:
+    """Of each chain what may be archived, if anything. Verifies the log first; raises Conflict where it does not hold."""
+    report = verification.verify(now)
+    if report.problems:
+        raise Conflict(
+            f"The audit log is not as it was written: {report.problems[0]}",
+            remedy="Find out why with `manage.py audit verify --full`. Nothing was moved.",
+        )
+    state, known = verification.noted()[0], archives.read()
+    found = []
+    for writer, stand in sorted(state.stands.items()):
+        first, upto = known.stand(writer).seq + 1, min(stand.seq, state.sealed.get(writer, 0))
+        last = _last_to_go(writer, first, upto, now - older_than)
+        if last >= first:
+            found.append(Run(writer, first, last))
+    return found
+
+
+def _last_to_go(writer: str, first: int, upto: int, before: datetime) -> int:
+    if upto < first:
+        return 0
+    rows = AuditEntry.objects.filter(writer=writer).order_by("seq")
+    call = Invocation.objects.filter(pk=Substr(OuterRef("subject"), len("call:") + 1))
+    stays = Q(at__gte=before) | Q(subject__startswith="call:") & Exists(call)
+    kept = rows.filter(stays, seq__gte=first, seq__lte=upto).values_list("seq", flat=True).first()
+    newest = rows.values_list("seq", flat=True).last() or 0
+    return min(upto, newest - 1, upto if kept is None else kept - 1)
+
+
+def _forgotten_said_again() -> None:
+    """Until when retention has taken calls away must be in an entry that stays."""
+    told = bound.Forgotten()
+    if told.calls.year > 1:
+        said = {"calls_before": told.calls.isoformat(), "payloads_before": told.payloads.isoformat()}
+        audit.record(kind="calls.forgotten", actor="archive", subject=bound.FORGOTTEN, **said)
+
+
+def _files(runs: Iterable[Run]) -> Iterator[list[list[Run]]]:
+    """The runs, cut into batches, some batches to a file."""
+    batches = _batches(runs)
+    while file := list(islice(batches, max(1, FILE // BATCH))):
+        yield file
+
+
+def _batches(runs: Iterable[Run]) -> Iterator[list[Run]]:
+    batch, room = list[Run](), BATCH
+    for run in runs:
+        first = run.first
+        while first <= run.last:
+            part = Run(run.writer, first, min(run.last, first + room - 1))
+            batch.append(part)
+            first, room = part.last + 1, room - part.entries
+            if not room:
+                yield batch
+                batch, room = [], BATCH
+    if batch:
+        yield batch
+
+
+# Into a file
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file with its name. ``stands``: of each run in it, its last entry."""
+
+    path: Path
+    digest: str
+    stands: dict[tuple[str, int], Stand]
+
+
+def _file(folder: Path, batches: list[list[Run]], now: datetime) -> _File:
+    """These runs in a file that is on disk and was read again. Raises Conflict where an entry does not hold."""
+    known = archives.read()
+    name = f"audit-{len(known.records) + 1:06d}-{now:%Y%m%dT%H%M%S.%f}Z.jsonl.gz"
+    runs = [run for batch in batches for run in batch]
+    try:
+        part = archive_files.write(folder, name, _entries(runs, known), now)
+        stands = _read_again(part, runs, known)
+        digest = archive_files.digest_of(part)
+        return _File(archive_files.keep(part), digest, stands)
+    except OSError as error:
+        raise ConfigInvalid(
+            f"The archive cannot be written to {folder}: {error.strerror}.",
+            remedy=f"Make room, or name another folder with --to. {_WHOLE}",
+        ) from error
+
+
+def _read_again(part: Path, runs: list[Run], known: Archives) -> dict[tuple[str, int], Stand]:
+    content = archive_files.read(part, known, [(run.writer, run.last) for run in runs])
+    entries, wrong = sum(run.entries for run in runs), content.problems
+    if not wrong and (content.entries != entries or len(content.stands) != len(runs)):
+        wrong = [f"{entries:,} entries were written, {content.entries:,} came back"]
+    if wrong:
+        part.unlink()
+        raise Conflict(
+            f"What was read again is not what was written: {wrong[0]}",
+            remedy=f"The disk is not sound: name a folder on another one with --to. {_WHOLE}",
+        )
+    return content.stands
+
+
+def _entries(runs: Iterable[Run], known: Archives) -> Iterator[AuditEntry]:
+    """The entries of these runs, each looked at: what does not hold, or whose call was taken by hand, is not archived."""
+    forgotten = bound.Forgotten()
+    walked = chains.walked(_rows(runs), known.stand)
+    while page := list(islice(walked, _PAGE)):
+        for entry, problems in page:
+            if problems:
+                raise _broken(f"{entry.writer} #{entry.seq}: {problems[0]}")
+            yield entry
+        for problem in bound.misfits([entry for entry, _ in page], forgotten):
+            raise _broken(problem)
+
+
+def _rows(runs: Iterable[Run]) -> Iterator[AuditEntry]:
+    for run in runs:
+        yield from streamed(_of(run).order_by("seq"), _PAGE)
+
+
+def _of(run: Run) -> QuerySet[AuditEntry]:
+    return AuditEntry.objects.filter(writer=run.writer, seq__gte=run.first, seq__lte=run.last)
+
+
+def _broken(problem: str) -> Conflict:
+    return Conflict(f"{problem}.", remedy=f"Find out why with `manage.py audit verify --full`. {_WHOLE}")
+
+
+# Out of the database
+
+
+def _move(batch: Sequence[Run], file: _File, now: datetime) -> None:
+    """Record that these runs are in the file, remove them, and tell it in the log; or nothing of it."""
+    try:
+        with transaction.atomic():
+            records = _records(batch, file, now)
+            AuditArchive.objects.bulk_create(records)
+            failpoint("archive_recorded")
+            for run in batch:
+                if _of(run).delete()[0] != run.entries:
+                    raise _somebody_else()
+            said = {"entries": sum(run.entries for run in batch), "records": [records[0].number, records[-1].number]}
+            subject = f"file:{file.path.name}"
+            audit.record(kind="audit.archived", actor="archive", subject=subject, digest=file.digest, **said)
+    except IntegrityError as error:
+        raise _somebody_else() from error
+
+
+def _records(batch: Sequence[Run], file: _File, now: datetime) -> list[AuditArchive]:
+    last = AuditArchive.objects.order_by("-number").first()
+    number, prev = (last.number, last.hash) if last else (0, GENESIS)
+    made = []
+    for run in batch:
+        own = AuditArchive.objects.filter(writer=run.writer).order_by("-to_seq").values_list("to_seq", flat=True)
+        if (own.first() or 0) != run.first - 1:
+            raise _somebody_else()
+        stand, number = file.stands[run.writer, run.last], number + 1
+        record = AuditArchive(
+            number=number, at=now, writer=run.writer, from_seq=run.first, to_seq=run.last, head=stand.head,
+            head_key=stand.key_id, file=file.path.name, digest=file.digest, prev=prev, key_id=newest_key(),
+        )  # fmt: skip
+        made.append(archives.sign(record))
+        prev = record.hash
+    return made
+
+
+def _somebody_else() -> Conflict:
+    return Conflict("Somebody else has archived entries meanwhile.", remedy=_WHOLE)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Nobody else archives into this folder; what a run has left that was killed is taken away."""
+    try:
+        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise ConfigInvalid(
+            f"The folder {folder} takes no file: {error.strerror}.",
+            remedy="Make it, or let the user of this command write to it, or name another with --to. Nothing was removed.",
+        ) from error
+    try:
+        _lock(descriptor, folder)
+        for part in folder.glob(archive_files.PATTERN + archive_files.PART):
+            part.unlink()
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, folder: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise Conflict(
+            f"Another process archives into {folder} at this time.",
+            remedy="Wait until it has ended. Nothing was removed.",
+        ) from error

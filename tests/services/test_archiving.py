@@ -298,3 +298,40 @@ def test_a_process_that_is_killed_loses_nothing(live_db, tmp_path, point):
     archive(tmp_path)
     assert left()["web:1"] == [7]
     holds(tmp_path)
+
+
+# Beside it
+
+
+@pytest.mark.usefixtures("site", "small")
+@pytest.mark.parametrize(
+    "look",
+    [lambda: verify().problems, lambda: verify(full=True).problems, lambda: tuple(chains.verify())],
+    ids=["what is new", "full", "invariants"],
+)
+def test_a_verification_beside_an_archive_finds_nothing_wrong(tmp_path, monkeypatch, look):
+    """Entries go away after it has read until where each chain is archived."""
+    assert verify().problems == ()
+    cut = chains.cut_after_archives
+
+    def overtaken(known):
+        monkeypatch.setattr(chains, "cut_after_archives", cut)
+        archive(tmp_path)
+        return cut(known)
+
+    monkeypatch.setattr(chains, "cut_after_archives", overtaken)
+    assert look() == ()
+    assert AuditArchive.objects.exists()
+
+
+@pytest.mark.usefixtures("site")
+def test_files_that_were_read_beside_an_archive_are_not_called_wrong(tmp_path, monkeypatch):
+    read = archive_files.verify
+
+    def overtaken(places, known):
+        archive(tmp_path)
+        return read(places, known)
+
+    monkeypatch.setattr(archive_files, "verify", overtaken)
+    with pytest.raises(CommandError, match="Run it again when that has ended"):
+        run("verify", "--archive", str(tmp_path))

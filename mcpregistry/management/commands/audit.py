@@ -68,7 +68,7 @@ class Command(BaseCommand):
     def _archive(self, older_than: timedelta, to: str | None, dry_run: bool) -> None:
         folder = Path(to) if to else settings.VAR_DIR / "archive"
         if not to and not dry_run:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _make(folder)
         moved = archiving.archive(database_now(), older_than, folder, self.stderr.write, dry_run=dry_run)
         what = f"{moved.entries:,} entries of {moved.chains:,} chains"
         if not moved.entries:
@@ -81,6 +81,8 @@ class Command(BaseCommand):
     def _verify(self, against: str | None, places: list[str], full: bool) -> None:
         known = archives.read()
         read = list(islice(archive_files.verify(places, known), _SHOWN)) if places else []
+        if read and known.stale():
+            raise CommandError("Entries were archived while the files were read. Run it again when that has ended.")
         report = verification.verify(database_now(), full=full, known=known)
         problems = [*report.problems, *read, *islice(_compared(against, known), _SHOWN)]
         for said in (*problems, *report.notes):
@@ -103,6 +105,15 @@ class Command(BaseCommand):
             raise CommandError(
                 f"Cannot write {output}: {error.strerror}. Name a file that does not exist yet."
             ) from error
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise CommandError(
+            f"Cannot make {folder}: {error.strerror}. Name another folder with --to. Nothing was changed."
+        ) from error
 
 
 def _days(text: str) -> timedelta:

@@ -35,15 +35,27 @@ class Archives:
         self.problems: list[str] = []
         self.ends: dict[tuple[str, int], Stand] = {}  # of each record
         self._stands: dict[str, Stand] = {}
+        self._newest: int | None = None
         self._read: dict[str, bytearray] = {}  # hashes of the entries whose files were read
         number, head = 0, GENESIS
         for record in records:
             problem = _problem(record, number, head) or self._out_of_place(record)
-            number, head = record.number, record.hash
+            number, head = self._newest, _ = record.number, record.hash
             if problem:
                 self.problems.append(f"Record {record.number} of the archives: {problem}.")
             else:
                 self._take(record)
+
+    def stale(self) -> bool:
+        """Whether entries were archived since this was read: what was looked at meanwhile may have been both here and there."""
+        newest = AuditArchive.objects.order_by("-number").values_list("number", flat=True).first()
+        return newest != self._newest
+
+    def renewed(self) -> Archives:
+        """As the database has them now, with what was heard of files."""
+        made = read()
+        made._read = self._read
+        return made
 
     def stand(self, writer: str) -> Stand:
         """Until where this chain is in archives."""

@@ -26,6 +26,7 @@ from mcpregistry.services.records.archives import Archives, Stand
 AGAIN = 20_000  # older entries that are read again at a time
 SEALED_BY = timedelta(minutes=5)  # the clock comes every half minute
 MOST_TOLD = 100
+_TRIES = 30  # while a long archive goes on beside it
 _SEEN_LATE = 10_000  # ids: an entry may have its number long before it is seen
 _PAGE = 500
 
@@ -58,17 +59,27 @@ class State:
 
 def verify(now: datetime, *, full: bool = False, known: Archives | None = None) -> Report:
     """Verify the log, note what was found, return it. ``full`` reads all of it; ``known``: whose files were read, perhaps."""
-    began = time.monotonic()
-    state, told = (State(), "") if full else noted()
-    look = _Look(now, state, known or archives.read(), full=full or not state.seal)
-    look.problems += [told] if told else []
-    look.all()
+    began, known = time.monotonic(), known or archives.read()
+    look = _looked(now, known, full=full)
+    for _ in range(_TRIES):
+        if not (look.problems and known.stale()):
+            break
+        known = known.renewed()  # it may be that entries were archived before they were looked at
+        look = _looked(now, known, full=full)
     report = Report(
         now, look.full, look.entries, len(look.state.stands), tuple(look.problems[:MOST_TOLD]),
         tuple(look.notes()), time.monotonic() - began,
     )  # fmt: skip
     _note(report, look.state)
     return report
+
+
+def _looked(now: datetime, known: Archives, *, full: bool) -> _Look:
+    state, told = (State(), "") if full else noted()
+    look = _Look(now, state, known, full=full or not state.seal)
+    look.problems += [told] if told else []
+    look.all()
+    return look
 
 
 def last_report() -> Report | None:

@@ -1,4 +1,4 @@
-"""What verifying the audit log costs: 50,000 calls with two entries each, by ten processes, on a database of its own.
+"""What verifying and archiving the audit log costs: 50,000 calls with two entries each, by ten processes, on a database of its own.
 
 python -m benchmarks.audit [CALLS]
 """
@@ -11,13 +11,14 @@ import tempfile
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 WRITERS, BATCH = 10, 500
 
 
 def main(calls: int) -> None:
-    """Write the calls as the recorder does, then verify: first, again, after 1,000 more calls, and in full."""
+    """Write the calls as the recorder does, then verify: first, again, after 1,000 more calls, and in full. Then archive."""
     write(calls)
     seal()
     took("the first time, everything", verify)
@@ -27,6 +28,44 @@ def main(calls: int) -> None:
     took("after 1,000 more calls", verify)
     took("--full", lambda: verify(full=True))
     took("a seal, nothing new", seal)
+    forget()
+    seal()
+    with tempfile.TemporaryDirectory(prefix="slipsnisse-archive-") as folder:
+        took("archive", lambda: archive(Path(folder)))
+        size = sum(path.stat().st_size for path in Path(folder).glob("*.gz"))
+        print(f"{'':<30}{size / 1e6:8.1f} MB in files; the longest transaction {max(_transactions):.2f} s")
+        took("verify", verify)
+        took("verify with the files", lambda: verify(folder=folder))
+
+
+_transactions = [0.0]
+
+
+def forget() -> None:
+    """What retention does once the calls are old enough."""
+    from django.db import connection
+
+    from mcpregistry.services.records import audit
+
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM mcpregistry_invocation")
+    later = (datetime.now(UTC) + timedelta(days=1)).isoformat()
+    audit.record(kind="calls.forgotten", actor="x", subject="retention", calls_before=later, payloads_before=later)
+
+
+def archive(folder: Path) -> Any:
+    from mcpregistry.services.records import archiving
+
+    move = archiving._move
+
+    def timed(*given: Any) -> None:
+        began = time.perf_counter()
+        move(*given)
+        _transactions.append(time.perf_counter() - began)
+
+    archiving._move = timed
+    moved = archiving.archive(datetime.now(UTC) + timedelta(days=100), timedelta(days=90), folder, lambda said: None)
+    print(f"{'':<30}{moved.entries:,} entries of {moved.chains} chains in {len(moved.files)} files")
 
 
 def took(what: str, do: Callable[[], Any]) -> None:
@@ -44,10 +83,13 @@ def seal() -> None:
     seals.seal(datetime.now(UTC))
 
 
-def verify(*, full: bool = False) -> Any:
-    from mcpregistry.services.records import verification
+def verify(*, full: bool = False, folder: str = "") -> Any:
+    from mcpregistry.services.records import archive_files, archives, verification
 
-    return verification.verify(datetime.now(UTC), full=full)
+    known = archives.read()
+    if folder:
+        print(*archive_files.verify([folder], known))
+    return verification.verify(datetime.now(UTC), full=full, known=known)
 
 
 def write(calls: int, writer: str = "web") -> None:
@@ -84,7 +126,7 @@ def one_call(item: Any, name: str) -> list[Any]:
     end = {
         "id": call, "before": "dispatched", "fence": 0, "keep": False, "state": "succeeded", "reason": "",
         "error_code": "", "result": {"content": [{"type": "text", "text": "x" * 200}]}, "finished_at": now,
-        "duration_ms": 1.5,
+        "duration_ms": 1.5, "warning": "",
     }  # fmt: skip
     about = {"tool": "git::git_status", "binding": "b" * 64, "decision": "allow"}
     return [

@@ -14,6 +14,7 @@ from unfold.decorators import display
 from mcpregistry.admin.base import ReadOnlyAdmin
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import AuditEntry
+from mcpregistry.queries.audit import archived
 from mcpregistry.services.configuration.dispatch import NO_BROKER, wake
 from mcpregistry.services.records import verification
 from mcpregistry.services.records.chains import entry_problem
@@ -48,6 +49,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
             "title": "Audit log verified",
             "opts": self.opts,
             "report": verification.last_report(),
+            "archived": archived(),
         }
         return TemplateResponse(request, "admin/mcpregistry/audit_report.html", context)
 

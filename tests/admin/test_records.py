@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from django.contrib import admin
@@ -11,16 +12,16 @@ from django.urls import reverse
 from django.utils import timezone
 
 from controlplane.dashboard import next_step
-from mcpregistry.models import Agent, AuditEntry, Invocation, Server, guards
+from mcpregistry.models import Agent, AuditArchive, AuditEntry, Invocation, Server, guards
 from mcpregistry.models.sealing import Sealed
 from mcpregistry.queries import calls
 from mcpregistry.services.access.roles import ROLES
-from mcpregistry.services.records import audit, verification
+from mcpregistry.services.records import archiving, audit, verification
 from mcpregistry.services.servers import lifecycle
 from subagents.models import Provider
 from tests.admin.conftest import ClientOf
 from tests.fakes.seed import ACTOR, Site
-from tests.fakes.tampered import sealed_anew
+from tests.fakes.tampered import process_wrote, seal, sealed_anew
 from tests.fakes.woken import listened_to
 
 pytestmark = pytest.mark.usefixtures("contexts")
@@ -104,6 +105,18 @@ def test_an_intact_log_is_said_to_hold(client_of: ClientOf, site: Site) -> None:
     html = report_of(client_of)
     assert "holds" in html
     assert "broken" not in html
+
+
+def test_files_of_archived_entries_are_shown_with_their_digests(
+    client_of: ClientOf, site: Site, tmp_path: Path
+) -> None:
+    sealed_anew()
+    process_wrote("web:1", 5, minutes_ago=200 * 24 * 60)
+    assert seal() is not None
+    (file,) = archiving.archive(timezone.now(), timedelta(days=90), tmp_path, str).files
+    html = report_of(client_of)
+    for shown in ("holds", "4 entries of 1 chains are in archives", file.name, AuditArchive.objects.get().digest):
+        assert shown in html
 
 
 def test_a_worker_verifies_not_a_request(client_of: ClientOf, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ from django.db import connection
 from django.utils import timezone
 
 from mcpregistry.models import AuditEntry, guards
-from mcpregistry.services.records import audit, verification
+from mcpregistry.services.records import archiving, audit, verification
 from tests.api.conftest import new_call
-from tests.fakes.tampered import sealed_anew
+from tests.fakes.tampered import process_wrote, seal, sealed_anew
 
 
 @pytest.fixture
@@ -149,6 +149,17 @@ def test_the_audit_log_is_filtered_and_proved(viewer):
     verification.verify(timezone.now())
     proof = viewer.get("/audit/verification").json()
     assert (proof["intact"], proof["entries"], proof["problems"]) == (True, AuditEntry.objects.count(), [])
+
+
+def test_the_verification_says_what_is_in_archives(viewer, tmp_path):
+    sealed_anew()
+    process_wrote("web:1", 5, minutes_ago=200 * 24 * 60)
+    assert seal() is not None
+    archiving.archive(timezone.now(), timedelta(days=90), tmp_path, str)
+    verification.verify(timezone.now())
+    proof = viewer.get("/audit/verification").json()
+    assert proof["intact"] is True
+    assert proof["notes"][0].startswith("4 entries of 1 chains are in archives (audit-000001-")
 
 
 @pytest.mark.attack

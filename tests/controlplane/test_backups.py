@@ -27,12 +27,12 @@ from controlplane.backups.tables import Table
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.domain.lifecycle import TERMINAL
 from mcpregistry.models import Agent, AuditEntry, Connection, Credential, Server, Tool
-from mcpregistry.services.records import audit, chains
+from mcpregistry.services.records import archiving, audit, chains
 from subagents.models import LanguageModel, Provider
 from tests import forkserver
 from tests.fakes import elsewhere
 from tests.fakes.elsewhere import PASSPHRASE
-from tests.fakes.tampered import sealed_anew, unguarded
+from tests.fakes.tampered import process_wrote, seal, sealed_anew, unguarded
 from tests.fault.load import Load, served
 from tests.services.rows import confirmed, dispatched
 from tests.waiting import until
@@ -145,6 +145,23 @@ def test_what_processes_of_the_other_site_had_in_hand_has_ended(tmp_path):
     other.assert_whole()
     assert other.shown("apps.get_model('mcpregistry.Invocation').objects.get().state") == "unknown"
     assert other.shown("apps.get_model('mcpregistry.Connection').objects.count()") == 0
+
+
+@pytest.mark.usefixtures("live_db")
+def test_a_restored_site_knows_its_archives(tmp_path):
+    """Of which a backup holds the records; the files lie where they lay."""
+    process_wrote("web:1", 5, minutes_ago=200 * 24 * 60)
+    assert seal() is not None
+    archiving.archive(timezone.now(), timedelta(days=90), tmp_path, quiet)
+    assert AuditEntry.objects.filter(writer="web:1").count() == 1
+    other = elsewhere.of_the_same_kind(tmp_path / "other")
+    code, said = other.run("restore", str(saved(tmp_path / "made")))
+    assert code == 0, said
+    other.assert_whole()
+    code, said = other.run("audit", "verify", "--full", "--archive", str(tmp_path))
+    assert code == 0, said
+    assert "4 entries of 1 chains are in archives" in said
+    assert other.shown("__import__('mcpregistry.models.guards').models.guards.missing_guards()") == []
 
 
 def fresh_sqlite(var: Path) -> elsewhere.Site:

@@ -16,6 +16,7 @@ from django.utils import timezone
 
 from mcpregistry.models import AuditArchive, AuditEntry, Invocation
 from mcpregistry.services.records import archive_files, archiving, audit, bound, chains
+from mcpregistry.services.upkeep import reaping
 from mcpregistry.services.upkeep.invariants import calls
 from tests import forkserver
 from tests.conftest import child_env
@@ -160,6 +161,69 @@ def test_what_retention_has_said_is_said_again_ahead_of_it(tmp_path):
     archiving.archive(timezone.now() + timedelta(days=100), timedelta(days=90), tmp_path, str)
     assert not AuditEntry.objects.filter(kind="x", subject=bound.FORGOTTEN).exists()
     assert bound.Forgotten().calls.isoformat() == moment
+
+
+def wrote(writer: str, *facts: audit.Fact, days_ago: int) -> None:
+    _, made = audit.Chain(writer).extended(facts, timezone.now() - timedelta(days=days_ago))
+    AuditEntry.objects.bulk_create(AuditEntry(**each._asdict()) for each in made)
+
+
+def test_what_is_left_of_a_call_whose_beginning_is_archived_is_no_fault(tmp_path):
+    """Its vote stands in another chain, where an entry of a call that is still recorded keeps it."""
+    gone, kept = f"call:{1:032x}", f"call:{2:032x}"
+    sealed_anew()
+    asked, vote = {"row": "a", "arguments": "b", "reason": "c"}, {"vote": "d", "voter": 7}
+    moment = timezone.now() - timedelta(days=199)
+    until = {"calls_before": moment.isoformat(), "payloads_before": moment.isoformat()}
+    ended(kept[5:])
+    wrote("web:1", audit.Fact("call.dispatched", "x", gone, asked), audit.Fact("x", "x", "x", {}), days_ago=200)
+    wrote(
+        "worker:1", audit.Fact("x", "x", "x", {}), audit.Fact("call.succeeded", "x", kept, {}),
+        audit.Fact("approval.vote", "ann", gone, vote), audit.Fact("x", "x", "x", {}), days_ago=190,
+    )  # fmt: skip
+    audit.record(kind="calls.forgotten", actor="retention", subject=bound.FORGOTTEN, **until)
+    assert seal() is not None
+    archive(tmp_path)
+    assert (left()["web:1"], left()["worker:1"]) == ([2], [2, 3, 4])
+    assert run("verify", "--full", "--archive", str(tmp_path))[0] == 0
+
+
+def test_a_call_that_was_taken_by_hand_is_not_archived(tmp_path, monkeypatch):
+    """Its entries are what shows that it was there."""
+    sealed_anew()
+    asked = {"row": "a", "arguments": "b", "reason": "c"}
+    wrote(
+        "web:1",
+        audit.Fact("call.dispatched", "x", f"call:{1:032x}", asked),
+        audit.Fact("x", "x", "x", {}),
+        days_ago=200,
+    )
+    assert seal() is not None
+    with pytest.raises(CommandError, match="its record is gone, and retention has not taken it away"):
+        archive(tmp_path)
+    monkeypatch.setattr(bound, "misfits", lambda *_: ())
+    assert verify().problems == ()
+    monkeypatch.undo()
+    monkeypatch.setattr(archiving.verification, "AGAIN", 0)  # it has not come to it again
+    with pytest.raises(CommandError, match=r"retention has not taken it away\. Find out why"):
+        archive(tmp_path)
+    assert left()["web:1"] == [1, 2]
+
+
+def test_a_correction_whose_supposed_end_is_archived_is_no_fault(tmp_path):
+    gone = f"call:{1:032x}"
+    sealed_anew()
+    wrote(
+        "configuration",
+        audit.Fact("call.unknown", reaping.ACTOR, gone, {}),
+        audit.Fact("x", "x", "x", {}),
+        days_ago=200,
+    )
+    wrote("web:1", audit.Fact("call.corrected", "x", gone, {"state": "succeeded"}), days_ago=200)
+    assert seal() is not None
+    archive(tmp_path)
+    assert not AuditEntry.objects.filter(kind="call.unknown").exists()
+    holds(tmp_path)
 
 
 # What goes wrong on the way

@@ -33,6 +33,8 @@ NAMES = (
     "run_call_ended",  # its end is committed
     "archive_written",  # a file of audit entries has its name, the entries are in the database still
     "archive_recorded",  # the records of the archive are written, not committed
+    "maintenance_leased",  # the request is this worker's
+    "maintenance_acted",  # a step has looked outside, nothing of it is written
     "run_ending",  # the run's end is written with its call's, not committed
 )
 

@@ -31,7 +31,15 @@ class SubagentsConfig(AppConfig):
         from mcpregistry.services.definitions import observe
         from mcpregistry.services.exchange.sections import add_section as add_to_files
         from mcpregistry.services.tasks import host_tasks
-        from subagents.models import RUN_TOPIC, ExpertTool, Run, ToolCall, Turn
+        from subagents.models import (
+            MAINTENANCE_TOPIC,
+            RUN_TOPIC,
+            ExpertTool,
+            MaintenanceRequest,
+            Run,
+            ToolCall,
+            Turn,
+        )
         from subagents.services.experts import grant_awaited
         from subagents.services.offers import SECTION, offered
         from subagents.services.runs import task_withdrawn
@@ -45,6 +53,7 @@ class SubagentsConfig(AppConfig):
         tell(Run, Told(RUN_TOPIC, "id", ("state", "cancel_requested", "finished_at")))
         tell(Turn, Told(RUN_TOPIC, "run_id", inserted=True))
         tell(ToolCall, Told(RUN_TOPIC, "run_id", ("state", "finished_at"), inserted=True))
+        tell(MaintenanceRequest, Told(MAINTENANCE_TOPIC, "id", ("state", "wish", "progress", "message"), inserted=True))
         add_section(SECTION, offered)
         add_source(_expert_source)
         add_to_files(_files)

@@ -17,6 +17,8 @@ from mcpregistry.db import database_now
 from mcpregistry.services.servers.connections import process_name
 from mcpregistry.worker_runtime import runtime
 from subagents.llm.tokens import REFERENCE, counter
+from subagents.maintenance import queue, request_lease
+from subagents.maintenance.manager import Manager
 from subagents.models import ExpertTool
 from subagents.runs import lease, probing
 from subagents.runs.engine import RunEngine
@@ -45,6 +47,14 @@ def advance_due() -> None:
         runs.cancel(run_id=run_id, actor="clock", reason="its caller is gone")
     for run_id in [*runs.due(database_now()), *runs.decided()]:
         advance_run(run_id)
+    work_maintenance()
+
+
+@shared_task
+def work_maintenance() -> None:
+    """When something is asked of the background sub-agent, and every two seconds. Returns at once."""
+    if queue.due(database_now(), 1):
+        runtime.calls.get().soon(_maintenance.get().manager.look)
 
 
 @shared_task
@@ -65,14 +75,27 @@ class _RunsHere:
         self._calls.finish(self.engine.stop())
 
 
+class _MaintenanceHere:
+    """The background sub-agent of this worker, on the same loop."""
+
+    def __init__(self) -> None:
+        self._calls = runtime.calls.get()
+        self.manager = Manager(self._calls.engine, process_name("worker"))
+
+    def close(self) -> None:
+        self._calls.finish(self.manager.stop())
+
+
 _runs = runtime.before_calls(_RunsHere)
+_maintenance = runtime.before_calls(_MaintenanceHere)
 
 
 @worker_init.connect
 def _free_predecessors(**_: object) -> None:
     """Runs of the worker that we replace are anybody's now, see ``mcpregistry.tasks``."""
     if settings.PREDECESSOR:
-        log.info("freed", runs=lease.free(process_name("worker", settings.PREDECESSOR)))
+        dead = process_name("worker", settings.PREDECESSOR)
+        log.info("freed", runs=lease.free(dead), maintenance=request_lease.free(dead))
 
 
 @worker_init.connect

@@ -34,6 +34,8 @@ LOWEST = {
         | GET /why | POST /why | GET /drift | GET /config/schema
         GET /experts | GET /experts/{name} | GET /runs | GET /runs/{run_id} | GET /runs/{run_id}/events
         GET /runs/{run_id}/accounting | GET /savings
+        GET /maintenance/requests | GET /maintenance/requests/{request_id} | GET /maintenance/active
+        GET /maintenance/proposals
         """,
     "operator": """
         POST /servers | PATCH /servers/{slug} | DELETE /servers/{slug} | POST /servers/{slug}/enable
@@ -43,6 +45,10 @@ LOWEST = {
         POST /approvals/{approval_id}/withdraw
         POST /experts/{name}/runs | POST /runs/{run_id}/cancel | POST /runs/{run_id}/resume
         POST /runs/{run_id}/replay | POST /runs/{run_id}/calls/{call_id}/settle
+        POST /maintenance/requests | POST /maintenance/requests/{request_id}/cancel
+        POST /maintenance/requests/{request_id}/pause | POST /maintenance/requests/{request_id}/resume
+        GET /maintenance/messages | POST /maintenance/energy/poll
+        POST /maintenance/proposals/{proposal_id}/apply | POST /maintenance/proposals/{proposal_id}/decline
         """,
     "approver": """
         POST /definitions/{definition_id}/approve | POST /definitions/{definition_id}/reject
@@ -74,6 +80,15 @@ AGENT = {
     "GET /runs/{run_id}/events",
     "GET /runs/{run_id}/accounting",
     "POST /runs/{run_id}/cancel",
+    "GET /maintenance/requests",
+    "POST /maintenance/requests",
+    "GET /maintenance/requests/{request_id}",
+    "POST /maintenance/requests/{request_id}/cancel",
+    "POST /maintenance/requests/{request_id}/pause",
+    "POST /maintenance/requests/{request_id}/resume",
+    "GET /maintenance/messages",
+    "GET /maintenance/active",
+    "POST /maintenance/energy/poll",
 }
 
 

@@ -372,7 +372,7 @@ def test_whatever_configures_a_site_is_in_its_document():
     records = {
         "Connection", "ServerEvent", "ServerTest", "Invocation", "ApprovalRequest", "ApprovalSeat", "ApprovalVote",
         "AuditEntry", "AuditSeal", "AuditArchive", "AuditVerification", "HostTask", "Change", "Figure", "KeptAnswer", "LoginAttempts", "Delivery",
-        "Run", "Turn", "Attempt", "StoredOutput", "ToolCall",
+        "Run", "Turn", "Attempt", "StoredOutput", "ToolCall", "MaintenanceRequest", "MaintenanceMessage", "Proposal",
     }  # fmt: skip
     ours = [model for app in ("auth", "mcpregistry", "subagents") for model in apps.get_app_config(app).get_models()]
     told = {kind.model for kind in KINDS}

@@ -14,14 +14,15 @@ import pytest
 from mcpregistry import failpoints
 from tests.externals import ROOT
 from tests.fault import test_database_errors as calls
+from tests.fault import test_database_errors_maintenance as maintenance
 from tests.fault import test_database_errors_rest as rest
 from tests.fault import test_database_errors_runs as runs
 from tests.fault import test_database_errors_tasks as tasks
 
 pytestmark = pytest.mark.fault
 
-CELLS = {point.partition("@")[0] for table in (calls.POINTS, rest.POINTS, runs.POINTS, tasks.POINTS) for points in table.values()
-         for point in points}  # fmt: skip
+TABLES = (calls.POINTS, maintenance.POINTS, rest.POINTS, runs.POINTS, tasks.POINTS)
+CELLS = {point.partition("@")[0] for table in TABLES for points in table.values() for point in points}
 # What is read or written beside calls and runs: a fault there changes nothing that a caller is told.
 BESIDE = {
     "delivery.channels_with_due": "notifications: the outbox is emptied at the next tick (tests/services)",
@@ -59,10 +60,19 @@ DEATHS = {
     "run_call_started": "after a commit",
     "run_call_answered": "before a commit (records.end_call)",
     "run_call_ended": "after a commit",
+    "maintenance_leased": "nor between the lease and the first step (manager._begin)",
+    "maintenance_acted": "nor between what a step found and its commit (manager._done)",
 }
 # Functions that are handed in, so that reading the source does not name them: what stands behind these words.
 HANDED_IN = {
-    "self._read": ("held_calls.states", "remote_tasks.wishes", "engine._wishes", "answers.seen", "streams._versions"),
+    "self._read": (
+        "held_calls.states",
+        "remote_tasks.wishes",
+        "engine._wishes",
+        "answers.seen",
+        "streams._versions",
+        "manager._wishes",
+    ),
     "self._engine.live.refresh": ("configuration.LiveConfiguration.refresh",),
 }
 

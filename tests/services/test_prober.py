@@ -10,7 +10,9 @@ import psutil
 import pytest
 from django.db import connections
 
+from mcpregistry.services.servers import trials
 from mcpregistry.services.servers.prober import Prober
+from tests.fault.database import failing
 from tests.services.rows import confirmed, draft
 from tests.waiting import eventually
 
@@ -99,3 +101,12 @@ def test_an_interrupted_test_ends_at_once_with_its_processes_and_no_other_begins
     assert time.monotonic() - began < 15  # left to itself it takes a minute and a half
     assert not _started(name)
     assert prober.test(server.pk).error.code == "INTERRUPTED"
+
+
+@pytest.mark.fault
+def test_a_database_that_is_away_is_not_blamed_on_the_server(live_db, prober):
+    server = confirmed("echo")
+    with failing("targets.target_for"):
+        assert not trials.check_server(server_id=server.pk, probe=prober.test)
+    server.refresh_from_db()
+    assert (server.consecutive_failures, server.last_error) == (0, "")

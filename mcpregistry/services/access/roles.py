@@ -20,6 +20,9 @@ _OPERATOR = {
     *(f"{verb}_{model}" for verb in ("add", "change") for model in ("provider", "languagemodel")),
     "run_expert",
     "steer_run",
+    "add_maintenancerequest",
+    "change_maintenancerequest",
+    "decide_proposal",
 }
 _APPROVER = {"approve_definition", "decide_approval"}
 

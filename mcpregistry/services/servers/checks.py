@@ -59,7 +59,7 @@ def request_test(
     """
     arguments = call_arguments or {}
     if call_tool:
-        _refuse_unless_read_only(server, call_tool)
+        refuse_unless_read_only(server, call_tool)
     same = ServerTest.objects.filter(
         server=server, verdict=QUEUED, call_tool=call_tool, call_arguments=arguments, in_sandbox=in_sandbox
     )
@@ -213,7 +213,8 @@ def _next_check(server: Server, failures: int, now: datetime) -> datetime | None
     return now + timedelta(seconds=check_delay(server.check_interval, failures, chance=random.random()))  # noqa: S311
 
 
-def _refuse_unless_read_only(server: Server, call_tool: str) -> None:
+def refuse_unless_read_only(server: Server, call_tool: str) -> None:
+    """Raises Denied: a test calls only what was approved as a tool that only reads."""
     tool = Tool.objects.filter(server=server, name=call_tool).select_related("pinned").first()
     annotations = tool.pinned.data.get("annotations") if tool and tool.pinned else None
     if not isinstance(annotations, dict) or annotations.get("readOnlyHint") is not True:

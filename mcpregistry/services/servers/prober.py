@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 import structlog
+from django.db import InterfaceError, OperationalError
 
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import Interrupted, SlipsnisseError, TimedOut
@@ -19,6 +20,7 @@ log = structlog.get_logger(__name__)
 
 CALL_SECONDS = 60.0
 _CLOSING_SECONDS = 20.0
+_LONGEST = 600.0 + CALL_SECONDS + 30 + _CLOSING_SECONDS  # a server's longest time to connect, a call, and our own
 
 
 class Prober:
@@ -33,26 +35,23 @@ class Prober:
     def test(self, server_id: int, call: tuple[str, bytes] | None = None, in_sandbox: bool = False) -> TestReport:
         """Connect afresh, list the tools, perhaps make one call, close. Whatever goes wrong is in the report."""
         try:
-            target = target_for(server_id, in_sandbox=in_sandbox)
-            patience = _patience(target)
-            return self._loop.run(self._within(patience, target, call), patience + _CLOSING_SECONDS)
+            return self._loop.run(self._one(server_id, call, in_sandbox), _LONGEST)
         except SlipsnisseError as error:
             return _failed(error)
         except TimeoutError:
-            return _failed(TimedOut("The test took too long and was ended.", remedy="Look at the server's log."))
-        except Exception:
-            log.exception("test_crashed", server_id=server_id)  # its text may hold a secret: it stays in the log
-            return _failed(SlipsnisseError("The test failed inside Slipsnisse.", remedy="Look at the worker's log."))
+            return _failed(_too_long())
+        except (OperationalError, InterfaceError):  # says nothing of the server
+            return _failed(Interrupted("The database did not answer before the test began.", remedy="Test again."))
+        except Exception as error:  # noqa: BLE001 (told in the report, with its text in the log)
+            return _crashed(server_id, error)
 
-    async def _within(self, patience: float, target: Target, call: tuple[str, bytes] | None) -> TestReport:
-        """Too long a test is ended here, on the loop, so that its server is gone when we return."""
+    async def _one(self, server_id: int, call: tuple[str, bytes] | None, in_sandbox: bool) -> TestReport:
         if self._interrupted:
             raise _stopped()
-        test = asyncio.create_task(self._pool.test(target, call=call))
+        test = asyncio.create_task(probed(self._pool, server_id, call, in_sandbox))
         self._running.add(test)
         try:
-            async with asyncio.timeout(patience):
-                return await test
+            return await test
         except asyncio.CancelledError:
             raise (_stopped() if self._interrupted else asyncio.CancelledError) from None
         finally:
@@ -78,8 +77,37 @@ class Prober:
             self._loop.stop()
 
 
+async def probed(pool: Pool, server_id: int, call: tuple[str, bytes] | None, in_sandbox: bool) -> TestReport:
+    """One test on this loop. Too long a one is ended here, so that its server is gone when we return.
+
+    Whatever goes wrong with it is in the report; cancelling it ends the server first. Raises OperationalError and
+    InterfaceError when our own database is away.
+    """
+    try:
+        target = await db_call(target_for, server_id, in_sandbox=in_sandbox)
+        async with asyncio.timeout(_patience(target)):
+            return await pool.test(target, call=call)
+    except SlipsnisseError as error:
+        return _failed(error)
+    except TimeoutError:
+        return _failed(_too_long())
+    except (OperationalError, InterfaceError):
+        raise
+    except Exception as error:  # noqa: BLE001 (told in the report, with its text in the log)
+        return _crashed(server_id, error)
+
+
 def _patience(target: Target) -> float:
     return target.limits.connect_timeout + min(target.limits.request_timeout or CALL_SECONDS, CALL_SECONDS) + 30
+
+
+def _too_long() -> TimedOut:
+    return TimedOut("The test took too long and was ended.", remedy="Look at the server's log.")
+
+
+def _crashed(server_id: int, error: Exception) -> TestReport:
+    log.error("test_crashed", server_id=server_id, exc_info=error)  # its text may hold a secret: it stays in the log
+    return _failed(SlipsnisseError("The test failed inside Slipsnisse.", remedy="Look at the worker's log."))
 
 
 def _stopped() -> Interrupted:

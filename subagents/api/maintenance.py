@@ -1,0 +1,187 @@
+"""The background sub-agent over REST: ask it for something, watch it, stop it, read what it tells, decide what it proposes.
+
+An agent's token may ask for what changes nothing by itself, and look after its own requests; those of others are absent
+to it. Every operation is a row or two and returns at once, whatever the sub-agent is doing.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from django.http import HttpRequest
+from ninja import Path, Query, Status
+
+from mcpregistry.api import lookup
+from mcpregistry.api.auth import Principal, actor, person, principal
+from mcpregistry.api.once import once
+from mcpregistry.api.paging import Cursor, Limit, page
+from mcpregistry.api.permissions import TABLE, Rule
+from mcpregistry.api.routes import Routes
+from mcpregistry.api.schemas.basics import Page, Problem, Slug, Text
+from mcpregistry.api.v1 import api
+from mcpregistry.domain.errors import Denied
+from subagents.api.maintenance_schemas import (
+    Activity,
+    CancelOrder,
+    EnergyOut,
+    MessagesOut,
+    Order,
+    ProposalOut,
+    RequestOut,
+    message_out,
+    priority_of,
+    proposal_out,
+    request_out,
+)
+from subagents.domain.maintenance import Kind, ProposalState, State
+from subagents.maintenance import proposals, queue
+from subagents.models import MaintenanceRequest, Proposal
+from subagents.models.maintenance import MaintenanceRequestQuerySet
+
+_ASK, _VIEW, _STEER = (f"subagents.{verb}_maintenancerequest" for verb in ("add", "view", "change"))
+TABLE.update(
+    {
+        "GET /maintenance/requests": Rule(_VIEW, agent=True),
+        "POST /maintenance/requests": Rule(_ASK, agent=True),
+        "GET /maintenance/requests/{request_id}": Rule(_VIEW, agent=True),
+        "POST /maintenance/requests/{request_id}/cancel": Rule(_STEER, agent=True),
+        "POST /maintenance/requests/{request_id}/pause": Rule(_STEER, agent=True),
+        "POST /maintenance/requests/{request_id}/resume": Rule(_STEER, agent=True),
+        "GET /maintenance/messages": Rule(_STEER, agent=True),
+        "GET /maintenance/active": Rule(_VIEW, agent=True),
+        "POST /maintenance/energy/poll": Rule(_STEER, agent=True),
+        "GET /maintenance/proposals": Rule("subagents.view_proposal"),
+        "POST /maintenance/proposals/{proposal_id}/apply": Rule("subagents.decide_proposal"),
+        "POST /maintenance/proposals/{proposal_id}/decline": Rule("subagents.decide_proposal"),
+    }
+)
+router = Routes(tags=["maintenance"])
+
+RequestId = Annotated[Text, Path(min_length=1, max_length=32)]
+
+
+@router.get("/maintenance/requests", response=Page[RequestOut])
+def list_requests(
+    request: HttpRequest,
+    *,
+    type: Kind | None = None,
+    state: State | None = None,
+    server: Slug | None = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[RequestOut]:
+    """Requests, newest first; an agent sees its own."""
+    exact = {"kind": type, "state": state, "server_slug": server}
+    rows = _visible(principal(request)).filter(**{key: value for key, value in exact.items() if value is not None})
+    return page(rows, order=("-created_at", "-id"), limit=limit, cursor=cursor, show=request_out)
+
+
+@router.post("/maintenance/requests", response={202: RequestOut})
+@once()
+def ask(request: HttpRequest, payload: Order) -> Status[RequestOut]:
+    """Queue a request and answer at once; look at /maintenance/requests/{id}, or poll /maintenance/messages.
+
+    What would start or serve something becomes a proposal that waits for a person.
+    """
+    who = principal(request)
+    params = payload.params.model_dump(exclude_none=True)
+    if who.agent is not None and params.get("call_tool"):
+        raise Denied(
+            "An agent's test makes no calls.", remedy="Leave out 'call_tool'; the tools are read all the same."
+        )
+    asked = queue.ask(
+        kind=Kind(payload.type), params=params, actor=who.actor, priority=priority_of(payload.priority), agent=who.agent
+    )
+    return Status(202, request_out(asked))
+
+
+@router.get("/maintenance/requests/{request_id}", response=RequestOut)
+def get_request(request: HttpRequest, request_id: RequestId) -> RequestOut:
+    """How one request stands."""
+    return request_out(_own(principal(request), request_id))
+
+
+@router.post("/maintenance/requests/{request_id}/cancel", response=RequestOut)
+def cancel_request(request: HttpRequest, request_id: RequestId, payload: CancelOrder | None = None) -> RequestOut:
+    """It ends as failed with the error "cancelled: REASON", and what it has started is gone. Ended ones stay as they are."""
+    _own(principal(request), request_id)
+    reason = payload.reason if payload else ""
+    return request_out(queue.cancel(request_id=request_id, actor=actor(request), reason=reason))
+
+
+@router.post("/maintenance/requests/{request_id}/pause", response={200: RequestOut, 409: Problem})
+def pause_request(request: HttpRequest, request_id: RequestId) -> RequestOut:
+    """It stands still within a second and uses no energy until it is resumed."""
+    _own(principal(request), request_id)
+    return request_out(queue.pause(request_id=request_id, actor=actor(request)))
+
+
+@router.post("/maintenance/requests/{request_id}/resume", response={200: RequestOut, 409: Problem})
+def resume_request(request: HttpRequest, request_id: RequestId) -> RequestOut:
+    """It goes on after the last step that was done."""
+    _own(principal(request), request_id)
+    return request_out(queue.resume(request_id=request_id, actor=actor(request)))
+
+
+@router.get("/maintenance/messages", response=MessagesOut)
+def poll_messages(
+    request: HttpRequest,
+    *,
+    consume: Annotated[bool, Query(description="Hand them out: nobody gets them again.")] = False,
+) -> MessagesOut:
+    """The oldest hundred messages that were handed to nobody yet; an agent gets those of its own requests."""
+    found = queue.poll_messages(_visible(principal(request)), consume=consume)
+    return MessagesOut(items=[message_out(message) for message in found])
+
+
+@router.get("/maintenance/active", response=Activity)
+def get_activity(request: HttpRequest) -> Activity:
+    """Whether the sub-agent works on something now, and how much waits."""
+    rows = _visible(principal(request))
+    return Activity(active=queue.has_active_work(rows), open=rows.open().count())
+
+
+@router.post("/maintenance/energy/poll", response=EnergyOut)
+@once()
+def poll_energy(request: HttpRequest) -> EnergyOut:
+    """The energy used since this was last asked; each unit is told once, however many ask."""
+    return EnergyOut(energy=queue.take_energy(_visible(principal(request))))
+
+
+@router.get("/maintenance/proposals", response=Page[ProposalOut])
+def list_proposals(
+    request: HttpRequest, *, state: ProposalState | None = None, limit: Limit = 50, cursor: Cursor = None
+) -> Page[ProposalOut]:
+    """Proposals, newest first."""
+    rows = Proposal.objects.select_related("request", "server")
+    if state is not None:
+        rows = rows.filter(state=state)
+    return page(rows, order=("-id",), limit=limit, cursor=cursor, show=proposal_out)
+
+
+@router.post("/maintenance/proposals/{proposal_id}/apply", response={200: ProposalOut, 409: Problem})
+def apply_proposal(request: HttpRequest, proposal_id: lookup.Id) -> ProposalOut:
+    """Do what it says, as your own change: a new or changed launch is a draft until somebody confirms it."""
+    proposal = lookup.one(Proposal.objects.select_related("request"), "proposal", pk=proposal_id)
+    right = proposals.RIGHTS[Kind(proposal.request.kind)]
+    user = person(request)
+    if user is None or not user.has_perm(right):
+        raise Denied(f"This needs the permission '{right}' as well.", remedy="Ask somebody who may change servers.")
+    return proposal_out(proposals.apply(proposal_id=proposal_id, actor=actor(request)))
+
+
+@router.post("/maintenance/proposals/{proposal_id}/decline", response={200: ProposalOut, 409: Problem})
+def decline_proposal(request: HttpRequest, proposal_id: lookup.Id) -> ProposalOut:
+    """Leave everything as it is."""
+    return proposal_out(proposals.decline(proposal_id=proposal_id, actor=actor(request)))
+
+
+def _visible(who: Principal) -> MaintenanceRequestQuerySet:
+    return MaintenanceRequest.objects.visible_to(who.who)
+
+
+def _own(who: Principal, request_id: str) -> MaintenanceRequest:
+    return lookup.one(_visible(who), "request", pk=request_id)
+
+
+api.add_router("", router)

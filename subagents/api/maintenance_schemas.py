@@ -1,0 +1,212 @@
+"""How maintenance requests, messages and proposals look over REST. Names of keys are those of the sub-agent's design (S1)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal, cast
+
+from ninja import Schema
+from pydantic import Field, create_model
+
+from mcpregistry.api.schemas.basics import Input, Object, Slug, Text
+from mcpregistry.api.schemas.servers import ServerChange
+from subagents.domain.maintenance import Kind, Priority, ProposalState, State
+from subagents.maintenance.plans import FIELDS, MOST_FOUND
+from subagents.models import MaintenanceMessage, MaintenanceRequest, Proposal
+
+PriorityName = Literal["low", "medium", "high"]
+Reason = Annotated[Text, Field(max_length=500)]
+
+_PROPOSABLE: dict[str, Any] = {
+    name: (field.annotation, field) for name, field in ServerChange.model_fields.items() if name in FIELDS
+}
+ServerFields: Any = create_model(
+    "ServerFields",
+    __base__=Input,
+    __doc__="What may be proposed of a server; secrets (env, headers) are entered by people.",
+    **_PROPOSABLE,
+)
+
+
+class AddParams(Input):
+    """``fields`` may be left out: then a person finds out how the server is started."""
+
+    server: Slug
+    purpose: Reason = ""
+    fields: ServerFields = Field(default_factory=ServerFields)
+
+
+class RemoveParams(Input):
+    """The server, and why."""
+
+    server: Slug
+    reason: Reason = ""
+
+
+class TestParams(Input):
+    """The server; perhaps one call of an approved tool that only reads."""
+
+    server: Slug
+    call_tool: Annotated[Text, Field(max_length=200)] = ""
+    call_arguments: Object = Field(default_factory=dict)
+    in_sandbox: bool = False
+
+
+class SearchParams(Input):
+    """Words that stand in a server's name, description or tools."""
+
+    query: Annotated[Text, Field(min_length=1, max_length=200)]
+    limit: Annotated[int, Field(ge=1, le=MOST_FOUND)] = 10
+
+
+class ModifyParams(Input):
+    """New values by field, and why."""
+
+    server: Slug
+    fields: ServerFields
+    reason: Reason = ""
+
+
+class _Order(Input):
+    priority: PriorityName = "medium"
+
+
+class AddOrder(_Order):
+    """Propose a new server."""
+
+    type: Literal["add_server"]
+    params: AddParams
+
+
+class RemoveOrder(_Order):
+    """Propose that a server goes."""
+
+    type: Literal["remove_server"]
+    params: RemoveParams
+
+
+class TestOrder(_Order):
+    """Try whether a server works."""
+
+    type: Literal["test_server"]
+    params: TestParams
+
+
+class SearchOrder(_Order):
+    """Find servers."""
+
+    type: Literal["search_servers"]
+    params: SearchParams
+
+
+class ModifyOrder(_Order):
+    """Propose a change of a server."""
+
+    type: Literal["modify_server"]
+    params: ModifyParams
+
+
+Order = Annotated[AddOrder | RemoveOrder | TestOrder | SearchOrder | ModifyOrder, Field(discriminator="type")]
+
+
+class CancelOrder(Input):
+    """Why; it stands in the request's error."""
+
+    reason: Reason = ""
+
+
+class RequestOut(Schema):
+    """A request with its status."""
+
+    requestId: str
+    type: Kind
+    params: dict[str, Any]
+    priority: PriorityName
+    state: State
+    substate: str = Field(description="paused or cancelled, or empty.")
+    progress: int = Field(ge=0, le=100)
+    message: str
+    energyConsumed: float
+    result: dict[str, Any] | None
+    error: str | None
+    agent: str
+    requestedBy: str
+    timestamp: datetime
+    startedAt: datetime | None
+    finishedAt: datetime | None
+
+
+class MessageOut(Schema):
+    """What the sub-agent tells."""
+
+    type: str
+    requestId: str
+    data: dict[str, Any]
+    timestamp: datetime
+
+
+class MessagesOut(Schema):
+    """Oldest first."""
+
+    items: list[MessageOut]
+
+
+class Activity(Schema):
+    """``open``: requests without an end, those that wait included."""
+
+    active: bool
+    open: int
+
+
+class EnergyOut(Schema):
+    """Units."""
+
+    energy: float
+
+
+class ProposalOut(Schema):
+    """A change that waits for a person, or what became of it."""
+
+    id: int
+    requestId: str
+    type: Kind
+    server: str
+    fields: dict[str, Any]
+    reason: str
+    state: ProposalState
+    decided_by: str
+    decided_at: datetime | None
+    created_at: datetime
+
+
+def priority_of(name: PriorityName) -> Priority:
+    """As the queue sorts by it."""
+    return Priority[name.upper()]
+
+
+def _priority(row: MaintenanceRequest) -> PriorityName:
+    return cast(PriorityName, Priority(row.priority).name.lower())
+
+
+def request_out(row: MaintenanceRequest) -> RequestOut:
+    """The request as programs see it."""
+    return RequestOut(
+        requestId=row.pk, type=Kind(row.kind), params=row.params, priority=_priority(row), state=State(row.state),
+        substate=row.substate, progress=row.progress, message=row.message, energyConsumed=round(row.energy_total, 3),
+        result=row.result, error=row.error or None, agent=row.agent, requestedBy=row.requested_by,
+        timestamp=row.created_at, startedAt=row.started_at, finishedAt=row.finished_at,
+    )  # fmt: skip
+
+
+def message_out(row: MaintenanceMessage) -> MessageOut:
+    """The message as programs see it."""
+    return MessageOut(type=row.kind, requestId=row.request_id, data=row.data, timestamp=row.created_at)
+
+
+def proposal_out(row: Proposal) -> ProposalOut:
+    """The proposal as programs see it."""
+    return ProposalOut(
+        id=row.pk, requestId=row.request_id, type=Kind(row.request.kind), server=row.request.server_slug,
+        fields=row.fields, reason=row.reason, state=ProposalState(row.state), decided_by=row.decided_by, decided_at=row.decided_at,
+        created_at=row.created_at,
+    )  # fmt: skip

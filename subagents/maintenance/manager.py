@@ -1,0 +1,163 @@
+"""The background sub-agent's loop: takes what is due by priority, does step after step, and can be stopped at any.
+
+A step's outcome and that it is done are one transaction, so whoever takes over after a death goes on after it. A wish
+to pause or cancel cuts the step that runs, with the processes that it has started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+
+from mcpregistry.calls.engine import Engine
+from mcpregistry.calls.watch.waiting import Watch
+from mcpregistry.db import database_now, db_call
+from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.failpoints import failpoint
+from subagents.domain.maintenance import Kind, MessageKind, State, Substate, Wish, energy_to_least
+from subagents.leased.driver import Driver
+from subagents.leased.leases import Lease
+from subagents.leased.patience import patiently
+from subagents.maintenance import queue, request_lease
+from subagents.maintenance.plans import PLANS, Step
+from subagents.maintenance.request_lease import Meter
+from subagents.models import MAINTENANCE_TOPIC, MaintenanceRequest
+
+log = structlog.get_logger(__name__)
+
+AT_ONCE = 2  # requests that one worker works on
+CHARGED_EVERY = 1.0  # seconds: that often energy is counted while a step runs
+_CRASHED = "The request failed inside the control plane. The operator finds the reason in the log."
+
+
+class Manager(Driver[Wish]):
+    """One per worker process, on its event loop. ``look`` may be called as often as one likes."""
+
+    kind = "maintenance"
+
+    def __init__(self, engine: Engine, worker: str) -> None:
+        super().__init__(Watch(engine.feed, MAINTENANCE_TOPIC, _wishes), Wish.NONE)
+        self._pool, self._worker = engine.pool, worker
+        self._meters: dict[str, Meter] = {}
+        self._looking: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    def look(self) -> None:
+        """Take what is due, as far as there is room. Call it on the loop's thread."""
+        if not self._stopping and (self._looking is None or self._looking.done()):
+            self._looking = asyncio.ensure_future(self._take_due())
+
+    async def stop(self) -> None:
+        """Give up what is being worked on; other workers go on."""
+        self._stopping = True
+        if self._looking is not None:
+            self._looking.cancel()
+        await super().stop()
+
+    async def _take_due(self) -> None:
+        if (room := AT_ONCE - len(self._driving)) <= 0:
+            return
+        try:
+            for key in await db_call(_due, room):
+                self.wake(key)
+        except Exception:  # the database may be away; the clock looks again
+            log.exception("maintenance.due_unread")
+
+    def _left(self, key: str, task: asyncio.Task[bool]) -> None:
+        super()._left(key, task)
+        if self._meters.pop(key, None) is not None:  # it was worked on: there is room for the next
+            self.look()
+
+    async def take(self, key: str) -> Lease | None:
+        """The request's lease."""
+        taken = await db_call(request_lease.take, key, worker=self._worker)
+        if taken is not None:
+            self._meters[key] = Meter()
+            failpoint("maintenance_leased")
+        return taken
+
+    async def renew(self, taken: Lease) -> Wish:
+        """Keep it and count the energy."""
+        return await db_call(request_lease.renew, taken, self._meters[taken.key])
+
+    def renew_every(self) -> float:
+        """Often enough that what it has used can be followed."""
+        return CHARGED_EVERY
+
+    async def release(self, taken: Lease) -> None:
+        """Give it back."""
+        await db_call(request_lease.release, taken)
+
+    async def fulfil(self, taken: Lease, wish: Wish) -> None:
+        """Pause or cancel it."""
+        if wish is Wish.PAUSE:
+            await db_call(request_lease.paused, taken, self._meters[taken.key])
+        else:
+            await db_call(request_lease.cancelled, taken, self._meters[taken.key])
+
+    async def crashed(self, taken: Lease) -> None:
+        """It failed."""
+        await db_call(request_lease.failed, taken, self._meters[taken.key], _CRASHED)
+
+    async def work(self, taken: Lease) -> None:
+        """Step after step, until it has ended or somebody wishes otherwise."""
+        meter = self._meters[taken.key]
+        while isinstance(begun := await patiently(partial(db_call, _begin, taken, meter)), _Begun):
+            try:
+                outcome = await patiently(partial(begun.step.act, self._pool, begun.request))
+                failpoint("maintenance_acted")
+                await patiently(partial(db_call, _done, taken, meter, begun.step, outcome))
+            except SlipsnisseError as error:
+                await patiently(partial(db_call, request_lease.failed, taken, meter, str(error)))
+        if begun:
+            await patiently(partial(self.fulfil, taken, begun))
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    request: MaintenanceRequest
+    step: Step
+
+
+def _due(room: int) -> list[str]:
+    return queue.due(database_now(), room)
+
+
+def _begin(taken: Lease, meter: Meter) -> _Begun | Wish:
+    """The next step, told to whoever asked; else what is wished instead, which is nothing once it has ended."""
+    if MaintenanceRequest.objects.filter(pk=taken.key, fence=taken.fence, finished_at__isnull=False).exists():
+        return Wish.NONE
+    with request_lease.fenced(taken, meter) as request:
+        if request.wish:
+            return Wish(request.wish)
+        step = PLANS[Kind(request.kind)][request.step]
+        if request.message != step.says:
+            MaintenanceRequest.objects.filter(pk=request.pk).update(message=step.says)
+            queue.tell(request, MessageKind.STATUS, progress=request.progress, step=step.name, message=step.says)
+        return _Begun(request, step)
+
+
+def _done(taken: Lease, meter: Meter, step: Step, outcome: object) -> None:
+    """What the step found, and that it is done. The last one ends the request."""
+    with request_lease.fenced(taken, meter) as request:
+        if request.wish == Wish.CANCEL:
+            queue.end(request, State.FAILED, substate=Substate.CANCELLED, error=f"cancelled: {request.wish_reason}")
+            return
+        step.keep(request, outcome)
+        last = request.step + 1 == len(PLANS[Kind(request.kind)])
+        MaintenanceRequest.objects.filter(pk=request.pk).update(
+            step=request.step + 1, progress=max(request.progress, step.progress), notes=request.notes
+        )
+        if last:
+            request_lease.charge(request, energy_to_least(Kind(request.kind), request.energy_total))
+            queue.end(request, State.COMPLETED, result=request.result)
+            log.info("maintenance.done", request=request.pk, what=request.kind)
+
+
+def _wishes(keys: list[str]) -> dict[str, Wish]:
+    """What somebody wants of them."""
+    rows = MaintenanceRequest.objects.filter(pk__in=keys).values_list("pk", "wish")
+    return {key: Wish(wish) for key, wish in rows}

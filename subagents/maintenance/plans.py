@@ -1,0 +1,210 @@
+"""What each kind of request does, step by step. The parameters of each kind stand at its plan.
+
+A step first looks outside (``act``: it may be begun again and changes nothing there), then writes down what it found
+(``keep``: in the same transaction as that the step is done, so it happens once, whoever dies when).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound
+from mcpregistry.domain.text.canonical import canonical
+from mcpregistry.downstream.pool.events import TestReport
+from mcpregistry.downstream.pool.pool import Pool
+from mcpregistry.models import Agent, Server, ServerTest, Tool
+from mcpregistry.services.configuration.saving import check_fields
+from mcpregistry.services.servers import checks, prober, trials
+from mcpregistry.services.servers.lifecycle import check_server
+from mcpregistry.services.servers.targets import refuse_unless_runnable
+from subagents.domain.maintenance import Kind, Known, search
+from subagents.maintenance.queue import servers_of
+from subagents.models import MaintenanceRequest, Proposal
+
+# What may be proposed of a server. Values of env and headers are secrets: people enter these themselves.
+FIELDS = (
+    "name", "description", "transport", "command", "cwd", "url", "connect_mode", "protocol_mode", "connect_timeout",
+    "request_timeout", "idle_timeout", "max_concurrency", "check_interval",
+)  # fmt: skip
+MOST_FOUND = 50
+
+
+async def _nothing(pool: Pool, request: MaintenanceRequest) -> Any:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """``says``: to people, while it runs. ``progress``: when it is done."""
+
+    name: str
+    says: str
+    progress: int
+    keep: Callable[[MaintenanceRequest, Any], None]
+    act: Callable[[Pool, MaintenanceRequest], Awaitable[Any]] = _nothing
+
+
+# test_server: server, call_tool and call_arguments (a read-only tool, or none), in_sandbox
+
+
+def _look_at_server(request: MaintenanceRequest, _: Any) -> None:
+    server = _server(request)
+    refuse_unless_runnable(server)
+    if tool := request.params.get("call_tool"):
+        checks.refuse_unless_read_only(server, tool)
+    request.notes["steps"] = [{"step": "config", "ok": True}]
+
+
+async def _probe(pool: Pool, request: MaintenanceRequest) -> TestReport:
+    params = request.params
+    tool = params.get("call_tool")
+    call = (tool, canonical(params.get("call_arguments") or {}).encode()) if tool else None
+    return await prober.probed(pool, request.notes["server_id"], call, bool(params.get("in_sandbox")))
+
+
+def _keep_test(request: MaintenanceRequest, report: TestReport) -> None:
+    params, now = request.params, timezone.now()
+    test = ServerTest.objects.create(
+        server=_server(request), requested_at=request.created_at, started_at=now, verdict=ServerTest.Verdict.RUNNING,
+        call_tool=params.get("call_tool") or "", call_arguments=params.get("call_arguments") or {},
+        in_sandbox=bool(params.get("in_sandbox")),
+    )  # fmt: skip
+    test = trials.record_test_result(test=test, report=report, process="worker")
+    request.notes |= {"test": test.pk, "ok": test.verdict == ServerTest.Verdict.PASSED}
+    request.notes["steps"] += _steps_of(test, report)
+
+
+def _steps_of(test: ServerTest, report: TestReport) -> list[dict[str, Any]]:
+    """The five steps of a test as its report tells them; after one that failed there are no more."""
+    found = report.discovery
+    reached = {"spawn": bool(found), "handshake": bool(found), "discover": bool(found and report.listed)}
+    if test.call_tool:
+        reached["call"] = report.result is not None and not report.result.get("isError")
+    steps: list[dict[str, Any]] = []
+    for name, ok in reached.items():
+        steps.append({"step": name, "ok": ok} | ({} if ok else {"code": test.error_code, "error": test.error}))
+        if not ok:
+            break
+    return steps
+
+
+def _report_test(request: MaintenanceRequest, _: Any) -> None:
+    test = ServerTest.objects.filter(pk=request.notes["test"]).select_related("server").first()
+    facts = {} if test is None else {
+        "protocol": test.protocol_era, "tools": test.tool_count, "timings_ms": test.timings, "left_out": test.server.left_out,
+    }  # fmt: skip
+    waiting = Tool.objects.filter(server__slug=request.server_slug, pinned=None).count()
+    request.result = {
+        "ok": request.notes["ok"], "steps": request.notes["steps"], "test": request.notes["test"],
+        "tools_waiting_for_approval": waiting, **facts,
+    }  # fmt: skip
+
+
+# search_servers: query, limit
+
+
+def _search(request: MaintenanceRequest, _: Any) -> None:
+    servers = _visible(request)
+    tools: dict[int, list[str]] = {}
+    for key, name in Tool.objects.filter(server__in=servers, pinned__isnull=False).values_list("server_id", "name"):
+        tools.setdefault(key, []).append(name)
+    known = [Known(row.slug, row.name, row.description, tuple(tools.get(row.pk, ()))) for row in servers]
+    found = search(str(request.params["query"]), known, min(int(request.params.get("limit") or 10), MOST_FOUND))
+    request.result = {
+        "servers": [{"server": match.slug, "score": match.score, "reasons": list(match.reasons)} for match in found],
+        "searched": "the servers of this site",
+    }  # fmt: skip
+
+
+# add_server: server (its slug), purpose, fields
+
+
+def _look_for_namesake(request: MaintenanceRequest, _: Any) -> None:
+    if Server.objects.filter(slug=request.server_slug).exists():
+        raise Conflict(f"There is a server '{request.server_slug}' already.", remedy="Ask a person for a grant of it.")
+    check_fields(_with(Server(slug=request.server_slug), request.params.get("fields") or {}))
+
+
+def _propose_new(request: MaintenanceRequest, _: Any) -> None:
+    fields = dict(request.params.get("fields") or {})
+    if fields:
+        check_server(_with(Server(slug=request.server_slug), fields))
+    _propose(request, None, fields, request.params.get("purpose", ""))
+
+
+# modify_server: server, fields, reason; remove_server: server, reason
+
+
+def _check_change(request: MaintenanceRequest, _: Any) -> None:
+    changed = _with(copy(_server(request)), request.params["fields"])
+    check_server(changed)
+    check_fields(changed)
+
+
+def _propose_change(request: MaintenanceRequest, _: Any) -> None:
+    server, fields = _server(request), request.params["fields"]
+    same = {name for name, value in fields.items() if getattr(server, name) == value}
+    if len(same) == len(fields):
+        raise Conflict("The server is so already.", remedy="Nothing has to be done.")
+    _propose(request, server, {name: fields[name] for name in fields if name not in same}, request.params["reason"])
+
+
+def _propose_removal(request: MaintenanceRequest, _: Any) -> None:
+    _propose(request, _server(request), {}, request.params["reason"])
+
+
+def _propose(request: MaintenanceRequest, server: Server | None, fields: Mapping[str, Any], reason: str) -> None:
+    made = Proposal.objects.create(
+        request=request, server=server, server_revision=server.revision if server else 0, fields=dict(fields),
+        reason=reason, created_at=timezone.now(),
+    )  # fmt: skip
+    request.result = {"proposal": made.pk, "waits_for": "a person", "fields": dict(fields)}
+
+
+PLANS: Mapping[Kind, tuple[Step, ...]] = {
+    Kind.TEST: (
+        Step("config", "Looking at the server's configuration.", 10, _look_at_server),
+        Step("probe", "Starting the server and reading its tools.", 70, _keep_test, _probe),
+        Step("report", "Writing the report.", 100, _report_test),
+    ),
+    Kind.SEARCH: (Step("search", "Searching the servers of this site.", 100, _search),),
+    Kind.ADD: (
+        Step("look", "Looking whether there is such a server.", 40, _look_for_namesake),
+        Step("propose", "Writing the proposal.", 100, _propose_new),
+    ),
+    Kind.MODIFY: (
+        Step("check", "Checking whether the change can work.", 40, _check_change),
+        Step("propose", "Writing the proposal.", 100, _propose_change),
+    ),
+    Kind.REMOVE: (Step("propose", "Writing the proposal.", 100, _propose_removal),),
+}
+
+
+def _server(request: MaintenanceRequest) -> Server:
+    server = Server.objects.filter(slug=request.server_slug).first()
+    if server is None:
+        raise NotFound(f"There is no server '{request.server_slug}' any more.", remedy="It may have been removed.")
+    request.notes["server_id"] = server.pk
+    return server
+
+
+def _with(server: Server, fields: Mapping[str, Any]) -> Server:
+    if odd := sorted(set(fields) - set(FIELDS)):
+        raise ConfigInvalid(f"These cannot be proposed: {', '.join(odd)}.", remedy=f"Name some of {', '.join(FIELDS)}.")
+    for name, value in fields.items():
+        setattr(server, name, value)
+    return server
+
+
+def _visible(request: MaintenanceRequest) -> QuerySet[Server]:
+    """The servers that the one who asked knows of: an agent those that it may use, a person all."""
+    if not request.agent:
+        return Server.objects.all()
+    agent = Agent.objects.filter(slug=request.agent).first()
+    return Server.objects.filter(pk__in=servers_of(agent) if agent else ())

@@ -1,0 +1,88 @@
+"""What people do with proposals: apply them, or decline. Until then a proposal changes nothing.
+
+Applying one saves the server as a person's own change would: a new or changed launch is a draft that waits for its
+confirmation. What somebody has changed since always wins: an outdated proposal is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound
+from mcpregistry.models import Server
+from mcpregistry.services.records import audit
+from mcpregistry.services.servers import lifecycle
+from subagents.domain.maintenance import Kind, MessageKind, ProposalState
+from subagents.maintenance import queue
+from subagents.models import Proposal
+
+# What the one who applies it needs besides the right to decide: that to do it by hand.
+RIGHTS = {Kind.ADD: "mcpregistry.add_server", Kind.MODIFY: "mcpregistry.change_server", Kind.REMOVE: "mcpregistry.delete_server"}  # fmt: skip
+
+
+@transaction.atomic
+def apply(*, proposal_id: int, actor: str) -> Proposal:
+    """Do it. Raises NotFound, Conflict (decided already, or the server was changed since) and ConfigInvalid."""
+    proposal = _waiting(proposal_id)
+    match Kind(proposal.request.kind):
+        case Kind.ADD:
+            _add(proposal, actor)
+        case Kind.MODIFY:
+            server = _as_it_was(proposal)
+            for name, value in proposal.fields.items():
+                setattr(server, name, value)
+            lifecycle.save_server(server=server, actor=actor)
+        case Kind.REMOVE:
+            lifecycle.delete_server(server=_as_it_was(proposal), actor=actor)
+            proposal.server = None
+    return _decided(proposal, ProposalState.APPLIED, actor)
+
+
+@transaction.atomic
+def decline(*, proposal_id: int, actor: str) -> Proposal:
+    """Leave everything as it is. Raises NotFound and Conflict (decided already)."""
+    return _decided(_waiting(proposal_id), ProposalState.DECLINED, actor)
+
+
+def _add(proposal: Proposal, actor: str) -> None:
+    if not proposal.fields:
+        raise ConfigInvalid(
+            "The proposal does not say how the server is started or reached.",
+            remedy=f"Add a server '{proposal.request.server_slug}' by hand, then decline the proposal.",
+        )
+    values: dict[str, Any] = {"slug": proposal.request.server_slug, "source": "sub-agent", **proposal.fields}
+    proposal.server = lifecycle.save_server(server=Server(**values), actor=actor)
+
+
+def _as_it_was(proposal: Proposal) -> Server:
+    server = Server.objects.select_for_update().filter(pk=proposal.server_id or 0).first()
+    if server is None or server.revision != proposal.server_revision:
+        raise Conflict(
+            "The server was changed or removed after this was proposed.", remedy="Decline it, and ask for a new one."
+        )
+    return server
+
+
+def _waiting(proposal_id: int) -> Proposal:
+    rows = Proposal.objects.select_for_update(of=("self",)).select_related("request")
+    proposal = rows.filter(pk=proposal_id).first()
+    if proposal is None:
+        raise NotFound("There is no such proposal.", remedy="The list shows what there is.")
+    if proposal.state != ProposalState.WAITING:
+        raise Conflict(f"It was {proposal.state} by {proposal.decided_by} already.", remedy="Nothing has to be done.")
+    return proposal
+
+
+def _decided(proposal: Proposal, state: ProposalState, actor: str) -> Proposal:
+    proposal.state, proposal.decided_by, proposal.decided_at = state, actor, timezone.now()
+    proposal.save()
+    request = proposal.request
+    audit.record(
+        kind=f"maintenance.proposal_{state}", actor=actor, subject=f"maintenance:{request.pk}", what=request.kind,
+        server=request.server_slug,
+    )  # fmt: skip
+    queue.tell(request, MessageKind.STATUS, proposal=state, message=f"The proposal was {state} by a person.")
+    return proposal

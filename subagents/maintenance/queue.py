@@ -1,0 +1,198 @@
+"""What people, agents and programs do with maintenance requests: ask, look, pause, resume, cancel, read messages.
+
+Every verb is a row or two and returns at once, whatever the sub-agent is doing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from django.db import transaction
+from django.db.models import F, QuerySet
+from django.utils import timezone
+
+from mcpregistry.db import database_now
+from mcpregistry.domain.errors import Busy, Conflict, NotFound
+from mcpregistry.domain.text.canonical import plain
+from mcpregistry.models import Agent, Server, Tool
+from mcpregistry.services.configuration.dispatch import send
+from mcpregistry.services.records import audit
+from subagents.domain.maintenance import Kind, MessageKind, Priority, State, Substate, Wish
+from subagents.models import MaintenanceMessage, MaintenanceRequest
+
+MOST_OPEN = 20  # requests of one agent at a time
+_MESSAGES_AT_ONCE = 100
+
+
+@transaction.atomic
+def ask(
+    *,
+    kind: Kind,
+    params: Mapping[str, Any],
+    actor: str,
+    priority: Priority = Priority.MEDIUM,
+    agent: Agent | None = None,
+) -> MaintenanceRequest:
+    """Queue a request; a worker is woken once it is committed. The same one of the same agent, still open, is joined.
+
+    ``params`` are those of the kind, see ``subagents.maintenance.plans``. Raises NotFound (no such server, or none of
+    this agent's) and Busy (the agent has ``MOST_OPEN`` already).
+    """
+    slug = str(params.get("server", ""))
+    if kind not in (Kind.ADD, Kind.SEARCH):
+        visible_server(slug, agent)
+    if agent is not None:
+        if (same := _same(kind, params, agent)) is not None:
+            return same
+        _refuse_too_many(agent)
+    request = MaintenanceRequest.objects.create(
+        kind=kind, params=dict(params), priority=priority, server_slug=slug[:63], created_at=timezone.now(),
+        agent=agent.slug if agent else "", requested_by=plain(actor, 200), message="Waiting for a worker.",
+    )  # fmt: skip
+    audit.record(kind="maintenance.requested", actor=actor, subject=f"maintenance:{request.pk}", what=kind, server=slug)
+    transaction.on_commit(lambda: send("subagents.tasks.work_maintenance"))
+    return request
+
+
+def visible_server(slug: str, agent: Agent | None) -> Server:
+    """The server, for an agent only if it may use any of its tools. Raises NotFound, in the same words for both."""
+    found = Server.objects.filter(slug=slug).first()
+    if found is None or (agent is not None and found.pk not in servers_of(agent)):
+        raise NotFound(f"There is no server '{plain(slug, 63)}'.", remedy="Ask for the list of tools or servers first.")
+    return found
+
+
+def servers_of(agent: Agent) -> set[int]:
+    """The servers of which the agent is granted something."""
+    granted = agent.grants.values_list("server_id", "tool__server_id")
+    return {key for pair in granted for key in pair if key}
+
+
+def tools_of(server_id: int) -> tuple[str, ...]:
+    """Names of its tools that people have approved."""
+    return tuple(Tool.objects.filter(server=server_id, pinned__isnull=False).values_list("name", flat=True))
+
+
+def _same(kind: Kind, params: Mapping[str, Any], agent: Agent) -> MaintenanceRequest | None:
+    theirs = MaintenanceRequest.objects.open().filter(kind=kind, agent=agent.slug, wish="")
+    return next((request for request in theirs if request.params == dict(params)), None)
+
+
+def _refuse_too_many(agent: Agent) -> None:
+    if MaintenanceRequest.objects.open().filter(agent=agent.slug).count() >= MOST_OPEN:
+        raise Busy(
+            f"{MOST_OPEN} requests of this agent are still open.",
+            remedy="Wait for them, or cancel those that are no longer needed.",
+        )
+
+
+@transaction.atomic
+def cancel(*, request_id: str, actor: str, reason: str = "") -> MaintenanceRequest:
+    """It ends as failed, with the error "cancelled: …"; what runs is cut, its processes with it. Ended ones stay."""
+    request = _locked(request_id)
+    if request.finished_at is not None:
+        return request
+    reason = plain(reason, 500) or "no reason given"
+    MaintenanceRequest.objects.filter(pk=request.pk).update(wish=Wish.CANCEL, wish_reason=reason)
+    audit.record(kind="maintenance.cancelled", actor=actor, subject=f"maintenance:{request.pk}", reason=reason)
+    if request.lease_until is None:  # nobody works on it: its end is ours to write
+        return end(request, State.FAILED, substate=Substate.CANCELLED, error=f"cancelled: {reason}")
+    return _locked(request_id)
+
+
+@transaction.atomic
+def pause(*, request_id: str, actor: str) -> MaintenanceRequest:
+    """It stands still within a second and uses no energy, until it is resumed. Raises Conflict when it has ended."""
+    request = _open(request_id)
+    waits = {} if request.lease_until else {"substate": Substate.PAUSED, "message": "Paused."}
+    MaintenanceRequest.objects.filter(pk=request.pk, wish="").update(wish=Wish.PAUSE, **waits)
+    audit.record(kind="maintenance.paused", actor=actor, subject=f"maintenance:{request.pk}")
+    return _locked(request_id)
+
+
+@transaction.atomic
+def resume(*, request_id: str, actor: str) -> MaintenanceRequest:
+    """It goes on after the last step that was done. Raises Conflict when it has ended."""
+    request = _open(request_id)
+    MaintenanceRequest.objects.filter(pk=request.pk, wish=Wish.PAUSE).update(
+        wish="", substate="", message="Waiting for a worker."
+    )
+    audit.record(kind="maintenance.resumed", actor=actor, subject=f"maintenance:{request.pk}")
+    transaction.on_commit(lambda: send("subagents.tasks.work_maintenance"))
+    return _locked(request_id)
+
+
+def end(request: MaintenanceRequest, state: State, **values: Any) -> MaintenanceRequest:
+    """Write the end of a request whose row is locked, or under our lease, and tell it."""
+    told = {"message": "Done.", "progress": 100} if state == State.COMPLETED else {"message": values["error"][:500]}
+    MaintenanceRequest.objects.filter(pk=request.pk, finished_at=None).update(
+        state=state, finished_at=database_now(), lease_until=None, worker="", working_on=None, **told, **values
+    )
+    request.refresh_from_db()
+    kind = MessageKind.COMPLETION if state == State.COMPLETED else MessageKind.ERROR
+    tell(request, kind, result=request.result, error=request.error or None)
+    return request
+
+
+def tell(request: MaintenanceRequest, kind: MessageKind, **data: Any) -> None:
+    """Add a message to those that whoever asked will poll."""
+    MaintenanceMessage.objects.create(request=request, kind=kind, data=data, created_at=timezone.now())
+
+
+@transaction.atomic
+def poll_messages(requests: QuerySet[MaintenanceRequest], *, consume: bool) -> list[MaintenanceMessage]:
+    """The oldest messages of these requests that were not handed out yet; ``consume`` hands them out, to one alone."""
+    waiting = MaintenanceMessage.objects.filter(delivered_at=None, request__in=requests)
+    if not consume:
+        return list(waiting[:_MESSAGES_AT_ONCE])
+    found = list(waiting.select_for_update(skip_locked=True, of=("self",))[:_MESSAGES_AT_ONCE])
+    MaintenanceMessage.objects.filter(pk__in=[message.pk for message in found]).update(delivered_at=timezone.now())
+    return found
+
+
+@transaction.atomic
+def take_energy(requests: QuerySet[MaintenanceRequest]) -> float:
+    """Units used since the last time somebody took them: each is taken once, whoever asks at the same time."""
+    used = requests.filter(energy_unreported__gt=0).order_by("pk").select_for_update()
+    counted = list(used.values_list("pk", "energy_unreported"))
+    for key, units in counted:
+        MaintenanceRequest.objects.filter(pk=key).update(energy_unreported=F("energy_unreported") - units)
+    return sum(units for _, units in counted)
+
+
+def has_active_work(requests: QuerySet[MaintenanceRequest]) -> bool:
+    """Whether the sub-agent works on one of these now."""
+    return requests.filter(state=State.IN_PROGRESS, substate="", finished_at=None).exists()
+
+
+def due(now: datetime, limit: int) -> list[str]:
+    """Requests that somebody could work on now, one a server: first those of the dead, then the most urgent."""
+    rows = MaintenanceRequest.objects.open().exclude(lease_until__gte=now)
+    rows = rows.exclude(wish=Wish.PAUSE, lease_until=None)  # one that died before it could pause is looked at
+    busy = set(MaintenanceRequest.objects.open().filter(lease_until__gte=now).values_list("server_slug", flat=True))
+    found: list[str] = []
+    order = F("working_on").desc(nulls_last=True), "-priority", "created_at", "id"
+    for key, slug in rows.order_by(*order).values_list("pk", "server_slug"):
+        if slug and slug in busy:
+            continue
+        busy.add(slug)
+        found.append(key)
+        if len(found) == limit:
+            break
+    return found
+
+
+def _locked(request_id: str) -> MaintenanceRequest:
+    request = MaintenanceRequest.objects.select_for_update().filter(pk=request_id).first()
+    if request is None:
+        raise NotFound("There is no such request.", remedy="The list shows what there is.")
+    return request
+
+
+def _open(request_id: str) -> MaintenanceRequest:
+    request = _locked(request_id)
+    if request.finished_at is not None:
+        raise Conflict(f"The request has ended: {request.state}.", remedy="Make a new one.")
+    return request

@@ -1,0 +1,114 @@
+"""The lease of a maintenance request: who works on it, and what its work costs while they do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django.db import IntegrityError, transaction
+from django.db.models import F
+from django.db.models.functions import Coalesce
+
+from mcpregistry.db import database_now
+from mcpregistry.prepared_queries import Given
+from subagents.domain.maintenance import Kind, State, Substate, Wish, energy_for
+from subagents.leased.leases import Lease, Leases
+from subagents.maintenance import queue
+from subagents.models import MaintenanceRequest
+
+REQUESTS = Leases(
+    MaintenanceRequest, "working_on", state=State.IN_PROGRESS.value, substate="",
+    started_at=Coalesce("started_at", Given("now", like="started_at")),
+)  # fmt: skip
+
+
+class Meter:
+    """Measures the seconds of work on one request by the steady clock, so that nobody's clock makes energy."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+
+    def lap(self) -> float:
+        """Seconds since the last lap."""
+        now = time.monotonic()
+        since, self._since = self._since, now
+        return now - since
+
+    @contextmanager
+    def kept_if_it_fails(self) -> Iterator[None]:
+        """A lap whose charge was taken back is measured again."""
+        since = self._since
+        try:
+            yield
+        except BaseException:
+            self._since = since
+            raise
+
+
+def take(request_id: str, *, worker: str) -> Lease | None:
+    """The lease, or None: it has ended, is worked on, or somebody works on its server."""
+    row = MaintenanceRequest.objects.open().filter(pk=request_id).values_list("fence", "server_slug").first()
+    if row is None:
+        return None
+    try:
+        with transaction.atomic():
+            return REQUESTS.take(request_id, row[0], worker=worker, now=database_now(), working_on=row[1] or None)
+    except IntegrityError:  # the column is unique: two of one server at the same time
+        return None
+
+
+@contextmanager
+def fenced(lease: Lease, meter: Meter) -> Iterator[MaintenanceRequest]:
+    """One transaction on the request by whoever holds its lease; the work until now is charged. Raises LostLease."""
+    with meter.kept_if_it_fails(), transaction.atomic():
+        REQUESTS.renew(lease)
+        request = MaintenanceRequest.objects.get(pk=lease.key)
+        charge(request, energy_for(Kind(request.kind), meter.lap(), request.energy_total))
+        yield request
+
+
+def charge(request: MaintenanceRequest, units: float) -> None:
+    """Add to what the request has used, and to what nobody has taken yet."""
+    request.energy_total += units
+    MaintenanceRequest.objects.filter(pk=request.pk).update(
+        energy_total=F("energy_total") + units, energy_unreported=F("energy_unreported") + units
+    )
+
+
+def renew(lease: Lease, meter: Meter) -> Wish:
+    """Keep the lease; what somebody wishes by now. Raises LostLease."""
+    with fenced(lease, meter) as request:
+        return Wish(request.wish)
+
+
+def release(lease: Lease) -> None:
+    """Give it back: another worker goes on after the last step that was done."""
+    REQUESTS.release(lease, working_on=None)
+
+
+def paused(lease: Lease, meter: Meter) -> None:
+    """It stands still until somebody resumes it."""
+    with fenced(lease, meter) as request:
+        message = f"Paused after step {request.step}."
+        still = MaintenanceRequest.objects.filter(pk=request.pk, wish=Wish.PAUSE)
+        still.update(substate=Substate.PAUSED, message=message)
+        REQUESTS.release(lease, working_on=None)
+
+
+def cancelled(lease: Lease, meter: Meter) -> None:
+    """It ends here. It pays for the time that it took, no less."""
+    with fenced(lease, meter) as request:
+        error = f"cancelled: {request.wish_reason}"
+        queue.end(request, State.FAILED, substate=Substate.CANCELLED, error=error)
+
+
+def failed(lease: Lease, meter: Meter, error: str) -> None:
+    """It ends with this reason. Raises LostLease."""
+    with fenced(lease, meter) as request:
+        queue.end(request, State.FAILED, error=error)
+
+
+def free(worker: str) -> list[str]:
+    """Requests of a worker that is known to have died become anybody's."""
+    return REQUESTS.free(worker)

@@ -1,0 +1,119 @@
+"""Work for the background sub-agent: requests, what it tells of them, and what it proposes."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.db import models
+from django.db.models import Q
+
+from mcpregistry.models import Server
+from mcpregistry.models.visibility import VisibleQuerySet
+from subagents.domain.maintenance import Kind, MessageKind, Priority, ProposalState, State, Substate, Wish
+from subagents.models.leased import Leased
+
+MAINTENANCE_TOPIC = "maintenance"  # the change feed's topic of requests: how far they are, and what people wish
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex
+
+
+class MaintenanceRequestQuerySet(VisibleQuerySet["MaintenanceRequest"]):
+    """Requests by what pages and workers ask for. An agent sees its own."""
+
+    own_by = "agent"
+
+    def open(self) -> MaintenanceRequestQuerySet:
+        """Those without an end."""
+        return self.filter(finished_at=None)
+
+
+class MaintenanceRequest(Leased):
+    """One thing that the background sub-agent is asked to do. It only proposes what would start or serve something."""
+
+    id = models.CharField(primary_key=True, max_length=32, default=_new_id, editable=False)
+    kind = models.CharField("type", max_length=20, choices=[(kind.value, kind.value) for kind in Kind])
+    params = models.JSONField(default=dict, blank=True)
+    priority = models.PositiveSmallIntegerField(
+        choices=[(priority.value, priority.name.lower()) for priority in Priority], default=Priority.MEDIUM
+    )
+    state = models.CharField(
+        max_length=12, choices=[(state.value, state.value) for state in State], default=State.QUEUED
+    )
+    substate = models.CharField(
+        max_length=10, blank=True, choices=[(each.value, each.value) for each in Substate if each]
+    )
+    wish = models.CharField(max_length=10, blank=True, choices=[(wish.value, wish.value) for wish in Wish if wish])
+    wish_reason = models.CharField(max_length=500, blank=True)
+    progress = models.PositiveSmallIntegerField(default=0, help_text="0 to 100.")
+    step = models.PositiveSmallIntegerField(default=0, help_text="Steps done; work goes on after them.")
+    message = models.CharField(max_length=500, blank=True)
+    notes = models.JSONField(default=dict, blank=True, help_text="What the steps so far have found.")
+    result = models.JSONField(null=True, blank=True)
+    error = models.TextField(blank=True)
+    energy_total = models.FloatField("energy", default=0)
+    energy_unreported = models.FloatField(default=0, help_text="Not yet taken by whoever keeps the books.")
+    server_slug = models.CharField("server", max_length=63, blank=True)
+    working_on = models.CharField(
+        max_length=63, null=True, blank=True, unique=True, help_text="The server, while somebody works on the request."
+    )  # fmt: skip
+    agent = models.CharField(max_length=63, blank=True, help_text="The agent that asked; empty: a person.")
+    requested_by = models.CharField(max_length=200, help_text="As the audit log names who asked.")
+    created_at = models.DateTimeField()
+    started_at = models.DateTimeField(null=True, blank=True)
+
+    objects = MaintenanceRequestQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-created_at", "-id"]
+        constraints = [models.CheckConstraint(condition=Q(progress__lte=100), name="maintenance_progress_to_100")]
+        indexes = [
+            models.Index(
+                fields=["-priority", "created_at"], name="maintenance_queue", condition=Q(finished_at=None)
+            ),
+            models.Index(fields=["-created_at", "-id"], name="maintenance_by_time"),
+        ]  # fmt: skip
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.server_slug} {self.id[:8]}".replace("  ", " ")
+
+
+class MaintenanceMessage(models.Model):
+    """What the sub-agent tells whoever asked; each is handed out once, and stays to be read."""
+
+    request = models.ForeignKey(MaintenanceRequest, on_delete=models.CASCADE, related_name="messages")
+    kind = models.CharField("type", max_length=20, choices=[(kind.value, kind.value) for kind in MessageKind])
+    data = models.JSONField(default=dict)
+    created_at = models.DateTimeField()
+    delivered_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["id"]
+        indexes = [models.Index(fields=["id"], name="maintenance_undelivered", condition=Q(delivered_at=None))]
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.request_id[:8]}"
+
+
+class Proposal(models.Model):
+    """A change of the configuration that waits for a person. Until then it changes nothing."""
+
+    request = models.OneToOneField(MaintenanceRequest, on_delete=models.CASCADE, related_name="proposal")
+    server = models.ForeignKey(Server, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+    server_revision = models.PositiveIntegerField(default=0, help_text="Of the server when this was proposed.")
+    fields = models.JSONField(default=dict, blank=True, help_text="New values by field.")
+    reason = models.TextField(blank=True)
+    state = models.CharField(
+        max_length=10, choices=[(state.value, state.value) for state in ProposalState], default=ProposalState.WAITING
+    )
+    decided_by = models.CharField(max_length=200, blank=True)
+    decided_at = models.DateTimeField(null=True, blank=True)
+    created_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["-id"]
+        permissions = [("decide_proposal", "Can apply or decline what the sub-agent proposes")]
+
+    def __str__(self) -> str:
+        return f"{self.request.kind} {self.request.server_slug}"

@@ -1,0 +1,160 @@
+"""The background sub-agent over REST: asked, watched, stopped; an agent sees its own, and proposals are for people."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, connection, transaction
+
+from mcpregistry.models import Agent, Server
+from mcpregistry.services.access import grants
+from mcpregistry.services.configuration import dispatch
+from subagents.domain.maintenance import Kind, MessageKind, State
+from subagents.maintenance import queue
+from subagents.models import MaintenanceRequest, Proposal
+from tests.calls.conftest import add_server, tool
+from tests.subagents.maintenance.conftest import ask
+from tests.subagents.test_api import Caller, agent, person
+
+pytestmark = pytest.mark.django_db
+REQUESTS = "/maintenance/requests"
+
+
+def order(type: str, **params: Any) -> dict[str, Any]:
+    return {"type": type, "params": params}
+
+
+@pytest.mark.parametrize(
+    ("type", "params"),
+    [
+        ("add_server", {"server": "git", "purpose": "history"}),
+        ("remove_server", {"server": "echo"}),
+        ("test_server", {"server": "echo"}),
+        ("search_servers", {"query": "git"}),
+        ("modify_server", {"server": "echo", "fields": {"idle_timeout": 60.0}}),
+    ],
+)
+def test_each_kind_is_queued_and_its_status_has_the_keys_of_the_design(type: str, params: dict[str, Any]) -> None:
+    add_server("echo", tool("echo"))
+    operator = person("operator")
+    answer = operator.post(REQUESTS, order(type, **params) | {"priority": "high"})
+    assert answer.status_code == 202, answer.content
+    said = operator.get(f"{REQUESTS}/{answer.json()['requestId']}").json()
+    facts = {
+        name: said[name] for name in ("type", "state", "progress", "energyConsumed", "result", "error", "priority")
+    }
+    assert facts == {
+        "type": type, "state": "queued", "progress": 0, "energyConsumed": 0, "result": None, "error": None, "priority": "high",
+    }  # fmt: skip
+    assert {name: value for name, value in said["params"].items() if name in params} == params
+    assert said["message"] == "Waiting for a worker."
+    assert said["requestId"] in [each["requestId"] for each in operator.get(REQUESTS).json()["items"]]
+
+
+@pytest.mark.parametrize(
+    ("body", "where"),
+    [
+        (order("reboot"), "type"),
+        (order("test_server"), "server"),
+        (order("search_servers", query=""), "query"),
+        (order("search_servers", query="x", limit=51), "limit"),
+        (order("modify_server", server="echo", fields={"env": {"A": "secret"}}), "env"),
+        (order("modify_server", server="echo", fields={"command": "ls"}), "command"),
+        (order("test_server", server="echo", more=1), "more"),
+        (order("test_server", server="echo") | {"priority": "urgent"}, "priority"),
+    ],
+)
+def test_bad_parameters_are_refused_with_their_place(body: dict[str, Any], where: str) -> None:
+    answer = person("operator").post(REQUESTS, body)
+    assert (answer.status_code, where in answer.content.decode()) == (422, True), answer.content
+    assert b"secret" not in answer.content
+    assert not MaintenanceRequest.objects.exists()
+
+
+def test_an_unknown_server_is_said_at_once() -> None:
+    answer = person("operator").post(REQUESTS, order("test_server", server="none"))
+    assert (answer.status_code, "'none'" in answer.json()["message"]) == (404, True)
+
+
+def test_an_agent_sees_only_its_own_and_only_what_it_may_use() -> None:
+    server = add_server("echo", tool("echo"))
+    add_server("slow", tool("count"))
+    robot, other = agent("robot"), agent("other")
+    grants.grant(agent=Agent.objects.get(slug="robot"), server=server, actor="test")
+    made = robot.post(REQUESTS, order("test_server", server="echo"))
+    assert made.status_code == 202
+    key = made.json()["requestId"]
+    hidden, absent = (robot.post(REQUESTS, order("test_server", server=slug)) for slug in ("slow", "nowhere"))
+    assert (hidden.status_code, absent.status_code) == (404, 404)
+    assert hidden.json()["message"].replace("slow", "nowhere") == absent.json()["message"]
+    for path in ("", "/cancel", "/pause", "/resume"):
+        answer = other.post(f"{REQUESTS}/{key}{path}") if path else other.get(f"{REQUESTS}/{key}")
+        assert answer.status_code == 404, path
+    assert other.get(REQUESTS).json()["items"] == []
+    assert robot.post(REQUESTS, order("test_server", server="echo")).json()["requestId"] == key, (
+        "asked twice, made once"
+    )
+    calls = robot.post(REQUESTS, order("test_server", server="echo", call_tool="echo"))
+    assert calls.status_code == 403
+
+
+def test_an_agent_cannot_fill_the_queue() -> None:
+    robot = agent("robot")
+    said = [
+        robot.post(REQUESTS, order("search_servers", query=f"q{n}")).status_code for n in range(queue.MOST_OPEN + 1)
+    ]
+    assert said == [202] * queue.MOST_OPEN + [503]
+
+
+def test_proposals_are_for_people_with_the_right_to_do_it_by_hand() -> None:
+    server = add_server("echo", tool("echo"))
+    request = ask(Kind.REMOVE, server="echo", reason="unused")
+    row = Proposal.objects.create(
+        request=request, server=server, server_revision=server.revision, created_at=request.created_at
+    )
+    assert agent("robot").get("/maintenance/proposals").status_code == 403
+    viewer, operator = person("viewer"), person("operator")
+    assert [each["id"] for each in viewer.get("/maintenance/proposals?state=waiting").json()["items"]] == [row.pk]
+    assert viewer.post(f"/maintenance/proposals/{row.pk}/apply").status_code == 403
+    assert operator.post(f"/maintenance/proposals/{row.pk}/apply").json()["state"] == "applied"
+    assert not Server.objects.exists()
+    assert operator.post(f"/maintenance/proposals/{row.pk}/decline").status_code == 409
+
+
+def test_messages_are_handed_out_once() -> None:
+    request = ask(Kind.SEARCH, query="git")
+    queue.end(request, State.COMPLETED, result={"servers": []})
+    queue.tell(
+        ask(Kind.SEARCH, actor="agent:robot", agent=Agent.objects.create(slug="x"), query="q"), MessageKind.STATUS
+    )
+    operator: Caller = person("operator")
+    looked = operator.get("/maintenance/messages").json()["items"]
+    assert [each["type"] for each in looked] == ["completion", "status_update"]
+    assert operator.get("/maintenance/messages?consume=true").json()["items"] == looked
+    assert operator.get("/maintenance/messages?consume=true").json()["items"] == []
+    assert operator.get("/maintenance/active").json() == {"active": False, "open": 1}
+    assert operator.post("/maintenance/energy/poll").json() == {"energy": 0}
+
+
+def test_with_the_broker_away_the_request_waits_and_the_answer_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "_carrier", lambda task, ids: False)
+    monkeypatch.setattr("subagents.maintenance.queue.send", dispatch.send)
+    began = time.monotonic()
+    assert person("operator").post(REQUESTS, order("search_servers", query="git")).status_code == 202
+    print(f"asked in {(time.monotonic() - began) * 1000:.0f} ms")
+    assert MaintenanceRequest.objects.get().state == State.QUEUED
+
+
+def test_the_database_itself_refuses_progress_beyond_its_end() -> None:
+    ask(Kind.SEARCH, query="git")
+    with pytest.raises(IntegrityError), transaction.atomic():
+        MaintenanceRequest.objects.update(progress=101)
+    assert connection.vendor in ("sqlite", "postgresql")
+
+
+def test_what_is_kept_holds_no_more_than_was_asked() -> None:
+    person("operator").post(REQUESTS, order("search_servers", query="git", limit=3))
+    assert json.dumps(MaintenanceRequest.objects.get().params, sort_keys=True) == '{"limit": 3, "query": "git"}'

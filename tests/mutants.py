@@ -1,4 +1,4 @@
-"""Sixty small faults in the lines on which everything rests, each of which the tests must notice.
+"""Eighty small faults in the lines on which everything rests, each of which the tests must notice.
 
     .venv/bin/python -m tests.mutants              all of them (each costs a run of the related tests)
     .venv/bin/python -m tests.mutants claim votes  those whose name contains one of the words
@@ -151,6 +151,40 @@ MUTANTS = [
         ("chains: a keyless entry", "if before.key_id and not entry.key_id and", "if False and"),
         ("chains: a changed text", "if entry.hash != entry_hash(entry.prev, entry.body, entry.key_id):", "if False:"),
         ("chains: a changed column", "return \"\" if _columns_agree(entry) else", "return \"\" if True else"),
+    ),
+    *_of(
+        "mcpregistry/services/records/archiving.py",
+        "tests/services/test_archiving.py tests/services/test_archive_tampering.py",
+        ("archive: entries of kept calls go", "stays = Q(at__gte=before) | Q(subject__startswith=\"call:\") & Exists(call)", "stays = Q(at__gte=before)"),
+        ("archive: young entries go", "stays = Q(at__gte=before) | Q(", "stays = Q("),
+        ("archive: a chain's last entry goes", "min(upto, newest - 1,", "min(upto, newest,"),
+        ("archive: what is not sealed goes", "min(stand.seq, state.sealed.get(writer, 0))", "stand.seq"),
+        ("archive: a broken log goes", "    if report.problems:", "    if False:"),
+        ("archive: the file is not looked at", "    if wrong:\n        part.unlink()", "    if False:\n        part.unlink()"),
+        ("archive: entries are not looked at", "            if problems:", "            if False:"),
+        ("archive: calls taken by hand go", "for problem in bound.misfits(", "for problem in () and bound.misfits("),
+        ("archive: somebody else is not noticed", "if _of(run).delete()[0] != run.entries:", "if _of(run).delete()[0] < 0:"),
+        ("archive: what retention has said goes", "        if runs:\n            _forgotten_said_again()", "        if False:\n            _forgotten_said_again()"),
+    ),
+    *_of(
+        "mcpregistry/services/records/archives.py",
+        "tests/services/test_archive_tampering.py",
+        ("archives: signatures are not asked", "if not signed(record.key_id", "if False and not signed(record.key_id"),
+        ("archives: gaps in the records", "if record.number != number + 1:", "if False:"),
+        ("archives: any entry is held", "        if seq > self.stand(writer).seq:\n            return False", ""),
+        ("archives: any hash is held", "return known.hex() == head", "return True"),
+    ),
+    *_of(
+        "mcpregistry/services/records/archive_files.py",
+        "tests/services/test_archive_tampering.py",
+        ("archive files: missing ones are not said", "in by_digest.keys() - read_already - replaced:", "in ():"),
+        ("archive files: replaced ones are not said", "if digests.get(path.name, digest) != digest:", "if False:"),
+        ("archive files: what is in no record is not said", "if there.get((writer, seq)) != head and not known.holds(writer, seq, head):", "if False:"),
+    ),
+    *_of(
+        "mcpregistry/models/guards.py",
+        "tests/services/test_archive_tampering.py tests/models/test_guards.py",
+        ("guards: any archived chain may be shortened", "OLD.seq BETWEEN from_seq AND to_seq", "OLD.seq >= from_seq"),
     ),
     *_of(
         "mcpregistry/services/records/verification.py",

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from django.core.management import CommandError
 from django.db import DatabaseError, connection, transaction
 from django.utils import timezone
 
@@ -191,6 +192,42 @@ def test_rotated_keys_leave_archives_readable_and_a_lost_one_is_named(folder, se
 def test_a_file_of_something_else_is_told_of(folder):
     (folder / "audit-notes.jsonl.gz").write_bytes(b"hello")
     assert "audit-notes.jsonl.gz is no whole archive of an audit log" in told("--archive", str(folder))
+
+
+BODY = '{"at":"2026-01-01T00:00:00Z","kind":"k","actor":"a","subject":"s"}'
+ENTRY = {"writer": "w", "seq": 1, "prev": GENESIS, "hash": "a" * 64, "key_id": "", "body": BODY}
+ODD = [
+    b"", b"5\n", b"[]\n", b"null\n", b"{}\n", b"{", b"\xff\n", b"[" * 100_000, b'{"archive":1}\n', b'{"archive":"{}"}\n',
+    b'{"archive":"{}","key_id":[],"hash":""}\n', b'{"archive":"","key_id":"x","hash":"x"}\n',
+    *(json.dumps(ENTRY | change).encode() + b"\n" for change in (
+        {}, {"seq": "x"}, {"seq": 1e400}, {"seq": None}, {"seq": 10**30}, {"writer": "\0"}, {"prev": 7}, {"prev": "", "seq": 9}, {"hash": None}, {"key_id": {}},
+        {"key_id": "ring.k1"}, {"body": 5}, {"body": "[]"}, {"body": "[" * 100_000}, {"body": '{"at":5}'}, {"writer": None},
+        {"body": BODY.replace('"a"', "5")}, {"body": '{"at":"2026-01-01T00:00:00Z"}'},
+    )),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("lines", ODD, ids=lambda lines: str(lines[:60]))
+def test_a_file_that_somebody_wrote_to_be_odd_is_told_of_and_breaks_nothing(folder, lines):
+    odd = folder / "audit-odd.jsonl.gz"
+    odd.write_bytes(gzip.compress(lines))
+    said = told("--archive", str(folder))
+    assert "The audit log is not as it was written" in said
+    assert {line.partition(" ")[0].rstrip(":") for line in said.splitlines()[:-2]} == {odd.name}
+
+
+def test_files_under_other_names_and_copies_of_them_are_known_by_their_digests(folder, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for number, file in enumerate(files(folder)):
+        shutil.copy(file, elsewhere / f"audit-{number}.jsonl.gz")
+    assert "is as it was written" in told("--archive", str(elsewhere))
+    assert "is as it was written" in told("--archive", str(elsewhere), str(folder), str(files(folder)[0]))
+
+
+def test_a_place_that_is_not_there_is_said(folder):
+    with pytest.raises(CommandError, match=r"absent is not there\. Name a file"):
+        run("verify", "--archive", str(folder / "absent"))
 
 
 # The database's own guard

@@ -6,6 +6,8 @@ import gzip
 import io
 import json
 import stat
+import threading
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 
@@ -288,15 +290,29 @@ def test_a_file_that_is_read_otherwise_than_it_was_written_counts_for_nothing(tm
 
 
 @pytest.mark.usefixtures("site")
-def test_of_two_at_once_one_is_refused(tmp_path, monkeypatch):
+def test_of_two_at_once_one_is_refused(tmp_path):
     with archiving._alone(tmp_path), pytest.raises(CommandError, match="Another process archives into"):
         archive(tmp_path)
-    other, keep = tmp_path / "other", archive_files.keep
+
+
+@pytest.mark.usefixtures("site")
+@pytest.mark.parametrize("taken", ["16", "3"])
+def test_what_another_run_has_moved_meanwhile_is_not_moved_again(tmp_path, monkeypatch, taken):
+    """All of it, or the first three entries, and then it was broken off."""
+    other, keep, move = tmp_path / "other", archive_files.keep, archiving._move
     other.mkdir()
+
+    def broken_off(*given):
+        move(*given)
+        raise KeyboardInterrupt
 
     def overtaken(part: Path) -> Path:
         monkeypatch.undo()
-        assert archive(other).startswith("16 entries")
+        with monkeypatch.context() as inner, pytest.raises(KeyboardInterrupt) if taken == "3" else nullcontext():
+            if taken == "3":
+                inner.setattr(archiving, "BATCH", 3)
+                inner.setattr(archiving, "_move", broken_off)
+            assert archive(other).startswith(f"{taken} entries")
         return keep(part)
 
     monkeypatch.setattr(archive_files, "keep", overtaken)
@@ -362,6 +378,51 @@ def test_a_process_that_is_killed_loses_nothing(live_db, tmp_path, point):
     archive(tmp_path)
     assert left()["web:1"] == [7]
     holds(tmp_path)
+
+
+def test_what_a_killed_run_was_writing_is_taken_away(tmp_path):
+    sealed_anew()
+    part = tmp_path / f"audit-000001-20260101T000000.000000Z.jsonl.gz{archive_files.PART}"
+    part.write_bytes(b"half")
+    other = tmp_path / "notes.part"
+    other.write_bytes(b"mine")
+    assert archive(tmp_path).startswith("Nothing is old enough")
+    assert not part.exists()
+    assert other.exists()
+
+
+@pytest.mark.fault
+def test_of_two_that_remove_at_the_very_same_time_one_does(live_db, tmp_path, monkeypatch):
+    """Of different folders, as on two machines: both have written their files when the first removes anything."""
+    sealed_anew()
+    process_wrote("web:1", 9, minutes_ago=190 * DAY)
+    assert seal() is not None
+    both, keep, ends = threading.Barrier(2), archive_files.keep, list[object]()
+
+    def kept(part: Path) -> Path:
+        both.wait(timeout=30)
+        return keep(part)
+
+    def one(folder: Path) -> None:
+        folder.mkdir()
+        try:
+            ends.append(archiving.archive(timezone.now(), timedelta(days=90), folder, str))
+        except Exception as error:
+            ends.append(error)
+        finally:
+            connections.close_all()
+
+    monkeypatch.setattr(archive_files, "keep", kept)
+    folders = [tmp_path / name for name in "ab"]
+    threads = [threading.Thread(target=one, args=[folder]) for folder in folders]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(type(end).__name__ for end in ends) == ["Conflict", "Moved"], ends
+    assert left()["web:1"] == [9]
+    code, said = run("verify", "--full", "--archive", *map(str, folders))
+    assert code == 0, said
 
 
 # Beside it

@@ -32,7 +32,12 @@ PATTERN = "audit-*.jsonl.gz"
 PART = ".part"
 _LEVEL = 4  # of gzip, as in backups
 _LONGEST = 64 * 1024 * 1024  # bytes of one line
+_MOST = 100  # problems that are told of one file
 _PAGE = 500
+# What reading raises of a file that is no gzip, cut, damaged, or written by somebody to be odd.
+_UNREADABLE = (
+    OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError,
+)  # fmt: skip
 
 Ends = dict[str, tuple[int, str]]  # of each chain: the last entry, and its hash
 
@@ -114,7 +119,8 @@ def read(path: Path, known: Archives, wanted: Iterable[tuple[str, int]], *, hear
         with gzip.open(path) as stream:
             lines = _Lines(stream, digest)
             for entry, problems in chains.walked(lines, lambda writer: _before(lines.next, known)):
-                content.problems += [f"{path.name}: {entry.writer} #{entry.seq}: {problem}" for problem in problems]
+                if problems and len(content.problems) < _MOST:
+                    content.problems += [f"{path.name}: {entry.writer} #{entry.seq}: {problem}" for problem in problems]
                 content.entries, content.ends[entry.writer] = content.entries + 1, (entry.seq, entry.hash)
                 if (entry.writer, entry.seq) in places:
                     content.stands[entry.writer, entry.seq] = Stand(entry.seq, entry.hash, entry.key_id)
@@ -123,7 +129,7 @@ def read(path: Path, known: Archives, wanted: Iterable[tuple[str, int]], *, hear
             content.problems += [
                 f"{path.name} {problem}." for problem in _last(lines.last, content, digest.hexdigest())
             ]
-    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, RecursionError) as error:
+    except _UNREADABLE as error:
         content.problems.append(f"{path.name} is no whole archive of an audit log ({type(error).__name__}).")
     return content
 
@@ -203,9 +209,9 @@ def verify(places: Iterable[str], known: Archives) -> Iterator[str]:
             replaced.add(digests[path.name])
         elif digest not in read_already:
             content = read(path, known, _ends(by_digest.get(digest, ())), hear=digest in by_digest)
-            yield from content.problems[:_PAGE]
+            yield from content.problems
             yield from _others(path.name, content, by_digest.get(digest, ()))
-            ends.append((path.name, content.ends))
+            ends += [] if content.problems else [(path.name, content.ends)]
             read_already.add(digest)
     for digest in by_digest.keys() - read_already - replaced:
         entries = sum(record.to_seq - record.from_seq + 1 for record in by_digest[digest])

@@ -80,6 +80,7 @@ def archive(now: datetime, older_than: timedelta, folder: Path, say: Say, *, dry
             _forgotten_said_again()
         paths, total, done = list[Path](), _sum(runs).entries, 0
         for batches in _files(runs):
+            say(f"Writing and reading {_entries_of(batches):,} entries")
             file = _file(folder, batches, now)
             paths.append(file.path)
             failpoint("archive_written")
@@ -88,6 +89,10 @@ def archive(now: datetime, older_than: timedelta, folder: Path, say: Say, *, dry
                 done += sum(run.entries for run in batch)
                 say(f"{done:,} of {total:,} entries moved")
     return Moved(total, _sum(runs).chains, tuple(paths))
+
+
+def _entries_of(batches: Iterable[Iterable[Run]]) -> int:
+    return sum(run.entries for batch in batches for run in batch)
 
 
 def _sum(runs: Sequence[Run]) -> Moved:
@@ -235,6 +240,7 @@ def _move(batch: Sequence[Run], file: _File, now: datetime) -> None:
             records = _records(batch, file, now)
             AuditArchive.objects.bulk_create(records)
             failpoint("archive_recorded")
+            # All of them must still be there; had another run taken the same ones, its records would be in the way.
             for run in batch:
                 if _of(run).delete()[0] != run.entries:
                     raise _somebody_else()
@@ -250,9 +256,6 @@ def _records(batch: Sequence[Run], file: _File, now: datetime) -> list[AuditArch
     number, prev = (last.number, last.hash) if last else (0, GENESIS)
     made = []
     for run in batch:
-        own = AuditArchive.objects.filter(writer=run.writer).order_by("-to_seq").values_list("to_seq", flat=True)
-        if (own.first() or 0) != run.first - 1:
-            raise _somebody_else()
         stand, number = file.stands[run.writer, run.last], number + 1
         record = AuditArchive(
             number=number, at=now, writer=run.writer, from_seq=run.first, to_seq=run.last, head=stand.head,

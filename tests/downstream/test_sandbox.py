@@ -36,16 +36,19 @@ pytestmark = pytest.mark.skipif(
 def listening(tmp_path: Path) -> Iterator[dict[str, Any]]:
     """A TCP port, a socket with a path and one with an abstract name, as databases and desktops have them."""
     path, abstract = str(tmp_path / "outside.sock"), f"slipsnisse-test-{os.getpid()}"
+    datagrams = str(tmp_path / "log.sock")
     with (
         socket.create_server(("127.0.0.1", 0)) as tcp,
         socket.socket(socket.AF_UNIX) as by_path,
         socket.socket(socket.AF_UNIX) as by_name,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log,
     ):
+        log.bind(datagrams)
         by_path.bind(path)
         by_name.bind("\0" + abstract)
         for each in (by_path, by_name):
             each.listen()
-        yield {"port": tcp.getsockname()[1], "socket": path, "abstract": abstract}
+        yield {"port": tcp.getsockname()[1], "socket": path, "abstract": abstract, "datagrams": datagrams}
 
 
 def confined(tmp_path: Path, name: str = "probe", *, env: dict[str, str] | None = None, **policy: Any) -> Any:
@@ -70,7 +73,7 @@ async def test_a_probe_gets_at_nothing_but_what_its_policy_names(bench: Make, tm
     assert {*found.pop("environment")} - {"LC_CTYPE"} == {"HOME", "PATH", "TMPDIR", "TOKEN"}  # Python's own addition
     assert found.pop("folder") == str(tmp_path / "home")
     done = {name for name, result in found.items() if result == "done"}
-    assert done == {"read given", "read kept", "write kept", "link", "command line of another", "runs"}
+    assert done == {"read given", "read kept", "write kept", "empty kept", "link", "command line of another", "runs"}
     assert found.pop("clone3") == "ENOSYS"
     assert {result for name, result in found.items() if name not in done} <= REFUSED, found
 
@@ -81,7 +84,8 @@ async def test_an_open_network_is_tcp_and_udp_and_nothing_else(bench: Make, tmp_
     target = replace(confined(tmp_path, read=(sys.prefix, sys.base_prefix)), argv=program)
     found = await tries(bench(target), listening)
     assert (found["tcp"], found["udp"]) == ("done", "done")
-    assert {found[name] for name in ("raw", "path's socket", "abstract socket")} <= REFUSED
+    others = ("raw", "ping", "multipath", "udp-lite", "path's socket", "path's datagrams", "abstract socket")
+    assert {found[name] for name in others} <= REFUSED
 
 
 @pytest.mark.attack
@@ -91,8 +95,22 @@ async def test_without_the_sandbox_the_same_probe_gets_at_it(bench: Make, tmp_pa
     (tmp_path / "other").write_text("secret")
     target = stdio_target("probe", env={"HOME": str(tmp_path), "TMPDIR": str(tmp_path / "tmp")})
     found = await tries(bench(target), {"read": {"other": str(tmp_path / "other")}, **listening})
-    for name in ("read other", "environment of another", "signal", "tcp", "udp", "path's socket", "abstract socket"):
+    open_ones = ("read other", "environment of another", "limits of another", "signal", "tcp", "udp")
+    for name in (*open_ones, "path's socket", "path's datagrams", "abstract socket"):
         assert found[name] == "done", name
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("enforced", [True, False])
+async def test_the_servers_environment_means_nothing_to_its_launcher(bench: Make, tmp_path: Path, enforced: bool):
+    """The loader obeys some of it (LD_PRELOAD, …): code from the server's own folder would run before it is confined."""
+    env = {"LD_DEBUG": "files", "LD_DEBUG_OUTPUT": str(tmp_path / "outside"), "LD_LIBRARY_PATH": str(tmp_path)}
+    target = confined(tmp_path, env=env) if enforced else stdio_target("envdump", env=env)
+    if enforced:
+        assert {*(await tries(bench(target), {}))["environment"]} >= {*env}
+    else:
+        assert (await bench(target).call("env"))["content"]
+    assert len([*tmp_path.glob("outside.*")]) == (0 if enforced else 1)
 
 
 @pytest.mark.fault

@@ -11,9 +11,10 @@ from mcpregistry.domain.errors import ConfigInvalid
 
 MOST_PATHS = 100
 NEVER_COVERED = (
-    "names, sizes and modes of files (it may change the mode of what belongs to this site's user, not the content)",
-    "command lines of other processes in /proc",
-    "how many processes it starts, and how much memory and processor they take",
+    "names, sizes and modes of files (it may change mode, times and attributes of what belongs to this site's user, not"
+    " the content)",
+    "command lines of other processes in /proc, and its lists of connections and mounts",
+    "how many processes it starts, how much memory and processor they take, and the priority of this user's others",
 )
 OPEN_NETWORK = "the network is open to it (TCP and UDP), this machine's own ports included"
 
@@ -85,12 +86,16 @@ def protection(policy: Policy, *, abi: int, filtered: bool) -> Protection:
     if abi < 3:
         missing.append("files outside may be emptied (Landlock before version 3)")
     if abi < 6:
-        missing.append("signals reach other processes (Landlock before version 6)")
+        missing.append(
+            "signals reach other processes, its supervisor among them: what it starts may outlive it"
+            " (Landlock before version 6)"
+        )
     if abi < 4 and not policy.network and not filtered:
         missing.append("TCP is open (Landlock before version 4)")
     if not filtered:
         missing.append(
-            "no filter of system calls on this machine: UDP, sockets of other programs and namespaces are open"
+            "no filter of system calls on this machine: UDP, sockets of other programs, namespaces, shared memory and"
+            " queues, limits of other processes and the kernel's log are open"
         )
     uncovered = (*((OPEN_NETWORK,) if policy.network else ()), *NEVER_COVERED)
     return Protection("partial" if missing else "full", tuple(missing), uncovered)

@@ -20,21 +20,24 @@ READING = EXECUTE | READ_FILE | READ_DIR
 OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL  # the kernel refuses any other for what is no folder
 
 # Calls by which a process leaves what was applied, looks into others, or loads code into the kernel; by architecture:
-# the machine's number for filters, ``socket``, ``clone``, and the rest (unshare setns ptrace process_vm_* mount umount
+# the machine's number for filters, ``socket``, ``socketpair``, ``clone``, ``prlimit64``, and the rest (unshare setns ptrace process_vm_* mount umount
 # pivot_root chroot bpf perf add_key request_key keyctl open_by_handle_at userfaultfd kcmp kexec* *_module swap* reboot
-# settimeofday clock_settime sethostname setdomainname acct quotactl; on x86 iopl and ioperm).
+# settimeofday clock_settime sethostname setdomainname acct quotactl syslog; on x86 iopl and ioperm), and memory, semaphores
+# and queues shared with others by number or name, which Landlock knows nothing of (shm* sem* msg* mq_open mq_unlink).
 _CALLS = {
-    "x86_64": (0xC000003E, 41, 56, (
+    "x86_64": (0xC000003E, (41, 53, 56, 302), (
         272, 308, 101, 310, 311, 165, 166, 155, 161, 321, 298, 248, 249, 250, 304, 323, 312, 246, 320, 175, 313, 176,
-        167, 168, 169, 164, 227, 170, 171, 163, 179, 172, 173,
+        167, 168, 169, 164, 227, 170, 171, 163, 179, 103, 172, 173,
+        29, 30, 31, 67, 64, 65, 66, 220, 68, 69, 70, 71, 240, 241,
     )),
-    "aarch64": (0xC00000B7, 198, 220, (
+    "aarch64": (0xC00000B7, (198, 199, 220, 261), (
         97, 268, 117, 270, 271, 40, 39, 41, 51, 280, 241, 217, 218, 219, 265, 282, 272, 104, 294, 105, 273, 106,
-        224, 225, 142, 170, 112, 161, 162, 89, 60,
+        224, 225, 142, 170, 112, 161, 162, 89, 60, 116,
+        194, 196, 195, 197, 190, 193, 191, 192, 186, 189, 188, 187, 180, 181,
     )),
 }  # fmt: skip
 # io_uring (it would open sockets past the filter), the new mount calls, pidfd_getfd: numbered alike everywhere.
-_NEWER = (425, 426, 427, 428, 429, 430, 431, 432, 433, 438, 442)
+_NEWER = (425, 426, 427, 428, 429, 430, 431, 432, 433, 438, 442, 467)
 _CLONE3, _NEW_USER = 435, 0x10000000
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x50000, 0x80000000
 _EPERM, _EACCES, _ENOSYS = 1, 13, 38
@@ -119,7 +122,7 @@ def _allow(libc: ctypes.CDLL, ruleset: int, path: str, rights: int) -> None:
 
 def program(networked: bool, machine: str) -> list[Instruction]:
     """The filter: which system calls are refused on this ``machine``, as (code, jump if true, if false, value)."""
-    number, socket, clone, refused = _CALLS[machine]
+    number, (socket, pair, clone, limits), refused = _CALLS[machine]
     code: list[Instruction] = [(_LOAD, 0, 0, 4), (_EQUALS, 1, 0, number), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0)]
     if machine == "x86_64":  # the x32 numbers would pass everything by
         code += [(_AT_LEAST, 0, 1, 0x40000000), (_RETURN, 0, 0, _KILL)]
@@ -132,8 +135,19 @@ def program(networked: bool, machine: str) -> list[Instruction]:
     code += [
         (_EQUALS, 0, 4, clone), (_LOAD, 0, 0, 16), (_ANY_OF, 0, 1, _NEW_USER), (_RETURN, 0, 0, _ERRNO | _EPERM),
         (_RETURN, 0, 0, _ALLOW),
+        # of another process of the same user: one second of processor time, and the kernel ends it
+        (_EQUALS, 0, 4, limits), (_LOAD, 0, 0, 16), (_EQUALS, 1, 0, 0), (_RETURN, 0, 0, _ERRNO | _EPERM),
+        (_RETURN, 0, 0, _ALLOW),
     ]  # fmt: skip
-    return [*code, *_sockets(socket, networked), (_RETURN, 0, 0, _ALLOW)]
+    return [*code, *_pairs(pair), *_sockets(socket, networked), (_RETURN, 0, 0, _ALLOW)]
+
+
+def _pairs(pair: int) -> list[Instruction]:
+    """Streams and packets in order: either end of a pair of datagrams sends to any socket with a path (a system's log)."""
+    return [
+        (_EQUALS, 0, 8, pair), (_LOAD, 0, 0, 16), (_EQUALS, 0, 4, 1), (_LOAD, 0, 0, 24), (_AND, 0, 0, 0xF),
+        (_EQUALS, 2, 0, 1), (_EQUALS, 1, 0, 5), (_RETURN, 0, 0, _ERRNO | _EACCES), (_RETURN, 0, 0, _ALLOW),
+    ]  # fmt: skip
 
 
 def _sockets(socket: int, networked: bool) -> list[Instruction]:
@@ -142,8 +156,9 @@ def _sockets(socket: int, networked: bool) -> list[Instruction]:
     if not networked:
         return [(_EQUALS, 0, 1, socket), refuse]
     return [
-        (_EQUALS, 0, 8, socket), (_LOAD, 0, 0, 16), (_EQUALS, 2, 0, 2), (_EQUALS, 1, 0, 10), refuse,
+        (_EQUALS, 0, 13, socket), (_LOAD, 0, 0, 16), (_EQUALS, 2, 0, 2), (_EQUALS, 1, 0, 10), refuse,
         (_LOAD, 0, 0, 24), (_AND, 0, 0, 0xF), (_AT_LEAST, 0, 1, 3), refuse,
+        (_LOAD, 0, 0, 32), (_EQUALS, 3, 0, 0), (_EQUALS, 2, 0, 6), (_EQUALS, 1, 0, 17), refuse,
     ]  # fmt: skip
 
 

@@ -1,10 +1,11 @@
 """Supervisor of one stdio server: it starts the server and outlives every process that it leaves.
 
-Run as ``python -I -S launcher.py CONTROL_FD keep|drop POLICY ARGV...``; standard library only, because
+Run as ``python -I -S launcher.py CONTROL_FD POLICY ARGV...``; standard library only, because
 it is one small process for each running server. POLICY is empty, or what ``confinement.apply`` takes.
 
 Invariants:
-* The server's environment, working directory and umask are those this process was given.
+* The server's working directory and umask are those this process was given, and its environment what stands there
+  behind ``_``: some of it (LD_PRELOAD, LD_LIBRARY_PATH) would load code, which nothing confines, into this one.
 * When the server ends, when our parent says so, or when the parent dies in any way (also by
   SIGKILL), every descendant is killed, also one that made itself a daemon: on Linux orphans are
   re-parented to us (PR_SET_CHILD_SUBREAPER). Elsewhere only the server's process group is.
@@ -44,9 +45,14 @@ def confine(policy: str) -> None:
         os._exit(126)
 
 
-def found(program: str) -> str:
+def given() -> dict[bytes, bytes]:
+    """The server's environment; not what the interpreter adds to a bare one (PEP 538)."""
+    return {name[1:]: value for name, value in os.environb.items() if name[:1] == b"_"}
+
+
+def found(program: str, path: str) -> str:
     """The program's file, by PATH. Looked up before the sandbox: ``os.execvpe`` loads a module of Python's on its way."""
-    folders = [] if "/" in program else os.environ.get("PATH", os.defpath).split(":")
+    folders = [] if "/" in program else path.split(":")
     files = [os.path.join(folder, program) for folder in folders]
     return next((file for file in files if os.access(file, os.X_OK) and not os.path.isdir(file)), program)
 
@@ -62,10 +68,11 @@ def start_server(policy: str, argv: list[str]) -> int:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
-        file = found(argv[0])
+        env = given()
+        file = found(argv[0], os.fsdecode(env.get(b"PATH", os.defpath.encode())))
         if policy:
             confine(policy)
-        os.execve(file, argv, os.environ)  # noqa: S606  an argv list, never a shell
+        os.execve(file, argv, env)  # noqa: S606  an argv list, never a shell
     except OSError as error:
         os.write(2, f"cannot start {argv[0]}: {error.strerror}\n".encode(errors="replace"))
     finally:
@@ -149,8 +156,6 @@ def main() -> None:
     """Read the arguments, start the server, supervise it, and exit with its code."""
     control = int(sys.argv[1])
     os.set_inheritable(control, False)
-    if sys.argv[2] == "drop":
-        os.environ.pop("LC_CTYPE", None)  # the interpreter adds it to a bare environment (PEP 538)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     prctl(PR_SET_PDEATHSIG, signal.SIGHUP)
     wake, wake_end = os.pipe()
@@ -158,7 +163,7 @@ def main() -> None:
     signal.set_wakeup_fd(wake_end)
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda *_: None)
-    server = start_server(sys.argv[3], sys.argv[4:])
+    server = start_server(sys.argv[2], sys.argv[3:])
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):  # only the server may hold the pipes, or their end would never show
         os.dup2(nothing, descriptor)

@@ -255,16 +255,15 @@ def spawn(target: Target) -> tuple[subprocess.Popen[bytes], socket.socket]:
     check_command(target, env)
     policy, cwd = sandbox.prepare(target, env["PATH"])
     ours, theirs = socket.socketpair()
-    keep = "keep" if "LC_CTYPE" in env else "drop"
     try:
         process = subprocess.Popen(  # noqa: S603  confirmed by a person before it is ever a target
-            [sys.executable, "-I", "-S", LAUNCHER, str(theirs.fileno()), keep, policy, *target.argv],
+            [sys.executable, "-I", "-S", LAUNCHER, str(theirs.fileno()), policy, *target.argv],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
             cwd=cwd or None,
-            env=env,
+            env={f"_{name}": value for name, value in env.items()},
             umask=0o077,
             pass_fds=(theirs.fileno(),),
             start_new_session=True,

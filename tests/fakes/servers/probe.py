@@ -4,6 +4,8 @@ import ctypes
 import errno
 import json
 import os
+import platform
+import resource
 import signal
 import socket
 import subprocess
@@ -13,10 +15,21 @@ import threading
 from rpc import Server, text, tool
 
 LIBC = ctypes.CDLL(None, use_errno=True)
-SYSTEM_CALLS = {
-    "unshare": (272, 0x10000000), "ptrace": (101, 0x4206, os.getppid(), 0, 0), "io_uring": (425, 1, 0),
-    "userfaultfd": (323, 0), "mount": (165, 0, 0, 0, 0, 0), "clone3": (435, 0, 0), "keyctl": (250, 0, -3, 0),
+NUMBERS = {  # of one call on x86-64 and on ARM64
+    "unshare": (272, 97), "ptrace": (101, 117), "io_uring": (425, 425), "userfaultfd": (323, 282), "mount": (165, 40),
+    "clone3": (435, 435), "keyctl": (250, 219), "shared memory": (29, 194), "semaphores": (64, 190),
+    "queue of messages": (68, 186), "named queue": (240, 180), "kernel's log": (103, 116),
 }  # fmt: skip
+ARGUMENTS = {
+    "unshare": (0x10000000,), "ptrace": (0x4206, os.getppid(), 0, 0), "io_uring": (1, 0), "userfaultfd": (0,),
+    "mount": (0, 0, 0, 0, 0), "clone3": (0, 0), "keyctl": (0, -3, 0), "shared memory": (0x51195, 1, 0), "semaphores":
+    (0x51195, 1, 0), "queue of messages": (0x51195, 0), "named queue": (b"slipsnisse", 0, 0, 0), "kernel's log": (10, 0, 0),
+}  # fmt: skip
+OTHER_ABIS = {  # as a process of 32 bits would call, and as one of x32
+    "32-bit calls": "import ctypes, mmap; m = mmap.mmap(-1, 4096, prot=7); m.write(bytes.fromhex('b814000000cd80c3'));"
+    "ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(m)))()",
+    "x32 calls": "import ctypes; ctypes.CDLL(None).syscall(0x40000000 + 39)",
+}
 
 
 def tried(action, *args):
@@ -45,6 +58,29 @@ def connect(family, kind, address):
             made.send(b"x")
 
 
+def datagram(path):
+    """Past a filter that looks at ``socket`` alone: one end of a pair sends to any socket with a path."""
+    for end in (pair := socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)):
+        end.settimeout(5)
+    pair[0].sendto(b"x", path)
+
+
+def same_limit(pid):
+    """As it was: with another, the kernel itself would end it (processor time)."""
+    resource.prlimit(pid, resource.RLIMIT_CORE, resource.prlimit(pid, resource.RLIMIT_CORE))
+
+
+def other_abi(program):
+    """Killed for it (SIGSYS), which stands for a refusal."""
+    ended = subprocess.run([sys.executable, "-I", "-S", "-c", program], check=False).returncode
+    if ended == -signal.SIGSYS:
+        raise PermissionError(errno.EPERM, "killed")
+
+
+def opened(family, kind, protocol):
+    socket.socket(family, kind, protocol).close()
+
+
 def system_call(number, *args):
     if LIBC.syscall(number, *args) < 0:
         code = ctypes.get_errno()
@@ -68,6 +104,7 @@ def call(context):
     loopback, parent = ("127.0.0.1", wanted.get("port", 9)), os.getppid()
     found = {f"read {name}": tried(read, path) for name, path in wanted.get("read", {}).items()}
     found |= {f"write {name}": tried(write, path) for name, path in wanted.get("write", {}).items()}
+    found |= {f"empty {name}": tried(os.truncate, path, 0) for name, path in wanted.get("write", {}).items()}
     found |= {
         "link": tried(os.symlink, "/etc/shadow", os.path.join(os.environ["HOME"], "out")),
         "read behind the link": tried(read, os.path.join(os.environ["HOME"], "out")),
@@ -81,9 +118,16 @@ def call(context):
         "raw": tried(connect, socket.AF_INET, socket.SOCK_RAW, loopback),
         "path's socket": tried(connect, socket.AF_UNIX, socket.SOCK_STREAM, wanted.get("socket", "/nowhere")),
         "abstract socket": tried(connect, socket.AF_UNIX, socket.SOCK_STREAM, "\0" + wanted.get("abstract", "x")),
+        "path's datagrams": tried(datagram, wanted.get("datagrams", "/nowhere")),
+        "multipath": tried(opened, socket.AF_INET, socket.SOCK_STREAM, 262),
+        "ping": tried(opened, socket.AF_INET, socket.SOCK_DGRAM, 1),
+        "udp-lite": tried(opened, socket.AF_INET6, socket.SOCK_DGRAM, 136),
+        "limits of another": tried(same_limit, parent),
         "runs": tried(works),
     }
-    found |= {name: tried(system_call, *args) for name, args in SYSTEM_CALLS.items()}
+    arm = platform.machine() == "aarch64"
+    found |= {name: tried(system_call, numbers[arm], *ARGUMENTS[name]) for name, numbers in NUMBERS.items()}
+    found |= {} if arm else {name: tried(other_abi, program) for name, program in OTHER_ABIS.items()}
     return text(json.dumps(found | {"environment": sorted(os.environ), "folder": os.getcwd()}))
 
 

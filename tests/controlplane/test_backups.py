@@ -149,12 +149,12 @@ def test_what_processes_of_the_other_site_had_in_hand_has_ended(tmp_path):
 
 @pytest.mark.usefixtures("live_db")
 def test_a_restored_site_knows_its_archives(tmp_path):
-    """Of which a backup holds the records; the files lie where they lay."""
+    """Of which a backup holds the records, for whatever database; the files lie where they lay."""
     process_wrote("web:1", 5, minutes_ago=200 * 24 * 60)
     assert seal() is not None
     archiving.archive(timezone.now(), timedelta(days=90), tmp_path, quiet)
     assert AuditEntry.objects.filter(writer="web:1").count() == 1
-    other = elsewhere.of_the_same_kind(tmp_path / "other")
+    other = elsewhere.on_sqlite(tmp_path / "other")
     code, said = other.run("restore", str(saved(tmp_path / "made")))
     assert code == 0, said
     other.assert_whole()

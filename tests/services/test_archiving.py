@@ -154,6 +154,15 @@ def test_entries_of_a_call_stay_as_long_as_its_record(tmp_path):
     holds(tmp_path)
 
 
+def test_entries_of_before_the_keys_are_archived_as_they_are(tmp_path):
+    process_wrote("web:old", 4, minutes_ago=300 * DAY, keyed=0)
+    process_wrote("configuration", 4, minutes_ago=300 * DAY, keyed=0)
+    sealed_anew()
+    assert archive(tmp_path).startswith("6 entries of 2 chains")
+    assert set(AuditArchive.objects.values_list("head_key", flat=True)) == {""}
+    holds(tmp_path)
+
+
 @pytest.mark.usefixtures("site")
 def test_what_retention_has_said_is_said_again_ahead_of_it(tmp_path):
     moment = (timezone.now() - timedelta(days=400)).isoformat()
@@ -378,6 +387,36 @@ def test_a_process_that_is_killed_loses_nothing(live_db, tmp_path, point):
     archive(tmp_path)
     assert left()["web:1"] == [7]
     holds(tmp_path)
+
+
+@pytest.mark.usefixtures("site")
+def test_what_was_moved_before_the_file_was_begun_is_not_written_again(tmp_path, monkeypatch):
+    other, again = tmp_path / "other", archiving._forgotten_said_again
+    other.mkdir()
+
+    def overtaken() -> None:
+        monkeypatch.setattr(archiving, "_forgotten_said_again", again)
+        archive(other)
+
+    monkeypatch.setattr(archiving, "_forgotten_said_again", overtaken)
+    with pytest.raises(CommandError, match="Somebody else has archived entries meanwhile"):
+        archive(tmp_path)
+    assert [*tmp_path.glob("audit-*")] == []
+    holds(other)
+
+
+@pytest.mark.usefixtures("site")
+def test_without_a_folder_it_makes_one_for_the_owner_alone(tmp_path, settings):
+    settings.VAR_DIR = tmp_path / "var"
+    assert run("archive", "--dry-run")[1].startswith("16 entries of 3 chains would be moved to ")
+    assert not settings.VAR_DIR.exists()
+    assert run("archive")[0] == 0
+    folder = settings.VAR_DIR / "archive"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    holds(folder)
+    settings.VAR_DIR = files(folder)[0]
+    with pytest.raises(CommandError, match=r"Cannot make .*Name another folder with --to"):
+        run("archive")
 
 
 def test_what_a_killed_run_was_writing_is_taken_away(tmp_path):

@@ -178,6 +178,8 @@ def _file(folder: Path, batches: list[list[Run]], now: datetime) -> _File:
     known = archives.read()
     name = f"audit-{len(known.records) + 1:06d}-{now:%Y%m%dT%H%M%S.%f}Z.jsonl.gz"
     runs = [run for batch in batches for run in batch]
+    if any(run.first <= known.stand(run.writer).seq for run in runs):
+        raise _somebody_else()
     try:
         part = archive_files.write(folder, name, _entries(runs, known), now)
         stands = _read_again(part, runs, known)

@@ -154,7 +154,7 @@ MUTANTS = [
     ),
     *_of(
         "mcpregistry/services/records/archiving.py",
-        "tests/services/test_archiving.py tests/services/test_archive_tampering.py",
+        "tests/services/test_archiving.py tests/services/test_archive_faults.py",
         ("archive: entries of kept calls go", "stays = Q(at__gte=before) | Q(subject__startswith=\"call:\") & Exists(call)", "stays = Q(at__gte=before)"),
         ("archive: young entries go", "stays = Q(at__gte=before) | Q(", "stays = Q("),
         ("archive: a chain's last entry goes", "min(upto, newest - 1,", "min(upto, newest,"),

@@ -52,7 +52,7 @@ BESIDE = {
 DEATHS = {
     "after_claim": "between the claim and the sending stands nothing that could fail",
     "before_end": "nor between the answer and its commit (committing)",
-    "archive_written": "one transaction follows, of which each part fails the whole (tests/services/test_archiving.py)",
+    "archive_written": "one transaction follows, of which each part fails the whole (tests/services/test_archive_faults.py)",
     "archive_recorded": "in the middle of it",
     "run_leased": "nor between the lease and the first step (engine._identity)",
     "run_turn_begun": "between a commit and the model",

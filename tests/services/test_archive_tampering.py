@@ -16,8 +16,8 @@ from mcpregistry.models import AuditArchive, AuditEntry, AuditVerification
 from mcpregistry.models.audit import GENESIS
 from mcpregistry.models.signing import newest_key
 from mcpregistry.services.records import archive_files, archives, audit, chains
+from tests.fakes.archived import DAY, archive, files, run
 from tests.fakes.tampered import process_wrote, seal, sealed_anew, unguarded, verify
-from tests.services.test_archiving import DAY, archive, files, run
 
 pytestmark = [pytest.mark.django_db, pytest.mark.attack]
 

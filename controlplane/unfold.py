@@ -139,6 +139,14 @@ UNFOLD: dict[str, Any] = {
                 ],
             },
             {
+                "title": "Sub-agent",
+                "separator": True,
+                "items": [
+                    _item("Requests", "engineering", "subagents_maintenancerequest"),
+                    _item("Proposals", "lightbulb", "subagents_proposal"),
+                ],
+            },
+            {
                 "title": "Policy",
                 "separator": True,
                 "items": [

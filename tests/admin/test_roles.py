@@ -33,6 +33,7 @@ ADDS = {
 CHANGES = ADDS | {"tool": OPERATOR, "configuration": ADMIN}
 # Others lose something with these: their calls' secrets, their experts' models.
 DELETES = ADDS | {"credential": ADMIN, "provider": ADMIN, "languagemodel": ADMIN}
+ADDS |= {"maintenancerequest": OPERATOR}  # asked, and then only stopped
 VERBS = {
     ("server", "confirm"): ADMIN, ("server", "test"): OPERATOR, ("server", "refresh"): OPERATOR,
     ("server", "reconnect"): OPERATOR, ("server", "approve"): APPROVER, ("server", "enable"): OPERATOR,
@@ -44,6 +45,8 @@ VERBS = {
     ("permit", "revoke"): APPROVER, ("agent", "token"): ADMIN, ("token", "revoke"): ADMIN,
     ("channel", "test"): ADMIN, ("delivery", "redeliver"): ADMIN,
     ("provider", "test"): OPERATOR, ("provider", "confirm"): ADMIN, ("run", "cancel"): OPERATOR, ("run", "resume"): OPERATOR, ("run", "replay"): OPERATOR,
+    ("maintenancerequest", "cancel"): OPERATOR, ("maintenancerequest", "pause"): OPERATOR, ("maintenancerequest", "resume"): OPERATOR,
+    ("proposal", "apply"): OPERATOR, ("proposal", "decline"): OPERATOR,
 }  # fmt: skip
 
 

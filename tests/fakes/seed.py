@@ -43,8 +43,10 @@ from mcpregistry.services.notifications import outbox
 from mcpregistry.services.policy import rules
 from mcpregistry.services.records import audit
 from mcpregistry.services.servers import lifecycle
+from subagents.domain import maintenance
 from subagents.domain.lifecycle import CallState, Exit, RunState
-from subagents.models import ExpertTool, LanguageModel, Provider, Run, ToolCall
+from subagents.maintenance import queue
+from subagents.models import ExpertTool, LanguageModel, Proposal, Provider, Run, ToolCall
 from subagents.services import experts, providers, runs
 
 ACTOR = "user:seed"
@@ -121,7 +123,37 @@ def govern(site: Site, *, now: datetime | None = None) -> Site:
         server_revision=commit.server.revision, expires_at=now + timedelta(days=1), created_by=site.people["approver"],
     )  # fmt: skip
     _expert(site, now)
+    _maintenance(site, now)
     return site
+
+
+def _maintenance(site: Site, now: datetime) -> None:
+    """What was asked of the background sub-agent: tested, still queued, and proposed."""
+    tested, _, proposed = (
+        queue.ask(kind=kind, params={"server": "git", **params}, actor=ACTOR)
+        for kind, params in (
+            (maintenance.Kind.TEST, {}),
+            (maintenance.Kind.REMOVE, {"reason": "no"}),
+            (maintenance.Kind.MODIFY, {"fields": {}, "reason": ""}),
+        )
+    )
+    steps = [
+        {"step": "config", "ok": True},
+        {"step": "spawn", "ok": False, "code": "CONNECTION_FAILED", "error": "Gone."},
+    ]
+    queue.tell(
+        tested,
+        maintenance.MessageKind.STATUS,
+        progress=10,
+        step="probe",
+        message="Starting the server and reading its tools.",
+    )
+    queue.end(tested, maintenance.State.COMPLETED, result={"ok": False, "steps": steps, "tools": None})
+    Proposal.objects.create(
+        request=proposed, server=site.servers["git"], server_revision=site.servers["git"].revision,
+        fields={"idle_timeout": 60.0, "description": "Git."}, reason="It is seldom used.", created_at=now,
+    )  # fmt: skip
+    queue.end(proposed, maintenance.State.COMPLETED, result={"proposal": 1, "waits_for": "a person"})
 
 
 def _expert(site: Site, now: datetime) -> None:

@@ -1,0 +1,226 @@
+"""The background sub-agent's pages: ask it for something, watch it work, stop it, and decide what it proposes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils import timezone
+from unfold.decorators import display
+from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
+
+from mcpregistry.admin.base import ReadOnlyAdmin, Verb, actor
+from mcpregistry.domain.errors import Denied
+from mcpregistry.domain.text.display import printable
+from mcpregistry.models import Server
+from subagents.admin.live import LiveAdmin, Part
+from subagents.domain.maintenance import Kind, Priority, ProposalState, State, Wish
+from subagents.maintenance import proposals, queue
+from subagents.models import MaintenanceRequest, Proposal
+
+STATE_COLOURS = {"completed": "success", "failed": "danger", "in_progress": "info", "queued": "info"}
+PROPOSAL_COLOURS = {"waiting": "warning", "applied": "success", "declined": "info"}
+_ASKED = {
+    Kind.TEST: "Test a server",
+    Kind.SEARCH: "Search servers",
+    Kind.ADD: "Propose a new server",
+    Kind.REMOVE: "Propose that a server goes",
+}
+
+
+class AskForm(forms.ModelForm):  # type: ignore[type-arg]
+    """What people ask for by hand; changes of a server they make on its own page."""
+
+    kind = forms.ChoiceField(
+        label="What", choices=[(kind.value, words) for kind, words in _ASKED.items()], widget=UnfoldAdminSelectWidget
+    )
+    server = forms.SlugField(
+        required=False, max_length=63, widget=UnfoldAdminTextInputWidget,
+        help_text="Its short name; for a new one the name that it shall have. Not for a search.",
+    )  # fmt: skip
+    words = forms.CharField(
+        required=False, max_length=200, label="Words", widget=UnfoldAdminTextInputWidget,
+        help_text="What to search for, or what the server is for, or why it shall go.",
+    )  # fmt: skip
+    priority = forms.TypedChoiceField(
+        coerce=int, initial=Priority.MEDIUM, choices=[(each.value, each.name.lower()) for each in Priority],
+        widget=UnfoldAdminSelectWidget,
+    )  # fmt: skip
+
+    class Meta:
+        model = MaintenanceRequest
+        fields = ()
+
+    def clean(self) -> dict[str, Any]:
+        found = super().clean() or {}
+        kind = found.get("kind")
+        if kind == Kind.SEARCH and not found.get("words"):
+            self.add_error("words", "Say what to search for.")
+        if kind != Kind.SEARCH and not found.get("server"):
+            self.add_error("server", "Say which server.")
+        return found
+
+    def params(self) -> dict[str, Any]:
+        """As the queue takes them."""
+        given = self.cleaned_data
+        match Kind(given["kind"]):
+            case Kind.SEARCH:
+                return {"query": given["words"], "limit": 10}
+            case Kind.ADD:
+                return {"server": given["server"], "purpose": given["words"], "fields": {}}
+            case Kind.REMOVE:
+                return {"server": given["server"], "reason": given["words"]}
+            case _:
+                return {"server": given["server"]}
+
+
+def _cancel(request: HttpRequest, row: MaintenanceRequest) -> str:
+    queue.cancel(request_id=row.pk, actor=actor(request), reason="by hand")
+    return "It stops within a second, with everything that it has started."
+
+
+def _pause(request: HttpRequest, row: MaintenanceRequest) -> str:
+    queue.pause(request_id=row.pk, actor=actor(request))
+    return "It stands still within a second, until somebody resumes it."
+
+
+def _resume(request: HttpRequest, row: MaintenanceRequest) -> str:
+    queue.resume(request_id=row.pk, actor=actor(request))
+    return "It goes on after the last step that was done."
+
+
+@admin.register(MaintenanceRequest)
+class MaintenanceRequestAdmin(LiveAdmin, ReadOnlyAdmin):
+    """Requests: asked by a form, then only watched, paused and cancelled."""
+
+    form = AskForm
+    list_display = (
+        "shown_kind",
+        "server_slug",
+        "shown_state",
+        "shown_progress",
+        "shown_priority",
+        "asked_by",
+        "created_at",
+    )
+    list_filter = ("state", "kind", "priority")
+    search_fields = ("=id", "server_slug", "agent", "requested_by", "message", "error")
+    search_help_text = "Id, server, agent, who asked, message or error"
+    sortable_by = ("created_at",)
+    change_form_outer_before_template = "admin/subagents/maintenance.html"
+    verbs = (
+        Verb("cancel", "Cancel", "subagents.change_maintenancerequest", "cancel", "End it now.", _cancel,
+             applies=lambda row: row.finished_at is None, style="danger"),
+        Verb("pause", "Pause", "subagents.change_maintenancerequest", "pause", "Let it stand still.", _pause,
+             applies=lambda row: row.finished_at is None and row.wish == ""),
+        Verb("resume", "Resume", "subagents.change_maintenancerequest", "play_arrow", "Let it go on.", _resume,
+             applies=lambda row: row.finished_at is None and row.wish == Wish.PAUSE),
+    )  # fmt: skip
+
+    def has_add_permission(self, request: HttpRequest, *_: Any) -> bool:
+        return bool(request.user.has_perm("subagents.add_maintenancerequest"))
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return (
+            ("kind", "server", "words", "priority") if obj is None else (("requested_by", "agent"), ("worker", "fence"))
+        )
+
+    def save(self, request: HttpRequest, row: Any, form: Any) -> None:
+        asked = queue.ask(
+            kind=Kind(form.cleaned_data["kind"]), params=form.params(), actor=actor(request),
+            priority=Priority(form.cleaned_data["priority"]),
+        )  # fmt: skip
+        row.__dict__.update(asked.__dict__)
+
+    def response_add(self, request: HttpRequest, obj: Any, post_url_continue: str | None = None) -> HttpResponse:
+        """To its page, where one can watch it."""
+        return HttpResponseRedirect(reverse(f"admin:{self._name('change')}", args=[obj.pk]))
+
+    @display(description="what")
+    def shown_kind(self, row: MaintenanceRequest) -> str:
+        return f"{row.kind.replace('_', ' ')} {row.pk[:8]}"
+
+    @display(description="state", label=STATE_COLOURS)
+    def shown_state(self, row: MaintenanceRequest) -> tuple[str, str]:
+        state = row.state.replace("_", " ")
+        return row.state, f"{state}: {row.substate}" if row.substate else state
+
+    @display(description="progress")
+    def shown_progress(self, row: MaintenanceRequest) -> str:
+        return f"{row.progress} %"
+
+    @display(description="priority")
+    def shown_priority(self, row: MaintenanceRequest) -> str:
+        return Priority(row.priority).name.lower()
+
+    @display(description="asked by")
+    def asked_by(self, row: MaintenanceRequest) -> str:
+        return printable(row.requested_by, 80)
+
+    def overview(self, request: HttpRequest, row: MaintenanceRequest) -> dict[str, Any]:
+        return _context(row) | {"live_url": self.live_url(row)}
+
+    def live_part(self, request: HttpRequest, row: MaintenanceRequest, name: str) -> Part:
+        return Part("admin/subagents/maintenance_state.html", _context(row), row.finished_at is None)
+
+
+def _context(row: MaintenanceRequest) -> dict[str, Any]:
+    until = row.finished_at or timezone.now()
+    return {
+        "asked": row,
+        "state_colour": STATE_COLOURS[row.state],
+        "state_words": row.state.replace("_", " ") + (f": {row.substate}" if row.substate else ""),
+        "messages_told": row.messages.all(),
+        "took": (until - row.started_at).total_seconds() if row.started_at else None,
+        "server": Server.objects.filter(slug=row.server_slug).first() if row.server_slug else None,
+        "proposal": Proposal.objects.filter(request=row).first() if row.state == State.COMPLETED else None,
+    }
+
+
+def _apply(request: HttpRequest, row: Proposal) -> str:
+    right = proposals.RIGHTS[Kind(row.request.kind)]
+    if not request.user.has_perm(right):
+        raise Denied(f"This needs the permission '{right}' as well.", remedy="Ask somebody who may change servers.")
+    proposals.apply(proposal_id=row.pk, actor=actor(request))
+    return "Done. A new or changed launch is a draft until somebody confirms it on the server's page."
+
+
+def _decline(request: HttpRequest, row: Proposal) -> str:
+    proposals.decline(proposal_id=row.pk, actor=actor(request))
+    return "Declined: everything stays as it is."
+
+
+@admin.register(Proposal)
+class ProposalAdmin(ReadOnlyAdmin):
+    """What the sub-agent proposes; a click decides."""
+
+    list_display = ("shown", "shown_state", "reason", "decided_by", "created_at")
+    list_filter = ("state", "request__kind")
+    list_select_related = ("request", "server")
+    search_fields = ("request__server_slug", "reason", "decided_by")
+    search_help_text = "Server, reason or who decided"
+    fields = ("shown", "shown_state", "reason", "decided_by", "decided_at", "created_at")
+    change_form_outer_before_template = "admin/subagents/proposal.html"
+    verbs = (
+        Verb("apply", "Apply", "subagents.decide_proposal", "check", "Make this change.", _apply,
+             applies=lambda row: row.state == ProposalState.WAITING, style="primary"),
+        Verb("decline", "Decline", "subagents.decide_proposal", "close", "Leave everything as it is.", _decline,
+             applies=lambda row: row.state == ProposalState.WAITING),
+    )  # fmt: skip
+
+    @display(description="proposal")
+    def shown(self, row: Proposal) -> str:
+        verb = row.request.kind.removesuffix("_server")
+        return f"{verb} {printable(row.request.server_slug, 63)}"
+
+    @display(description="state", label=PROPOSAL_COLOURS)
+    def shown_state(self, row: Proposal) -> str:
+        return row.state
+
+    def overview(self, request: HttpRequest, row: Proposal) -> dict[str, Any]:
+        now = {name: getattr(row.server, name) for name in row.fields} if row.server else {}
+        changes = [(name.replace("_", " "), now.get(name, ""), value) for name, value in row.fields.items()]
+        return {"proposed": row, "changes": changes}

@@ -56,6 +56,7 @@ class SubagentsConfig(AppConfig):
         tell(MaintenanceRequest, Told(MAINTENANCE_TOPIC, "id", ("state", "wish", "progress", "message"), inserted=True))
         add_section(SECTION, offered)
         add_source(_expert_source)
+        add_source(_maintenance_source)
         add_to_files(_files)
 
 
@@ -63,6 +64,12 @@ def _expert_source(engine: Any) -> tuple[Source, Dispatcher]:
     from subagents.runs.tool_source import expert_source  # brings the engine and the MCP client along
 
     return expert_source(engine)
+
+
+def _maintenance_source(engine: Any) -> tuple[Source, Dispatcher]:
+    from subagents.maintenance.tools import maintenance_source
+
+    return maintenance_source(engine)
 
 
 def _files() -> Section:

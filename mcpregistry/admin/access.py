@@ -209,7 +209,10 @@ class EndpointAdmin(RecordAdmin):
     search_fields = ("slug", "name")
     fieldsets = (
         (None, {"fields": (("slug", "name"), "instructions", "enabled")}),
-        ("What it shows", {"fields": ("scope", ("naming_style", "description_style"), "hide_unavailable")}),
+        (
+            "What it shows",
+            {"fields": ("scope", ("naming_style", "description_style"), "hide_unavailable", "maintenance_tools")},
+        ),
         ("Held calls", {"fields": ("hold_seconds",)}),
     )
 

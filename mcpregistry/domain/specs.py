@@ -89,6 +89,7 @@ class EndpointSpec:
     hide_unavailable: bool
     grants: tuple[GrantSpec, ...]
     hold_seconds: int | None = None
+    maintenance_tools: bool = False
 
 
 # What runs of expert tools see: everything that their agent is granted. No host can ask for it by name.

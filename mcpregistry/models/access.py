@@ -125,6 +125,10 @@ class Endpoint(models.Model):
     hide_unavailable = models.BooleanField(
         default=True, help_text="Hide tools of servers that failed; one that was merely not started yet stays."
     )
+    maintenance_tools = models.BooleanField(
+        "tools of the sub-agent", default=False, db_default=False,
+        help_text="Agents can ask the background sub-agent for servers here, and see how their requests stand.",
+    )  # fmt: skip
     hold_seconds = _hold_seconds()
     created_at = models.DateTimeField(auto_now_add=True)
 

@@ -76,7 +76,7 @@ def list_requests(
     return page(rows, order=("-created_at", "-id"), limit=limit, cursor=cursor, show=request_out)
 
 
-@router.post("/maintenance/requests", response={202: RequestOut})
+@router.post("/maintenance/requests", response={202: RequestOut, 404: Problem})
 @once()
 def ask(request: HttpRequest, payload: Order) -> Status[RequestOut]:
     """Queue a request and answer at once; look at /maintenance/requests/{id}, or poll /maintenance/messages.

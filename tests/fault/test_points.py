@@ -46,6 +46,9 @@ BESIDE = {
     "tool_source._begun": "asked only where a run's beginning was not heard of (tests/fault/test_unheard_runs.py)",
     "records.is_written": "asked only where a turn's commit was not heard of (tests/subagents/runs)",
     "permit_uses._returned": "tried until it is taken (tests/calls/test_own_faults.py)",
+    "tools._ask": "an agent is told that nobody knows, or an error (tests/subagents/maintenance/test_tools.py)",
+    "tools._status": "as above",
+    "tools._cancel": "as above",
     "lookups.of_caller": "asked only after another fault (tests/calls/test_unheard.py)",
 }
 # Where a process can die, but the database is not asked.

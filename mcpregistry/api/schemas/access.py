@@ -34,6 +34,7 @@ class EndpointChange(Input):
     naming_style: Literal["double", "single", "mcp_single", "mcp_double", "plain"] | None = None
     description_style: Literal["none", "bracket", "mcp_bracket"] | None = None
     hide_unavailable: bool | None = None
+    maintenance_tools: bool | None = None
     hold_seconds: Hold | None = None
 
 
@@ -54,6 +55,7 @@ class EndpointOut(Schema):
     naming_style: str
     description_style: str
     hide_unavailable: bool
+    maintenance_tools: bool = Field(description="Whether agents can ask the background sub-agent for servers here.")
     hold_seconds: int | None
     created_at: datetime
 

@@ -13,7 +13,13 @@ from collections.abc import Iterable
 
 MAX_NAME = 64  # what OpenAI-family models and most hosts take; the MCP limit is 128
 UNSHORTENED = 55  # beyond it some host changes names, see long_names
-OWN_NAMES = frozenset({"mcp_approval_status"})  # our own tools; no server's tool is ever shown under these
+# Our own tools; no server's tool is ever shown under these.
+OWN_NAMES = frozenset(
+    {
+        "mcp_approval_status", "mcp_request_server_addition", "mcp_check_subagent_status", "mcp_cancel_subagent_work",
+        "mcp_list_available_tools",
+    }
+)  # fmt: skip
 
 _FORMS = {
     "double": "{server}__{tool}",

@@ -213,6 +213,7 @@ def _endpoint(endpoint: Endpoint, grants: list[GrantSpec]) -> EndpointSpec:
         hide_unavailable=endpoint.hide_unavailable,
         grants=tuple(grants),
         hold_seconds=endpoint.hold_seconds,
+        maintenance_tools=endpoint.maintenance_tools,
     )
 
 

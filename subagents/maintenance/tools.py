@@ -1,0 +1,159 @@
+"""The four tools by which agents talk to the background sub-agent, on endpoints that have them.
+
+They are our own: no grant is needed and no rule asked. They answer at once, whatever the sub-agent is doing, and change
+nothing by themselves: an addition is proposed to people, and an agent sees only its own requests.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from mcpregistry.calls.call import Call
+from mcpregistry.calls.catalog import Offer, Source
+from mcpregistry.calls.pipeline import Dispatcher
+from mcpregistry.db import db_call
+from mcpregistry.domain.errors import NotFound, SlipsnisseError
+from mcpregistry.domain.snapshot import Snapshot
+from mcpregistry.domain.specs import AgentSpec, EndpointSpec, ServerSpec, ToolSpec
+from mcpregistry.domain.text.canonical import digest, stored
+from mcpregistry.models import Agent
+from subagents.domain.maintenance import Kind, Priority
+from subagents.maintenance import queue
+from subagents.models import MaintenanceRequest
+
+KIND = "maintenance"
+_SERVER = ServerSpec(
+    id=-3, slug="sub-agent", title="Sub-agent", revision=0, transport="none", connect_mode="none", request_timeout=10.0,
+    max_message_bytes=0, available=True,
+)  # fmt: skip
+_ID = {"type": "string", "minLength": 1, "maxLength": 36, "description": "from the answer to the request"}
+
+
+def _listing(name: str, title: str, description: str, required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
+    schema = {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
+    hints = {
+        "readOnlyHint": name.startswith(("mcp_check", "mcp_list")),
+        "destructiveHint": False,
+        "openWorldHint": False,
+    }
+    return {"name": name, "title": title, "description": description, "inputSchema": schema, "annotations": hints}
+
+
+LISTINGS: tuple[Mapping[str, Any], ...] = (
+    _listing(
+        "mcp_request_server_addition", "Ask for a server",
+        "Asks the background sub-agent for an MCP server that is missing here. It answers at once with a requestId; a person "
+        "decides about what the sub-agent proposes, so do not wait for it.",
+        ("serverName", "purpose"),
+        serverName={"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9.-]{0,62}$", "description": "short name of the server"},
+        purpose={"type": "string", "minLength": 1, "maxLength": 500, "description": "what it is needed for"},
+        priority={"type": "string", "enum": ["low", "medium", "high"], "default": "medium"},
+    ),
+    _listing(
+        "mcp_check_subagent_status", "Status of a request to the sub-agent",
+        "Tells how a request stands: its state, progress from 0 to 100, what is being done, and the result or error.",
+        ("requestId",), requestId=_ID,
+    ),
+    _listing(
+        "mcp_cancel_subagent_work", "Cancel a request to the sub-agent",
+        "Ends a request that is no longer needed; what it has started is stopped.",
+        ("requestId",), requestId=_ID, reason={"type": "string", "maxLength": 500, "description": "why"},
+    ),
+    _listing(
+        "mcp_list_available_tools", "List the tools that are available",
+        "Names every tool that you can call here, with its server and what it does.", (),
+    ),
+)  # fmt: skip
+
+
+def _offer(number: int, listing: Mapping[str, Any]) -> Offer:
+    tool = ToolSpec(
+        id=-10 - number, server_id=_SERVER.id, name=listing["name"], definition_hash=digest(stored(listing)), data=listing,
+        idempotent=listing["annotations"]["readOnlyHint"],
+    )  # fmt: skip
+    return Offer(KIND, _SERVER, tool, own=True)
+
+
+_OFFERS = tuple(_offer(number, listing) for number, listing in enumerate(LISTINGS))
+
+
+class MaintenanceTools:
+    """Both the source of the four tools and what serves them."""
+
+    kind = KIND
+
+    def offers(self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float) -> Iterable[Offer]:
+        """All four, on endpoints that have them; never for runs."""
+        return _OFFERS if endpoint.maintenance_tools else ()
+
+    async def __call__(self, call: Call, *, on_sent: Callable[[], None]) -> dict[str, Any]:
+        """Do it and say how it stands. A refusal is a result marked as an error, with its remedy."""
+        name, arguments = call.entry.offer.tool.name, call.request.arguments
+        agent = call.request.catalogue.agent.slug
+        on_sent()
+        try:
+            match name:
+                case "mcp_request_server_addition":
+                    return _said(await db_call(_ask, agent, arguments))
+                case "mcp_check_subagent_status":
+                    return _said(await db_call(_status, agent, arguments["requestId"]))
+                case "mcp_cancel_subagent_work":
+                    reason = arguments.get("reason", "")
+                    return _said(await db_call(_cancel, agent, arguments["requestId"], reason))
+                case _:
+                    return _said(
+                        {"tools": [_told(name, entry) for name, entry in call.request.catalogue.entries.items()]}
+                    )
+        except SlipsnisseError as error:
+            return _said({"error": error.code, "message": error.message, "remedy": error.remedy}) | {"isError": True}
+
+
+def maintenance_source(engine: object) -> tuple[Source, Dispatcher]:
+    """The source and its dispatcher for an engine; registered with ``calls.more_sources.add_source``."""
+    served = MaintenanceTools()
+    return served, served
+
+
+def status(row: MaintenanceRequest) -> dict[str, Any]:
+    """The record of the sub-agent's design: ``SubAgentStatus``."""
+    return {
+        "requestId": row.pk, "state": row.state, "substate": row.substate, "progress": row.progress, "message": row.message,
+        "energyConsumed": round(row.energy_total, 3), "result": row.result, "error": row.error or None,
+    }  # fmt: skip
+
+
+def _ask(agent: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    row = queue.ask(
+        kind=Kind.ADD, actor=f"agent:{agent}", agent=Agent.objects.get(slug=agent),
+        priority=Priority[arguments.get("priority", "medium").upper()],
+        params={"server": arguments["serverName"], "purpose": arguments["purpose"], "fields": {}},
+    )  # fmt: skip
+    return status(row)
+
+
+def _status(agent: str, request_id: str) -> dict[str, Any]:
+    return status(_own(agent, request_id))
+
+
+def _cancel(agent: str, request_id: str, reason: str) -> dict[str, Any]:
+    row = _own(agent, request_id)
+    return status(queue.cancel(request_id=row.pk, actor=f"agent:{agent}", reason=reason))
+
+
+def _own(agent: str, request_id: str) -> MaintenanceRequest:
+    row = MaintenanceRequest.objects.filter(agent=agent, pk=request_id.replace("-", "")).first()
+    if row is None:
+        raise NotFound("You have no such request.", remedy="Give the requestId from the answer to your request.")
+    return row
+
+
+def _told(name: str, entry: Any) -> dict[str, Any]:
+    return {
+        "name": name, "server": entry.offer.server.slug, "description": str(entry.listing.get("description", ""))[:300],
+    }  # fmt: skip
+
+
+def _said(facts: dict[str, Any]) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": json.dumps(facts, ensure_ascii=False)}], "structuredContent": facts}

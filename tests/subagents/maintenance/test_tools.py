@@ -1,0 +1,136 @@
+"""The four tools: shown where an endpoint has them, quick whatever the sub-agent does, and only about one's own requests."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+from mcpregistry.calls.call import CallOutcome, CallRequest
+from mcpregistry.db import db_call
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.models import Agent, Endpoint, Server
+from mcpregistry.services.access import agents
+from subagents.domain.maintenance import Kind
+from subagents.maintenance import queue
+from subagents.maintenance.tools import LISTINGS
+from subagents.models import MaintenanceRequest
+from tests.calls.conftest import ACTOR, add_server, journal, site, tool
+from tests.fault.database import failing
+from tests.subagents.maintenance.conftest import ask, ended
+from tests.waiting import until
+
+__all__ = ["journal", "site"]
+NAMES = {listing["name"] for listing in LISTINGS}
+
+
+def furnished() -> None:
+    add_server("echo", tool("echo"))
+    agents.save_agent(agent=Agent(slug="bob"), actor=ACTOR)
+    endpoint = Endpoint.objects.get(slug="default")
+    endpoint.maintenance_tools = True
+    agents.save_endpoint(endpoint=endpoint, actor=ACTOR)
+
+
+async def call(here: Any, name: str, agent: str = "ann", **arguments: Any) -> CallOutcome:
+    return await here.engine.call(CallRequest(here.engine.catalogue("default", agent), name, arguments, "http"))
+
+
+async def said(here: Any, name: str, agent: str = "ann", **arguments: Any) -> dict[str, Any]:
+    outcome = await call(here, name, agent, **arguments)
+    assert outcome.result is not None, outcome
+    return outcome.result["structuredContent"] | ({"failed": True} if outcome.result.get("isError") else {})
+
+
+async def test_they_are_shown_where_the_endpoint_has_them(site: Any) -> None:
+    await db_call(furnished)
+    here = await site()
+    assert set(here.engine.catalogue("default", "ann").entries) >= NAMES
+    assert set(here.engine.catalogue("default", "bob").entries) >= NAMES, (
+        "also with nothing granted: then they are needed"
+    )
+    await db_call(Endpoint.objects.update, maintenance_tools=False)
+    await db_call(here.engine.live.refresh)
+    assert not NAMES & set(here.engine.catalogue("default", "ann").entries)
+
+
+async def test_a_server_is_asked_for_watched_and_cancelled(site: Any, manager: Any) -> None:
+    await db_call(furnished)
+    here = await site()
+    made = await said(here, "mcp_request_server_addition", serverName="git", purpose="history", priority="high")
+    key = made["requestId"]
+    assert (made["state"], made["progress"], made["error"]) == ("queued", 0, None)
+    row = await db_call(MaintenanceRequest.objects.get)
+    assert (row.kind, row.priority, row.agent, row.params["purpose"]) == (Kind.ADD, 3, "ann", "history")
+    assert (await said(here, "mcp_check_subagent_status", agent="bob", requestId=key))["error"] == "NOT_FOUND"
+    assert (await said(here, "mcp_cancel_subagent_work", agent="bob", requestId=key, reason="x"))["failed"]
+    again = await said(here, "mcp_request_server_addition", serverName="git", purpose="history")
+    assert again["requestId"] == key, "asked twice, made once"
+    await ended(await manager(), row)
+    done = await said(here, "mcp_check_subagent_status", requestId=key)
+    assert (done["state"], done["progress"], done["result"]["waits_for"]) == ("completed", 100, "a person")
+    assert not await db_call(Server.objects.filter(slug="git").exists)
+    other = await said(here, "mcp_request_server_addition", serverName="time", purpose="clock")
+    over = await said(here, "mcp_cancel_subagent_work", requestId=other["requestId"], reason="found another way")
+    assert (over["state"], over["error"]) == ("failed", "cancelled: found another way")
+
+
+async def test_each_agent_is_told_its_own_tools(site: Any) -> None:
+    await db_call(furnished)
+    here = await site()
+    told = {
+        agent: {each["name"] for each in (await said(here, "mcp_list_available_tools", agent))["tools"]}
+        for agent in ("ann", "bob")
+    }
+    assert "echo__echo" in told["ann"]
+    assert "echo__echo" not in told["bob"]
+
+
+async def test_bad_arguments_are_refused_before_anything_is_queued(site: Any) -> None:
+    await db_call(furnished)
+    here = await site()
+    for arguments in (
+        {},
+        {"serverName": "a b", "purpose": "x"},
+        {"serverName": "a", "purpose": "x", "priority": "urgent"},
+    ):
+        outcome = await call(here, "mcp_request_server_addition", **arguments)
+        assert outcome.state is not State.SUCCEEDED
+    assert not await db_call(MaintenanceRequest.objects.exists)
+
+
+async def test_they_answer_at_once_while_a_server_that_hangs_is_tested(site: Any, manager: Any) -> None:
+    await db_call(furnished)
+    await db_call(lambda: add_server("mute", connect_timeout=60))
+    here, sub_agent = await site(), await manager()
+    idle = [await _timed(here) for _ in range(20)]
+    request = await db_call(ask, Kind.TEST, server="mute")
+    sub_agent.look()
+    await until(lambda: db_call(MaintenanceRequest.objects.filter(pk=request.pk, step=1).exists))
+    busy = [await _timed(here) for _ in range(20)]
+    print(
+        f"median of an answer: idle {statistics.median(idle):.1f} ms, beside a hanging test {statistics.median(busy):.1f} ms"
+    )
+    assert (await db_call(MaintenanceRequest.objects.get, pk=request.pk)).finished_at is None
+    await db_call(queue.cancel, request_id=request.pk, actor="test")
+    await ended(sub_agent, request)
+
+
+async def _timed(here: Any) -> float:
+    began = time.monotonic()
+    assert "tools" in await said(here, "mcp_list_available_tools")
+    return (time.monotonic() - began) * 1000
+
+
+async def test_an_agent_whose_request_the_database_did_not_take_is_not_told_that_it_was(site: Any) -> None:
+    await db_call(furnished)
+    here = await site()
+    for name, point, arguments in (
+        ("mcp_request_server_addition", "tools._ask", {"serverName": "git", "purpose": "x"}),
+        ("mcp_check_subagent_status", "tools._status", {"requestId": "0" * 32}),
+        ("mcp_cancel_subagent_work", "tools._cancel", {"requestId": "0" * 32}),
+    ):
+        with failing(point):
+            outcome = await call(here, name, **arguments)
+        assert outcome.state in (State.UNKNOWN, State.TOOL_ERROR, State.NOT_SENT), outcome
+    assert not await db_call(MaintenanceRequest.objects.exists)

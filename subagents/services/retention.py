@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from mcpregistry.models import Configuration
-from subagents.models import Run, StoredOutput, ToolCall, Turn
+from subagents.domain.maintenance import ProposalState
+from subagents.models import MaintenanceRequest, Run, StoredOutput, ToolCall, Turn
 
 _BATCH = 500
 
@@ -27,4 +28,13 @@ def prune(now: datetime) -> dict[str, int]:
         ended.filter(finished_at__lt=now - timedelta(days=keep.keep_calls_days)).values_list("pk", flat=True)[:_BATCH]
     )
     Run.objects.filter(pk__in=gone).delete()
-    return {"texts": len(old), "runs": len(gone)}
+    return {"texts": len(old), "runs": len(gone), "maintenance": _prune_maintenance(now, keep)}
+
+
+def _prune_maintenance(now: datetime, keep: Configuration) -> int:
+    """Requests to the background sub-agent go with the calls of their time; not those whose proposal still waits."""
+    ended = MaintenanceRequest.objects.filter(finished_at__lt=now - timedelta(days=keep.keep_calls_days))
+    decided = ended.exclude(proposal__state=ProposalState.WAITING)
+    gone = list(decided.values_list("pk", flat=True)[:_BATCH])
+    MaintenanceRequest.objects.filter(pk__in=gone).delete()
+    return len(gone)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import IntegrityError, connection, transaction
+from django.utils import timezone
 
 from mcpregistry.models import Agent, Server
 from mcpregistry.services.access import grants
@@ -15,6 +17,7 @@ from mcpregistry.services.configuration import dispatch
 from subagents.domain.maintenance import Kind, MessageKind, State
 from subagents.maintenance import queue
 from subagents.models import MaintenanceRequest, Proposal
+from subagents.services import retention
 from tests.calls.conftest import add_server, tool
 from tests.subagents.maintenance.conftest import ask
 from tests.subagents.test_api import Caller, agent, person
@@ -158,3 +161,15 @@ def test_the_database_itself_refuses_progress_beyond_its_end() -> None:
 def test_what_is_kept_holds_no_more_than_was_asked() -> None:
     person("operator").post(REQUESTS, order("search_servers", query="git", limit=3))
     assert json.dumps(MaintenanceRequest.objects.get().params, sort_keys=True) == '{"limit": 3, "query": "git"}'
+
+
+def test_old_requests_go_with_the_calls_of_their_time_but_not_what_waits_for_a_person() -> None:
+    server = add_server("echo", tool("echo"))
+    old, waiting, recent = (ask(Kind.REMOVE, server="echo", reason=reason) for reason in ("a", "b", "c"))
+    for request in (old, waiting, recent):
+        queue.end(request, State.COMPLETED, result={})
+    for request in (old, waiting):
+        MaintenanceRequest.objects.filter(pk=request.pk).update(finished_at=old.created_at - timedelta(days=4_000))
+    Proposal.objects.create(request=waiting, server=server, created_at=old.created_at)
+    assert retention.prune(timezone.now())["maintenance"] == 1
+    assert set(MaintenanceRequest.objects.values_list("pk", flat=True)) == {waiting.pk, recent.pk}

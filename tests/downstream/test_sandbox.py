@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -19,12 +20,24 @@ from mcpregistry.domain.errors import ConnectionFailed
 from mcpregistry.domain.servers.sandbox import NEVER_COVERED, Policy, protection
 from mcpregistry.domain.servers.target import Sandbox
 from mcpregistry.downstream.transports import confinement
-from mcpregistry.downstream.transports.sandbox import needed_by
+from mcpregistry.downstream.transports.sandbox import needed_by, policy_of
+from mcpregistry.downstream.transports.stdio import LAUNCHER
 from tests.downstream.conftest import Bench, gone
 from tests.fakes.targets import SERVERS, stdio_target
 
 Make = Callable[..., Bench]
 REFUSED = {"EACCES", "EPERM"}
+# An interpreter that refuses itself the first call of Landlock (444, on every architecture), and runs the file it is given.
+WITHOUT_LANDLOCK = [sys.executable, "-I", "-S", "-c", """
+import ctypes, runpy, struct, sys
+code = b"".join(struct.pack("=HBBI", *each) for each in
+    [(0x20, 0, 0, 0), (0x15, 0, 1, 444), (6, 0, 0, 0x50000 | 38), (6, 0, 0, 0x7FFF0000)])
+body = ctypes.create_string_buffer(code, len(code))
+libc = ctypes.CDLL(None)
+assert libc.prctl(38, 1, 0, 0, 0) == libc.prctl(22, 2, struct.pack("@HP", 4, ctypes.addressof(body)), 0, 0) == 0
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""]  # fmt: skip
 
 pytestmark = pytest.mark.skipif(
     confinement.abi() < 6 or not confinement.filtered() or os.uname().machine != "x86_64",
@@ -81,7 +94,7 @@ async def test_a_probe_gets_at_nothing_but_what_its_policy_names(bench: Make, tm
 @pytest.mark.attack
 async def test_an_open_network_is_tcp_and_udp_and_nothing_else(bench: Make, tmp_path: Path, listening: dict):
     program = ("env", sys.executable, "-S", str(SERVERS / "probe.py"))  # by its bare name, which PATH is searched for
-    target = replace(confined(tmp_path, read=(sys.prefix, sys.base_prefix)), argv=program)
+    target = replace(confined(tmp_path, read=tuple(map(os.path.realpath, (sys.prefix, sys.base_prefix)))), argv=program)
     found = await tries(bench(target), listening)
     assert (found["tcp"], found["udp"]) == ("done", "done")
     others = ("raw", "ping", "multipath", "udp-lite", "path's socket", "path's datagrams", "abstract socket")
@@ -174,3 +187,48 @@ async def test_a_link_in_its_own_folder_lets_it_in_nowhere_at_its_next_start(ben
     program.write_text(f"#!{other}/bin/sh\n")
     program.chmod(0o700)
     assert not [each for each in needed_by(str(program), "", "", (str(kept),)) if str(other) in each]
+
+
+@pytest.mark.attack
+def test_a_program_reached_through_its_own_folder_is_not_followed_out_of_it(tmp_path: Path):
+    """The links from outside are the operator's; those behind them it could lead anywhere, also to a folder of programs."""
+    kept, other = tmp_path / "kept", tmp_path / "other"
+    for folder in (kept, other / "bin", other / "lib"):
+        folder.mkdir(parents=True)
+    program = other / "bin" / "serve"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o700)
+    (kept / "serve").symlink_to(program)
+    (tmp_path / "serve").symlink_to(kept / "serve")
+    (kept / "bin").symlink_to(other / "bin")
+    (tmp_path / "bin").symlink_to(kept / "bin")
+    sandbox = Sandbox(home=str(tmp_path / "home"), write=(str(kept),))
+    for command in (tmp_path / "serve", tmp_path / "bin" / "serve"):
+        target = stdio_target("probe", argv=(str(command),), sandbox=sandbox)
+        lines = policy_of(target, sandbox, "").split("\n")
+        assert f"w{kept}" in lines
+        assert not [each for each in lines if str(other) in each]
+
+
+@pytest.mark.attack
+async def test_a_path_that_becomes_a_link_after_it_was_checked_opens_nothing(bench: Make, tmp_path: Path):
+    other = tmp_path / "other"
+    (other / "docs").mkdir(parents=True)
+    (other / "docs" / "file").write_text("secret")
+    (tmp_path / "link").symlink_to(other)
+    links = (str(tmp_path / "link"), str(tmp_path / "link" / "docs"))
+    outside = {"other": str(other / "docs" / "file")}
+    found = await tries(bench(confined(tmp_path, read=links, write=links)), {"read": outside, "write": outside})
+    assert {found["read other"], found["write other"], found["empty other"]} == {"EACCES"}
+
+
+@pytest.mark.attack
+def test_a_launcher_that_finds_no_landlock_starts_nothing(tmp_path: Path):
+    """Though who started it believed there was one."""
+    done = tmp_path / "done"
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        program = [*WITHOUT_LANDLOCK, LAUNCHER, str(theirs.fileno()), "r/", "/usr/bin/touch", str(done)]
+        ended = subprocess.run(program, pass_fds=[theirs.fileno()], capture_output=True, check=False, timeout=60)
+    assert b"the sandbox cannot be applied" in ended.stderr
+    assert not done.exists()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +105,29 @@ def test_no_path_opens_the_sites_own_data_also_not_behind_a_link(tmp_path: Path)
     link.symlink_to(own)
     with pytest.raises(ConfigInvalid, match="own data"):
         target_for(server.pk)
+
+
+@pytest.mark.attack
+def test_what_is_started_without_a_sandbox_or_leads_past_it_is_never_writable(tmp_path: Path) -> None:
+    code = str(site_settings.BASE_DIR / "mcpregistry" / "services")
+    for path in (code, sys.prefix, os.__file__, "/proc", "/proc/sys/kernel", "/sys/fs", "/dev"):
+        with pytest.raises(ConfigInvalid, match="own data"):
+            active(slug="a", **ON | {"sandbox_write": [path]})
+    assert active(**ON | {"sandbox_read": [code], "sandbox_write": ["/dev/dri"]}).lifecycle == "active"
+
+
+@pytest.mark.attack
+def test_a_target_names_places_without_links_and_none_behind_a_link_of_its_own(tmp_path: Path) -> None:
+    kept, other = tmp_path / "kept", tmp_path / "other"
+    for folder in (kept, other / "docs"):
+        folder.mkdir(parents=True)
+    (tmp_path / "by_people").symlink_to(other)
+    (kept / "by_itself").symlink_to(other)
+    written = [str(tmp_path / "by_people"), str(kept / "by_itself" / "docs")]
+    server = active(**ON | {"sandbox_read": written, "sandbox_write": [str(kept), str(kept / "by_itself")]})
+    target = target_for(server.pk).sandbox
+    assert target is not None
+    assert (target.read, target.write) == ((str(other),), (str(kept),))
 
 
 @pytest.mark.parametrize("path", ["docs", "", "/srv/../etc", "/srv/", "//srv", "/a\nn", "/a\0", 7])

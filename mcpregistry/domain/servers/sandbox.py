@@ -71,7 +71,8 @@ def check_paths(paths: Any, private: tuple[str, ...] = ()) -> list[str]:
         for own in private:
             if _within(own, (path,)) or _within(path, (own,)):
                 raise ConfigInvalid(
-                    f"'{path}' would open this site's own data to the server.", remedy=f"Name folders outside {own}."
+                    f"'{path}' would open this site's own data or programs, or the kernel's, to the server.",
+                    remedy=f"Name folders outside {own}.",
                 )
     return paths
 

@@ -41,6 +41,7 @@ _NEWER = (425, 426, 427, 428, 429, 430, 431, 432, 433, 438, 442, 467)
 _CLONE3, _NEW_USER = 435, 0x10000000
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x50000, 0x80000000
 _EPERM, _EACCES, _ENOSYS = 1, 13, 38
+_OPENAT2, _NO_LINKS, _NO_PLACE = 437, 4, (2, 13, 20, 36, 40)  # not found, not allowed, no folder, too long, a link
 _LOAD, _EQUALS, _AT_LEAST, _ANY_OF, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 
 Instruction = tuple[int, int, int, int]
@@ -108,12 +109,12 @@ def _restrict(libc: ctypes.CDLL, version: int, paths: list[tuple[str, str]], net
 
 
 def _allow(libc: ctypes.CDLL, ruleset: int, path: str, rights: int) -> None:
-    """One rule; a path that does not exist needs none."""
-    try:
-        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    except OSError:
+    """One rule; a path that does not exist, or leads along a link (it may have become one just now), gets none."""
+    how = struct.pack("QQQ", os.O_PATH | os.O_CLOEXEC, 0, _NO_LINKS)
+    place = libc.syscall(_OPENAT2, -100, os.fsencode(path), how, ctypes.c_size_t(len(how)))
+    if place < 0 and ctypes.get_errno() in _NO_PLACE:
         return
-    if not os.path.isdir(path):
+    if os.stat(_checked(place, path)).st_mode & 0o170000 != 0o040000:
         rights &= OF_FILES
     rule = struct.pack("=Qi", rights, place)
     _checked(libc.syscall(ADD_RULE, ruleset, 1, rule, ctypes.c_uint32(0)), path)

@@ -25,6 +25,7 @@ SYSTEM = (
 )  # fmt: skip
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full")
 _BESIDE = ("lib", "lib64", "pyvenv.cfg")
+MOST_STEPS = 400  # from folder to folder and along links, that of a ring included
 
 
 def places(sandbox: Sandbox) -> dict[str, str]:
@@ -56,23 +57,40 @@ def prepare(target: Target, path: str) -> tuple[str, str]:
 
 
 def policy_of(target: Target, sandbox: Sandbox, path: str) -> str:
-    """The lines that ``confinement.apply`` takes.
+    """The lines that ``confinement.apply`` takes: places without links, for it follows none.
 
-    What lies in a folder that the server may write has no line of its own: the server could put a link there, and be
-    let in behind it at its next start.
+    The policy's own paths are as they were checked; a link that one has become since opens nothing.
     """
-    folders = (sandbox.home, *sandbox.write)
-    needed = needed_by(target.argv[0], target.cwd, path, folders)
-    read = dict.fromkeys((*SYSTEM, *(each for each in (*needed, *sandbox.read) if not _within(each, folders))))
-    write = dict.fromkeys((*DEVICES, *(each for each in folders if not _within(os.path.dirname(each), folders))))
+    home = os.path.realpath(sandbox.home)
+    folders = (home, *sandbox.write)
+    own = (resolved(each, folders) for each in (*SYSTEM, *needed_by(target.argv[0], target.cwd, path, folders)))
+    read = dict.fromkeys((*(each for each in own if each and not _within(each, folders)), *sandbox.read))
+    write = dict.fromkeys((*DEVICES, home, *sandbox.write))
     return "\n".join([*(f"r{each}" for each in read), *(f"w{each}" for each in write), *(["n"] * sandbox.network)])
 
 
+def resolved(path: str, writable: tuple[str, ...] = ()) -> str | None:
+    """Where a path leads; None where a link on its way lies in a ``writable`` folder (itself named without links):
+
+    the server could put one there, and be let in behind it at its next start. Policies are resolved with it too.
+    """
+    place, parts = "/", path.split("/")[::-1]
+    for _ in range(MOST_STEPS):
+        if not parts:
+            return None if any(sign < " " for sign in place) else place
+        step = os.path.normpath(os.path.join(place, parts.pop()))
+        if not os.path.islink(step):
+            place = step
+        elif _within(place, writable):
+            return None
+        else:
+            parts += os.path.join(place, os.readlink(step)).split("/")[::-1]
+            place = "/"
+    return None
+
+
 def _within(path: str, folders: tuple[str, ...]) -> bool:
-    """Also where a link on the way leads into one of them."""
-    real = [os.path.realpath(folder) for folder in folders]
-    places = (path, os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path)))
-    return any(PurePath(place).is_relative_to(folder) for place in places for folder in (*folders, *real))
+    return any(PurePath(path).is_relative_to(folder) for folder in folders)
 
 
 def needed_by(command: str, cwd: str, path: str, writable: tuple[str, ...] = ()) -> list[str]:
@@ -86,9 +104,10 @@ def needed_by(command: str, cwd: str, path: str, writable: tuple[str, ...] = ())
     waiting = [found] if found else []
     while waiting:
         file = waiting.pop()
-        if "\n" not in file and file not in needed:
+        if file not in needed:
             needed |= dict.fromkeys([file, *_libraries(file)])
-            waiting += [] if _within(file, writable) else _leads_to(file, path)
+            folder = resolved(os.path.dirname(file), writable)
+            waiting += _leads_to(file, path, writable) if folder and not _within(folder, writable) else []
     return list(needed)
 
 
@@ -98,10 +117,11 @@ def _libraries(file: str) -> Iterator[str]:
         yield from (os.path.join(os.path.dirname(folder), name) for name in _BESIDE)
 
 
-def _leads_to(file: str, path: str) -> list[str]:
-    """The next file of a link, with every link between; the interpreter of a script, by its first line."""
+def _leads_to(file: str, path: str, writable: tuple[str, ...]) -> list[str]:
+    """The next file of a link, and the last; the interpreter of a script, by its first line."""
     if os.path.islink(file):
-        return [os.path.join(os.path.dirname(file), os.readlink(file)), os.path.realpath(file)]
+        last = resolved(file, writable)
+        return [os.path.join(os.path.dirname(file), os.readlink(file)), *([last] if last else [])]
     try:
         with open(file, "rb") as opened:
             first = opened.readline(1024)

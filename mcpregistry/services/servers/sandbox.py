@@ -1,27 +1,47 @@
 """The sandbox of a server: checked, resolved to real places at the moment of starting, and said in words.
 
-Invariant: no path of a policy opens this site's own data, neither as it is written nor behind a link.
+Invariants:
+* No path of a policy opens this site's own data, neither as it is written nor behind a link: what is checked is a place
+  without links, and the launcher follows none.
+* None lets a server write what is started without a sandbox, or the kernel's own files.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 
 from django.conf import settings
 
 from mcpregistry.domain.servers.sandbox import Policy, Protection, check_paths, protection
 from mcpregistry.domain.servers.target import Sandbox
 from mcpregistry.downstream.transports import confinement
+from mcpregistry.downstream.transports.sandbox import resolved
 from mcpregistry.models import Server, ServerTest
 from mcpregistry.models.server import SandboxMode, Transport
 
 
 def check_sandbox(server: Server) -> None:
     """Raises ConfigInvalid for paths that are none, or that hold this site's data."""
-    private = tuple({str(settings.VAR_DIR), os.path.realpath(settings.VAR_DIR)})
-    for paths in (server.sandbox_read, server.sandbox_write):
+    for paths, private in ((server.sandbox_read, _unreadable()), (server.sandbox_write, _unwritable())):
         check_paths(paths, private)
         check_paths([os.path.realpath(path) for path in paths], private)
+
+
+def _unreadable() -> tuple[str, ...]:
+    """This site's data; ``/dev/mem`` stands for the folder of all devices, its disks among them."""
+    database = str(settings.DATABASES["default"]["NAME"])
+    files = (str(settings.VAR_DIR), *([database] if database.startswith("/") else []))
+    return tuple({*files, *map(os.path.realpath, files), "/dev/mem"})
+
+
+def _unwritable() -> tuple[str, ...]:
+    """Also the programs of this site, and with ``/proc`` and ``/sys`` how the kernel runs programs for every user."""
+    code = (
+        *(f"{settings.BASE_DIR}/{name}" for name in ("controlplane", "mcpregistry", "templates", "manage.py")),
+        sys.prefix,
+    )
+    return (*_unreadable(), *code, *map(os.path.realpath, code), sys.base_prefix, "/proc", "/sys")
 
 
 def sandbox_of(server: Server, *, forced: bool = False) -> Sandbox | None:
@@ -31,7 +51,19 @@ def sandbox_of(server: Server, *, forced: bool = False) -> Sandbox | None:
         return None
     check_sandbox(server)
     home = os.path.join(settings.VAR_DIR, "servers", str(server.uid))
-    return Sandbox(home=home, read=policy.read, write=policy.write, network=policy.network)
+    folders = tuple(os.path.realpath(path) for path in (home, *policy.write))
+    return Sandbox(
+        home=home,
+        read=_places(policy.read, folders, _unreadable()),
+        write=_places(policy.write, folders, _unwritable()),
+        network=policy.network,
+    )
+
+
+def _places(paths: tuple[str, ...], writable: tuple[str, ...], private: tuple[str, ...]) -> tuple[str, ...]:
+    """Without links, and without what only a link in the server's own folders leads to; checked as they are given on."""
+    found = dict.fromkeys(resolved(path, writable) for path in paths)
+    return tuple(check_paths([place for place in found if place], private))
 
 
 def protection_of(server: Server) -> Protection | None:

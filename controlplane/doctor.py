@@ -38,6 +38,9 @@ _KNOWN_STARTUP_CODE = {
 }
 
 
+_SEALS_ON_THE_WAY = 3  # two are made in a minute
+
+
 def examine() -> list[Finding]:
     """All findings of all probes, in the order in which they are printed."""
     probes: list[Callable[[], Iterable[Finding]]] = [
@@ -49,6 +52,7 @@ def examine() -> list[Finding]:
         _connections,
         _broker,
         _channels,
+        _seals,
         _startup_code,
         _sandbox,
     ]
@@ -182,6 +186,27 @@ def _channels() -> Iterable[Finding]:
         yield Finding(False, f"the channel '{name}' gets no messages: {error}", "Correct it, then press Send a test.")
     if not failing:
         yield Finding(True, "no notification channel fails")
+
+
+def _seals() -> Iterable[Finding]:
+    """Whether what is kept out of the database's reach is up to date, where that is asked for."""
+    from mcpregistry.services.records import remote_sinks
+
+    for name, url in (("webhook", settings.AUDIT_WEBHOOK), ("bucket", settings.AUDIT_BUCKET)):
+        if not url:
+            continue
+        if problem := remote_sinks.check(name, url):
+            yield Finding(False, f"seals of the audit log do not get to the {name}", problem)
+            continue
+        try:
+            lacking = remote_sinks.lacking(name, url)
+        except DatabaseError:
+            return  # said already
+        remedy = (
+            f"The worker's log says why (audit.not_kept_outside). Look at SLIPSNISSE_AUDIT_{name.upper()} and its keys."
+        )
+        behind = lacking > _SEALS_ON_THE_WAY
+        yield Finding(not behind, f"the {name} lacks {lacking} seals of the audit log", remedy if behind else "")
 
 
 def _startup_code() -> Iterable[Finding]:

@@ -40,6 +40,15 @@ TABLE: tuple[Variable, ...] = (
     ),
     Variable("SLIPSNISSE_AUDIT_FILE", "", "file to which a worker appends each seal of the audit log (docs/audit.md)"),
     Variable("SLIPSNISSE_AUDIT_SYSLOG", "", "syslog that gets each seal: /dev/log or udp://HOST:PORT"),
+    Variable("SLIPSNISSE_AUDIT_WEBHOOK", "", "address to which a worker posts each seal"),
+    Variable("SLIPSNISSE_AUDIT_WEBHOOK_SECRET", "", "signs these posts (Standard Webhooks): whsec_BASE64", secret=True),
+    Variable("SLIPSNISSE_AUDIT_BUCKET", "", "S3-compatible bucket that gets each seal: https://HOST/BUCKET/PREFIX"),
+    Variable("SLIPSNISSE_AUDIT_BUCKET_REGION", "us-east-1", "the bucket's region"),
+    Variable("SLIPSNISSE_AUDIT_BUCKET_KEY_ID", "", "who writes to the bucket: the id of an access key"),
+    Variable("SLIPSNISSE_AUDIT_BUCKET_SECRET", "", "that access key's secret", secret=True),
+    Variable(
+        "SLIPSNISSE_AUDIT_NETWORKS", "", "private networks in which webhook and bucket lie, comma-separated: 10.0.0.0/8"
+    ),
     Variable("SLIPSNISSE_HOSTS", "127.0.0.1,localhost,[::1]", "host names that the site answers to, comma-separated"),
     Variable("SLIPSNISSE_ORIGINS", "", "browser origins allowed besides the site's own, comma-separated"),
     Variable(

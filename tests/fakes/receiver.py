@@ -17,6 +17,7 @@ class Received:
     path: str
     headers: dict[str, str]
     body: bytes
+    method: str = "POST"
 
 
 @dataclass
@@ -42,7 +43,7 @@ def listening(receiver: Receiver) -> Iterator[Receiver]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
             headers = {name.lower(): value for name, value in self.headers.items()}
-            status, more, answer = receiver.answer(Received(self.path, headers, body))
+            status, more, answer = receiver.answer(Received(self.path, headers, body, self.command))
             try:
                 self.send_response(status)
                 for name, value in {"Content-Length": str(len(answer)), **more}.items():
@@ -51,6 +52,8 @@ def listening(receiver: Receiver) -> Iterator[Receiver]:
                 self.wfile.write(answer)
             except ConnectionError:
                 self.close_connection = True  # the sender did not wait for our answer
+
+        do_PUT = do_GET = do_POST
 
         def log_message(self, *_: object) -> None:
             return

@@ -35,8 +35,8 @@ class Command(BaseCommand):
         )
         verify.add_argument(
             "--against",
-            metavar="FILE",
-            help="an earlier export, or a file of seals: nothing of it may be gone or changed",
+            metavar="FILE|DIR",
+            help="an earlier export, a file of seals, or a folder of a bucket's: nothing of it may be gone or changed",
         )
         verify.add_argument(
             "--archive", metavar="FILE|DIR", nargs="+", default=[], help="read the archived entries in these as well"
@@ -130,6 +130,12 @@ def _compared(path: str | None, known: archives.Archives) -> Iterator[str]:
     if path is None:
         return
     try:
+        if os.path.isdir(path):  # a bucket's objects, one seal each
+            seals = sorted(Path(path).rglob("*.json"))
+            if not seals:
+                raise CommandError(f"There is no seal (*.json) in {path}. Name the folder with the bucket's objects.")
+            yield from sinks.missing((each.read_text(encoding="utf-8") for each in seals), known)
+            return
         with open(path, encoding="utf-8") as file:
             first = file.readline()
             file.seek(0)

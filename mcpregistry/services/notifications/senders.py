@@ -24,7 +24,7 @@ from mcpregistry.domain.errors import DownstreamError, OutboundRefused, Slipsnis
 from mcpregistry.domain.notifications.events import Event, Kind, retry_after, webhook_headers
 from mcpregistry.domain.notifications.mail import mail
 from mcpregistry.domain.notifications.slack import message
-from mcpregistry.domain.servers.target import Limits, Target
+from mcpregistry.downstream.http_client import once
 
 log = structlog.get_logger(__name__)
 
@@ -100,19 +100,13 @@ class Answer:
 async def post(
     url: str, body: bytes, headers: Mapping[str, str], *, networks: tuple[str, ...], answer_bytes: int = 0
 ) -> Answer:
-    """One guarded POST; no redirect is followed, and no more of the answer is read than asked for."""
-    from mcpregistry.downstream.http_client.client import Attempt, Outbound
-
-    target = Target(
-        server_id=0, slug="", revision=0, transport="http", url=url, headers={"Content-Type": "application/json"},
-        allowed_networks=networks, limits=Limits(connect_timeout=SEND_SECONDS / 2),
-    )  # fmt: skip
-    async with Outbound(target) as outbound:
-        context = outbound.send("POST", url, headers=headers, data=body, attempt=Attempt())
-        async with context as reply:
-            wait = retry_after(reply.headers.get("retry-after", ""), datetime.now(UTC))
-            read = await reply.body(answer_bytes) if answer_bytes else b""
-            return Answer(reply.status, wait, read)
+    """One guarded POST of JSON."""
+    headers = {"Content-Type": "application/json", **headers}
+    answer = await once.request(
+        "POST", url, body, headers, networks=networks, connect_seconds=SEND_SECONDS / 2, answer_bytes=answer_bytes
+    )
+    wait = retry_after(answer.headers.get("retry-after", ""), datetime.now(UTC))
+    return Answer(answer.status, wait, answer.body)
 
 
 async def _webhook(parcel: Parcel) -> Receipt:

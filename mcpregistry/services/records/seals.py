@@ -107,3 +107,8 @@ def seal_problem(each: AuditSeal) -> str:
     body = json.loads(each.body)  # it is signed, so it is as we wrote it
     said = (body["number"], datetime.fromisoformat(body["at"]), body["upto"], body["prev"])
     return "" if said == (each.number, each.at, each.upto, each.prev) else "a column says something else than its text"
+
+
+def line_of(each: AuditSeal) -> str:
+    """A seal as it is kept outside: one line of JSON."""
+    return json.dumps({"seal": each.body, "key_id": each.key_id, "hash": each.hash})

@@ -1,7 +1,7 @@
-"""Where seals are kept out of the database's reach: a file to which lines are only ever added, and syslog.
+"""Where seals are kept out of the database's reach: a file to which lines are only ever added, syslog, and over HTTP.
 
 The clock hands over what a place lacks, in order, after each seal. The file says itself how far it has come; what
-syslog has is noted. A place that cannot be reached gets its seals later.
+the others have is noted (``remote_sinks``: webhook and bucket). A place that cannot be reached gets its seals later.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from urllib.parse import urlsplit
 import structlog
 from django.conf import settings
 
-from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.errors import ConfigInvalid, SlipsnisseError
 from mcpregistry.models.audit import AuditSeal
 from mcpregistry.models.figure import Figure
 from mcpregistry.models.signing import signed
-from mcpregistry.services.records import archives, chains
+from mcpregistry.services.records import archives, chains, remote_sinks
+from mcpregistry.services.records.seals import line_of
 
 log = structlog.get_logger(__name__)
 
@@ -36,11 +37,13 @@ def deliver() -> None:
     """Hand over the seals that each configured place lacks. One that fails is told of in the log, and tried next time."""
     for name, place, hand_over in (
         ("file", settings.AUDIT_FILE, to_file), ("syslog", settings.AUDIT_SYSLOG, to_syslog),
+        ("webhook", settings.AUDIT_WEBHOOK, remote_sinks.to_webhook),
+        ("bucket", settings.AUDIT_BUCKET, remote_sinks.to_bucket),
     ):  # fmt: skip
         try:
             if place:
                 hand_over(place)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, SlipsnisseError, remote_sinks.NotKept) as error:  # a time-out is an OSError
             log.error("audit.not_kept_outside", place=name, error=f"{type(error).__name__}: {error}")
 
 
@@ -57,11 +60,6 @@ def to_file(path: str) -> int:
             file.write((start + "".join(f"{line}\n" for line in lines)).encode())
             os.fsync(file.fileno())
     return len(lines)
-
-
-def line_of(each: AuditSeal) -> str:
-    """One seal as a line of such a file."""
-    return json.dumps({"seal": each.body, "key_id": each.key_id, "hash": each.hash})
 
 
 def _last_line(file: BinaryIO) -> tuple[bytes, bool]:

@@ -1,0 +1,149 @@
+"""Seals at a webhook, and in an S3-compatible bucket: what each lacks is handed over in order, and noted seal by seal.
+
+The seals themselves are the outbox: a place that was away for a day gets that day's. What it has is noted after it has
+said so, so after a lost answer a seal comes once more, with the same id, or to where it lies already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from urllib.parse import urlsplit
+
+import structlog
+from django.conf import settings
+
+from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.notifications.events import webhook_headers
+from mcpregistry.downstream.http_client import once
+from mcpregistry.models.audit import AuditSeal
+from mcpregistry.models.figure import Figure
+from mcpregistry.services.records import sigv4
+from mcpregistry.services.records.seals import line_of
+
+log = structlog.get_logger(__name__)
+
+AT_ONCE = 100  # seals for one place in one round; the next comes in half a minute
+SECONDS = 15.0  # for one of them
+_ANSWER_BYTES = 4 * 1024 * 1024
+
+
+class NotKept(Exception):
+    """The place answered, and does not have it. The text says why, without a word of what it answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """One seal as a line of a file, and its number."""
+
+    number: int
+    line: str
+
+
+def to_webhook(url: str) -> int:
+    """POST what it lacks, a seal a request, signed as notifications are; returns how many.
+
+    Raises NotKept, DownstreamError, TimeoutError, and ConfigInvalid for a secret that is none.
+    """
+    return _handed_over("webhook", url, _post)
+
+
+def to_bucket(url: str) -> int:
+    """PUT what it lacks, an object a seal, over none that is there; returns how many. Raises as ``to_webhook``."""
+    return _handed_over("bucket", url, _put)
+
+
+def lacking(name: str, url: str) -> int:
+    """How many seals the place has not got yet."""
+    return AuditSeal.objects.filter(number__gt=_stand(name, url).value).count()
+
+
+def check(name: str, url: str) -> str:
+    """What is wrong with the settings of the place; empty when nothing is."""
+    parts = urlsplit(url)
+    variable = f"SLIPSNISSE_AUDIT_{name.upper()}"
+    if (
+        parts.scheme not in ("http", "https")
+        or not parts.hostname
+        or parts.query
+        or parts.fragment
+        or "@" in parts.netloc
+    ):
+        return f"{variable} must be a plain http or https address, without a password or query."
+    if name == "bucket":
+        if not parts.path.strip("/"):
+            return f"{variable} must name the bucket: https://HOST/BUCKET/PREFIX."
+        if not (settings.AUDIT_BUCKET_KEY_ID and settings.AUDIT_BUCKET_SECRET):
+            return f"{variable} needs SLIPSNISSE_AUDIT_BUCKET_KEY_ID and SLIPSNISSE_AUDIT_BUCKET_SECRET."
+    return ""
+
+
+def _handed_over(name: str, url: str, hand_over: Callable[[str, Lines], Awaitable[None]]) -> int:
+    if problem := check(name, url):
+        raise ConfigInvalid(problem, remedy="Correct the setting and start the site again.")
+    stand = _stand(name, url)
+    seals = AuditSeal.objects.filter(number__gt=stand.value).order_by("number")[:AT_ONCE]
+    for each in seals:
+        asyncio.run(_in_time(hand_over(url, Lines(each.number, line_of(each)))))
+        Figure.objects.filter(pk=stand.pk, value__lt=each.number).update(value=each.number)
+    return len(seals)
+
+
+async def _in_time(work: Awaitable[None]) -> None:
+    async with asyncio.timeout(SECONDS):
+        await work
+
+
+def _stand(name: str, url: str) -> Figure:
+    """Which seal this place has got last; another address is another place, and lacks them all."""
+    place = json.dumps({"place": hashlib.sha256(url.encode()).hexdigest()[:16]})
+    return Figure.objects.get_or_create(name=f"audit.{name}", labels=place)[0]
+
+
+async def _post(url: str, seal: Lines) -> None:
+    body, secret = seal.line.encode(), settings.AUDIT_WEBHOOK_SECRET
+    message = f"seal-{seal.number}"
+    signed = webhook_headers(message=message, seconds=int(time.time()), body=body, secret=secret) if secret else {}
+    headers = {"Content-Type": "application/json", "webhook-id": message, **signed}
+    answer = await _request("POST", url, body, headers)
+    if not 200 <= answer.status < 300:
+        raise NotKept(f"it answered HTTP {answer.status}")
+
+
+async def _put(url: str, seal: Lines) -> None:
+    body = seal.line.encode()
+    where = f"{url.rstrip('/')}/{seal.number:010}.json"
+    parts = urlsplit(where)
+    where = f"{parts.scheme}://{parts.netloc}{sigv4.path_of(*parts.path.split('/'))}"
+    headers = {"Content-Type": "application/json", "If-None-Match": "*"}
+    answer = await _request("PUT", where, body, _signed("PUT", where, body, headers))
+    if answer.status == 412:
+        await _there_already(where, body, seal.number)
+    elif not 200 <= answer.status < 300:
+        raise NotKept(f"it answered HTTP {answer.status}")
+
+
+async def _there_already(where: str, body: bytes, number: int) -> None:
+    """An object of this number is there: our own, whose answer was lost, or something else. Raises NotKept for that."""
+    answer = await _request("GET", where, None, _signed("GET", where, b"", {}), _ANSWER_BYTES)
+    if answer.status in (401, 403):
+        log.warning("audit.kept_unseen", seal=number, why="there is an object of this number, and we may not read it")
+    elif answer.status != 200 or answer.body != body:
+        raise NotKept(f"another object lies where seal {number} belongs")
+
+
+def _signed(method: str, url: str, body: bytes, headers: dict[str, str]) -> dict[str, str]:
+    keys = sigv4.Keys(settings.AUDIT_BUCKET_KEY_ID, settings.AUDIT_BUCKET_SECRET, settings.AUDIT_BUCKET_REGION)
+    return sigv4.signed(method, url, body, headers, keys=keys, now=datetime.now(UTC))
+
+
+async def _request(method: str, url: str, body: bytes | None, headers: dict[str, str], read: int = 0) -> once.Answer:
+    networks = tuple(settings.AUDIT_NETWORKS)
+    return await once.request(
+        method, url, body, headers, networks=networks, connect_seconds=SECONDS / 2, answer_bytes=read
+    )

@@ -1,0 +1,275 @@
+"""Seals at a webhook and in a bucket: all of them, in order, once; and whatever the place answers is told, not believed."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+from django.core.management import call_command
+from hypothesis import given
+from hypothesis import settings as hypothesis
+from hypothesis import strategies as st
+
+from controlplane import doctor
+from mcpregistry.domain.notifications.events import webhook_headers
+from mcpregistry.models import AuditSeal
+from mcpregistry.services.records import audit, remote_sinks, sigv4, sinks
+from tests.fakes.receiver import OK, Answer, Received, Receiver, listening
+from tests.fakes.tampered import seal, sealed_anew
+from tests.logs import logged
+
+pytestmark = pytest.mark.django_db
+KEY_ID, SECRET, REGION = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "eu-north-1"
+WEBHOOK_SECRET = "whsec_" + "QUJD" * 8
+_FIRST, _LAST = datetime(2000, 1, 1), datetime(2090, 1, 1)  # noqa: DTZ001 (hypothesis wants them so)
+SLOW_DOWN: Answer = (503, {}, b"<Error><Code>SlowDown</Code></Error>")
+
+
+def made(count: int) -> None:
+    """So many seals, the first of them the site's own."""
+    sealed_anew()
+    for number in range(1, count):
+        audit.record(kind="test", actor="ann", subject="x", number=number)
+        assert seal(10 - number) is not None
+
+
+class Bucket(Receiver):
+    """Answers as S3 does: looks at the signature as botocore makes it, and writes over nothing."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.objects: dict[str, bytes] = {}
+        self.readable, self.before = options.get("readable", True), list[Answer]()
+
+    def answer(self, request: Received) -> Answer:
+        self.requests.append(request)
+        if self.before:
+            return self.before.pop(0)
+        if not _signed_by_us(self.url, request):
+            return 403, {}, b"<Error><Code>SignatureDoesNotMatch</Code></Error>"
+        if request.method == "GET":
+            found = self.objects.get(request.path)
+            return (200, {}, found) if found is not None and self.readable else (403, {}, b"<Error/>")
+        if request.path in self.objects and request.headers.get("if-none-match") == "*":
+            return 412, {}, b"<Error><Code>PreconditionFailed</Code></Error>"
+        self.objects[request.path] = request.body
+        return OK
+
+
+def _signed_by_us(url: str, request: Received) -> bool:
+    given = request.headers
+    stamp, names = given["x-amz-date"], given["authorization"].split("SignedHeaders=")[1].split(",")[0].split(";")
+    asked = AWSRequest(request.method, url + request.path, data=request.body)
+    for name in names:
+        if name not in ("host", "x-amz-date", "x-amz-content-sha256"):
+            asked.headers[name] = given[name]
+    return given["authorization"] == _botocore(asked, stamp) and (
+        given["x-amz-content-sha256"] == hashlib.sha256(request.body).hexdigest()
+    )
+
+
+def _botocore(asked: AWSRequest, stamp: str, region: str = REGION) -> str:
+    asked.context["timestamp"] = stamp
+    asked.context["payload_signing_enabled"] = True
+    auth = S3SigV4Auth(Credentials(KEY_ID, SECRET), "s3", region)
+    asked.headers["X-Amz-Date"] = stamp
+    asked.headers["X-Amz-Content-SHA256"] = auth.payload(asked)
+    whole = auth.canonical_request(asked)
+    signature = auth.signature(auth.string_to_sign(asked, whole), asked)
+    names = auth.signed_headers(auth.headers_to_sign(asked))
+    return f"AWS4-HMAC-SHA256 Credential={auth.scope(asked)}, SignedHeaders={names}, Signature={signature}"
+
+
+@pytest.fixture
+def bucket(settings) -> Iterator[Bucket]:
+    settings.AUDIT_NETWORKS = ["127.0.0.0/8"]
+    settings.AUDIT_BUCKET_KEY_ID, settings.AUDIT_BUCKET_SECRET = KEY_ID, SECRET
+    settings.AUDIT_BUCKET_REGION = REGION
+    with listening(Bucket()) as receiver:
+        settings.AUDIT_BUCKET = f"{receiver.url}/seals/site a"
+        yield receiver  # type: ignore[misc]
+
+
+@pytest.fixture
+def webhook(settings) -> Iterator[Receiver]:
+    settings.AUDIT_NETWORKS, settings.AUDIT_WEBHOOK_SECRET = ["127.0.0.0/8"], WEBHOOK_SECRET
+    with listening(Receiver()) as receiver:
+        settings.AUDIT_WEBHOOK = f"{receiver.url}/seals"
+        yield receiver
+
+
+def told() -> list[tuple[str, str]]:
+    """(place, error) of what was not kept."""
+    with logged(sinks) as said:
+        sinks.deliver()
+    return [(each["place"], each["error"]) for each in said if each["event"] == "audit.not_kept_outside"]
+
+
+def numbers(receiver: Receiver) -> list[int]:
+    return [json.loads(json.loads(request.body)["seal"])["number"] for request in receiver.requests]
+
+
+def test_the_webhook_gets_each_seal_in_order_signed_and_once(webhook):
+    made(3)
+    assert told() == []
+    assert told() == []
+    assert numbers(webhook) == [1, 2, 3]
+    first = webhook.requests[0]
+    seconds = int(first.headers["webhook-timestamp"])
+    assert abs(time.time() - seconds) < 60
+    expected = webhook_headers(message="seal-1", seconds=seconds, body=first.body, secret=WEBHOOK_SECRET)
+    assert {name: first.headers[name] for name in expected} == expected
+
+
+def test_a_webhook_that_was_away_gets_all_it_lacks_in_order(webhook, settings):
+    made(4)
+    webhook.answers = [OK, SLOW_DOWN]
+    assert told() == [("webhook", "NotKept: it answered HTTP 503")]
+    assert numbers(webhook) == [1, 2]
+    away, settings.AUDIT_WEBHOOK_SECRET = list(webhook.requests), ""
+    webhook.requests.clear()
+    assert told() == []
+    assert numbers(webhook) == [2, 3, 4]
+    assert webhook.requests[0].headers["webhook-id"] == away[1].headers["webhook-id"], "the receiver knows it again"
+    assert "webhook-signature" not in webhook.requests[0].headers
+
+
+def test_the_bucket_gets_an_object_for_each_seal_that_verify_takes(bucket, tmp_path):
+    made(3)
+    assert told() == []
+    assert sorted(bucket.objects) == [f"/seals/site%20a/{number:010}.json" for number in (1, 2, 3)]
+    for path, body in bucket.objects.items():
+        (tmp_path / path.rsplit("/", 1)[1]).write_bytes(body)
+    out = io.StringIO()
+    call_command("audit", "verify", "--against", str(tmp_path), stdout=out)
+    assert "gone" not in out.getvalue()
+    second = tmp_path / "0000000002.json"
+    second.write_text(json.dumps(json.loads(second.read_text()) | {"hash": "0" * 64}))
+    with pytest.raises(SystemExit):
+        call_command("audit", "verify", "--against", str(tmp_path), stdout=out)
+
+
+def test_an_answer_that_was_lost_is_found_in_the_bucket(bucket):
+    made(2)
+    assert told() == []
+    remote_sinks.Figure.objects.filter(name="audit.bucket").update(value=0)
+    assert told() == []
+    assert [request.method for request in bucket.requests] == ["PUT", "PUT", "PUT", "GET", "PUT", "GET"]
+
+
+@pytest.mark.attack
+def test_something_else_in_its_place_is_told_and_not_written_over(bucket):
+    made(2)
+    path = "/seals/site%20a/0000000001.json"
+    bucket.objects[path] = b"mine"
+    assert told() == [("bucket", "NotKept: another object lies where seal 1 belongs")]
+    assert bucket.objects == {path: b"mine"}
+
+
+def test_an_object_that_we_may_not_read_counts_as_ours_and_is_told(bucket):
+    made(1)
+    bucket.objects["/seals/site%20a/0000000001.json"], bucket.readable = b"unseen", False
+    with logged(remote_sinks) as said:
+        assert told() == []
+    assert [each["event"] for each in said] == ["audit.kept_unseen"]
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    "answer", [SLOW_DOWN, (307, {"Location": "http://127.0.0.1:9/"}, b""), (403, {}, SECRET.encode())]
+)
+def test_what_a_bucket_answers_is_neither_followed_nor_quoted(bucket, answer):
+    made(1)
+    bucket.before = [answer]
+    assert told() == [("bucket", f"NotKept: it answered HTTP {answer[0]}")]
+    assert len(bucket.requests) == 1
+    assert told() == []
+
+
+def test_one_place_that_fails_keeps_no_other_from_its_seals(bucket, settings, tmp_path):
+    made(2)
+    settings.AUDIT_WEBHOOK, settings.AUDIT_FILE = "http://127.0.0.1:9/", str(tmp_path / "no" / "file")
+    assert [place for place, _ in told()] == ["file", "webhook"]
+    assert len(bucket.objects) == 2
+
+
+@pytest.mark.attack
+def test_private_addresses_are_refused_where_no_network_is_named(webhook, settings):
+    settings.AUDIT_NETWORKS = []
+    made(1)
+    assert [place for place, _ in told()] == ["webhook"]
+    assert webhook.requests == []
+
+
+def test_another_address_is_another_place(webhook, settings):
+    made(2)
+    assert told() == []
+    settings.AUDIT_WEBHOOK += "/new"
+    assert told() == []
+    assert numbers(webhook) == [1, 2, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "url", "wrong"),
+    [
+        ("bucket", "https://bucket.example.org", "must name the bucket"),
+        ("bucket", "s3://bucket/x", "plain http or https"),
+        ("webhook", "https://a:b@hook.example.org/", "without a password"),
+        ("webhook", "hook.example.org", "plain http or https"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_told_with_the_remedy(settings, name, url, wrong):
+    settings.AUDIT_BUCKET_KEY_ID, settings.AUDIT_BUCKET_SECRET = KEY_ID, SECRET
+    setattr(settings, f"AUDIT_{name.upper()}", url)
+    made(1)
+    assert wrong in told()[0][1]
+    assert [finding.ok for finding in doctor._seals()] == [False]
+
+
+def test_doctor_says_how_many_a_place_lacks(webhook):
+    made(5)
+    assert [(finding.ok, finding.what) for finding in doctor._seals()] == [
+        (False, "the webhook lacks 5 seals of the audit log")
+    ]
+    assert told() == []
+    assert [(finding.ok, finding.what) for finding in doctor._seals()] == [
+        (True, "the webhook lacks 0 seals of the audit log")
+    ]
+
+
+@hypothesis(max_examples=60, deadline=None)
+@given(
+    path=st.lists(
+        st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), min_size=1, max_size=8),
+        min_size=1,
+        max_size=4,
+    ),
+    body=st.binary(max_size=60),
+    header=st.text("abc  xyz", min_size=1, max_size=12),
+    at=st.datetimes(_FIRST, _LAST),
+    region=st.sampled_from(["us-east-1", "eu-north-1"]),
+)
+def test_requests_are_signed_as_botocore_signs_them(path, body, header, at, region):
+    url = f"https://store.example.org:9000/{sigv4.path_of(*path)}"
+    keys = sigv4.Keys(KEY_ID, SECRET, region)
+    ours = sigv4.signed("PUT", url, body, {"Content-Type": header}, keys=keys, now=at.replace(tzinfo=UTC))
+    asked = AWSRequest("PUT", url, data=body, headers={"Content-Type": header})
+    assert ours["Authorization"] == _botocore(asked, ours["X-Amz-Date"], region)
+    assert SECRET not in repr(keys)
+
+
+def test_a_round_is_bounded(webhook, monkeypatch):
+    monkeypatch.setattr(remote_sinks, "AT_ONCE", 2)
+    made(5)
+    assert told() == []
+    assert len(webhook.requests) == 2
+    assert AuditSeal.objects.count() == 5

@@ -69,6 +69,21 @@ def test_switching_it_on_is_narrower_and_a_draft_stays_one() -> None:
 
 
 @pytest.mark.attack
+def test_a_path_within_an_old_one_that_is_a_link_out_of_it_is_wider(tmp_path: Path) -> None:
+    kept, other = tmp_path / "kept", tmp_path / "other"
+    for folder in (kept / "inside", other):
+        folder.mkdir(parents=True)
+    (kept / "out").symlink_to(other)
+    (kept / "in").symlink_to(kept / "inside")
+    before = ON | {"sandbox_read": [], "sandbox_write": [str(kept)]}
+    for narrower in ("inside", "in"):
+        changes = {"sandbox_read": [f"{kept}/{narrower}"], "sandbox_write": []}
+        assert saved(active(slug=narrower, **before), **changes).lifecycle == "active"
+    wider = {"sandbox_read": [f"{kept}/out"], "sandbox_write": []}
+    assert saved(active(slug="wider", **before), **wider).lifecycle == "draft"
+
+
+@pytest.mark.attack
 def test_what_was_changed_with_a_narrower_sandbox_is_not_confirmed_with_it() -> None:
     server = active(**ON)
     Server.objects.filter(pk=server.pk).update(command=["evil"])  # behind our back

@@ -11,7 +11,7 @@ from mcpregistry.domain.errors import ConfigInvalid
 
 MOST_PATHS = 100
 NEVER_COVERED = (
-    "names, sizes and modes of files (it may change mode, times and attributes of what belongs to this site's user, not"
+    "names, sizes and modes of files, and when they change (it may change mode, times and attributes of what belongs to this site's user, not"
     " the content)",
     "command lines of other processes in /proc, and its lists of connections and mounts",
     "how many processes it starts, how much memory and processor they take, and the priority of this user's others",

@@ -21,7 +21,7 @@ from mcpregistry.services.access.scopes import check_scope, moved
 from mcpregistry.services.configuration.capabilities import check_slug
 from mcpregistry.services.configuration.saving import check_fields, store
 from mcpregistry.services.records import audit
-from mcpregistry.services.servers.sandbox import check_sandbox, tried
+from mcpregistry.services.servers.sandbox import check_sandbox, narrower, tried
 
 SANDBOX = ("sandbox", "sandbox_network", "sandbox_read", "sandbox_write")
 # Changing one of these closes open connections: they are part of the server's revision.
@@ -154,7 +154,7 @@ def _stays_confirmed(before: Server, server: Server) -> bool:
     """A sandbox that is made narrower, and nothing else of the launch, leaves a confirmed launch confirmed."""
     if not before.confirmed_launch or _launch_of(before) != before.confirmed_launch:
         return False
-    if not server.sandbox_policy().no_wider_than(before.sandbox_policy()):
+    if not narrower(server, before):
         return False
     as_before = copy(server)
     for name in SANDBOX:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 
 from django.conf import settings
 
@@ -64,6 +65,17 @@ def _places(paths: tuple[str, ...], writable: tuple[str, ...], private: tuple[st
     """Without links, and without what only a link in the server's own folders leads to; checked as they are given on."""
     found = dict.fromkeys(resolved(path, writable) for path in paths)
     return tuple(check_paths([place for place in found if place], private))
+
+
+def narrower(server: Server, before: Server) -> bool:
+    """Whether its sandbox lets it touch nothing more than that of ``before``: as written, and as links lead now."""
+    policy, old = server.sandbox_policy(), before.sandbox_policy()
+    return policy.no_wider_than(old) and _as_links_lead(policy).no_wider_than(_as_links_lead(old))
+
+
+def _as_links_lead(policy: Policy) -> Policy:
+    read, write = (tuple(map(os.path.realpath, paths)) for paths in (policy.read, policy.write))
+    return replace(policy, read=read, write=write)
 
 
 def protection_of(server: Server) -> Protection | None:

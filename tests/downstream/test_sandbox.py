@@ -292,6 +292,31 @@ async def test_a_path_that_becomes_a_link_after_it_was_checked_opens_nothing(ben
     assert found["empty other"] == "EACCES" or TOLD["empty other"] in said()
 
 
+@pytest.mark.fault
+@pytest.mark.parametrize(
+    "fails", ["raise RuntimeError('half way')", "import nothing_of_that_name", "none_of_that_name()"]
+)
+def test_a_launcher_that_fails_half_way_starts_nothing_and_says_why(tmp_path: Path, fails: str):
+    for file in (Path(LAUNCHER), Path(confinement.__file__)):
+        shutil.copy(file, tmp_path)
+    with (tmp_path / "confinement.py").open("a") as copied:
+        copied.write(f"\n\ndef _restrict(*_):\n    {fails}\n")
+        copied.write("\n\nabi = lambda: 6\n")  # also where there is none
+    done, (ours, theirs) = tmp_path / "done", socket.socketpair()
+    with ours, theirs:
+        program = [sys.executable, "-I", "-S", str(tmp_path / "launcher.py"), str(theirs.fileno()), "r/"]
+        ended = subprocess.run(
+            [*program, "/usr/bin/touch", str(done)],
+            pass_fds=[theirs.fileno()],
+            capture_output=True,
+            check=False,
+            timeout=60,
+        )
+        assert b"exit 126" in ours.recv(100)
+    assert b"the sandbox cannot be applied" in ended.stderr
+    assert not done.exists()
+
+
 @pytest.mark.attack
 def test_a_launcher_that_finds_no_landlock_starts_nothing(tmp_path: Path):
     """Though who started it believed there was one."""

@@ -40,7 +40,7 @@ def confine(policy: str) -> None:
         import confinement  # type: ignore[import-not-found]
 
         confinement.apply(policy)
-    except (OSError, ImportError) as error:
+    except Exception as error:  # noqa: BLE001  whatever it is: nothing is started, and the server's log says why
         os.write(2, f"the sandbox cannot be applied, so the server was not started: {error}\n".encode(errors="replace"))
         os._exit(126)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django.contrib.auth.models import Group, Permission, User
-from django.db.models import NOT_PROVIDED, Field, Model, QuerySet
+from django.db.models import NOT_PROVIDED, Field, Model, Q, QuerySet
 from django.utils import timezone
 
 from controlplane.configuration.values import Entry, Secrets, written
@@ -189,8 +189,10 @@ def _roles() -> QuerySet[Group]:
 
 
 def _tools() -> QuerySet[Tool]:
-    """Those that are approved; what merely waits for a decision is no configuration."""
-    return Tool.objects.filter(pinned__isnull=False).select_related("pinned", "server")
+    """Those that are approved, or that a grant or rule names; what else waits for a decision is no configuration."""
+    named = [model.objects.filter(tool__isnull=False).values("tool") for model in (Grant, PolicyRule)]
+    wanted = Q(pinned__isnull=False) | Q(pk__in=named[0]) | Q(pk__in=named[1])
+    return Tool.objects.filter(wanted, latest__isnull=False).select_related("pinned", "latest", "server")
 
 
 def _permits() -> QuerySet[Permit]:

@@ -48,7 +48,7 @@ MAY = {"read given", "read kept", "write kept", "empty kept", "link", "command l
 # What a probe may get at besides where the page has these words.
 TOLD = {
     "empty other": "emptied", "empty given": "emptied", "signal": "signals reach", "tcp": "TCP is open",
-    **dict.fromkeys(("udp", "raw", "ping", "multipath", "udp-lite"), "UDP"),
+    "udp": "UDP", **dict.fromkeys(("raw", "ping", "multipath", "udp-lite"), "further protocols"),
     **dict.fromkeys(("path's socket", "path's datagrams", "abstract socket"), "sockets of other programs"),
     "unshare": "namespaces", "mount": "namespaces", "limits of another": "limits of other processes", "kernel's log": "the kernel's keys and log",
     "shared memory": "shared memory", **dict.fromkeys(("semaphores", "queue of messages", "named queue"), "queues"),

@@ -145,6 +145,20 @@ def test_a_target_names_places_without_links_and_none_behind_a_link_of_its_own(t
     assert (target.read, target.write) == ((str(other),), (str(kept),))
 
 
+@pytest.mark.attack
+def test_a_link_that_another_confined_server_may_have_made_is_not_followed(tmp_path: Path) -> None:
+    kept, other = tmp_path / "kept", tmp_path / "other"
+    for folder in (kept / "plain", other):
+        folder.mkdir(parents=True)
+    (kept / "link").symlink_to(other)
+    (tmp_path / "to_kept").symlink_to(kept)
+    active(slug="writer", **ON | {"sandbox_write": [str(tmp_path / "to_kept")]})
+    reader = active(slug="reader", **ON | {"sandbox_read": [f"{kept}/plain", f"{kept}/link"], "sandbox_write": []})
+    target = target_for(reader.pk).sandbox
+    assert target is not None
+    assert target.read == (f"{kept}/plain",)
+
+
 @pytest.mark.parametrize("path", ["docs", "", "/srv/../etc", "/srv/", "//srv", "/a\nn", "/a\0", 7])
 def test_a_path_is_absolute_and_plainly_written(path: Any) -> None:
     with pytest.raises(ConfigInvalid):

@@ -95,8 +95,8 @@ def protection(policy: Policy, *, abi: int, filtered: bool) -> Protection:
         missing.append("TCP is open (Landlock before version 4)")
     if not filtered:
         missing.append(
-            "no filter of system calls on this machine: UDP, sockets of other programs, namespaces, shared memory and"
-            " queues, limits of other processes, the kernel's keys and log are open"
+            "no filter of system calls on this machine: UDP and further protocols, sockets of other programs, namespaces,"
+            " shared memory and queues, limits of other processes, the kernel's keys and log are open"
         )
     uncovered = (*((OPEN_NETWORK,) if policy.network else ()), *NEVER_COVERED)
     return Protection("partial" if missing else "full", tuple(missing), uncovered)

@@ -52,7 +52,7 @@ def sandbox_of(server: Server, *, forced: bool = False) -> Sandbox | None:
         return None
     check_sandbox(server)
     home = os.path.join(settings.VAR_DIR, "servers", str(server.uid))
-    folders = tuple(os.path.realpath(path) for path in (home, *policy.write))
+    folders = tuple({os.path.realpath(path) for path in (home, *policy.write, *_written_by_confined())})
     return Sandbox(
         home=home,
         read=_places(policy.read, folders, _unreadable()),
@@ -61,8 +61,14 @@ def sandbox_of(server: Server, *, forced: bool = False) -> Sandbox | None:
     )
 
 
+def _written_by_confined() -> list[str]:
+    """What servers in a sandbox may write: a link there may be theirs, and one would let another out of its own."""
+    rows = Server.objects.filter(transport=Transport.STDIO, sandbox=SandboxMode.ENFORCE)
+    return [path for paths in rows.values_list("sandbox_write", flat=True) for path in paths]
+
+
 def _places(paths: tuple[str, ...], writable: tuple[str, ...], private: tuple[str, ...]) -> tuple[str, ...]:
-    """Without links, and without what only a link in the server's own folders leads to; checked as they are given on."""
+    """Without links, and without what only a link that a server may have made leads to; checked as they are given on."""
     found = dict.fromkeys(resolved(path, writable) for path in paths)
     return tuple(check_paths([place for place in found if place], private))
 

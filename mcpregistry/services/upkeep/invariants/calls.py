@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import reduce
 from itertools import islice
+from operator import or_
 from typing import Any
 
 from django.apps import apps
 from django.db.models import CharField, Count, Exists, F, OuterRef, Q, QuerySet, Value
 from django.db.models.functions import Concat, Substr
 
-from mcpregistry.db import streamed
+from mcpregistry.db import one_reading, streamed
 from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.models import AuditArchive, AuditEntry, Connection, Invocation, Server, ServerTest, Tool
 from mcpregistry.models.guards import missing_guards
@@ -47,7 +49,8 @@ class Finding:
 def check(now: datetime, *, strict: bool = False) -> list[Finding]:
     """Every rule with what was found, in a fixed order."""
     rules = [*_RULES, *(_QUIET_RULES if strict else [])]
-    return [_finding(rule, find(now)) for rule, find in rules]
+    with one_reading():
+        return [_finding(rule, find(now)) for rule, find in rules]
 
 
 def _finding(rule: str, places: Iterator[str]) -> Finding:
@@ -134,9 +137,11 @@ def _active_unconfirmed(now: datetime) -> Iterator[str]:
 
 def _unsealed(now: datetime) -> Iterator[str]:
     for model in filter(sealed, apps.get_models()):
-        for column in sealed(model):
-            odd = model._default_manager.exclude(**{column: ""}).exclude(**{f"{column}__startswith": "v1."})
-            yield from (f"{model.__name__} {key} {column}" for key in _ids(odd))
+        columns = [*sealed(model)]
+        odd = [~Q(**{column: ""}) & ~Q(**{f"{column}__startswith": "v1."}) for column in columns]
+        for row in streamed(model._default_manager.filter(reduce(or_, odd)).order_by().values("pk", *columns)):
+            found = [column for column in columns if row[column] and not row[column].startswith("v1.")]
+            yield from (f"{model.__name__} {row['pk']} {column}" for column in found)
 
 
 def _lost_test(now: datetime) -> Iterator[str]:

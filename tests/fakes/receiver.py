@@ -43,15 +43,15 @@ def listening(receiver: Receiver) -> Iterator[Receiver]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
             headers = {name.lower(): value for name, value in self.headers.items()}
-            status, more, answer = receiver.answer(Received(self.path, headers, body, self.command))
             try:
+                status, more, answer = receiver.answer(Received(self.path, headers, body, self.command))
                 self.send_response(status)
                 for name, value in {"Content-Length": str(len(answer)), **more}.items():
                     self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(answer)
             except ConnectionError:
-                self.close_connection = True  # the sender did not wait for our answer
+                self.close_connection = True  # the sender did not wait for our answer, or an answer is to hang up
 
         do_PUT = do_GET = do_POST
 

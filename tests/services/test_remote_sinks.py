@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -48,12 +49,13 @@ class Bucket(Receiver):
     def __init__(self, **options: Any) -> None:
         super().__init__()
         self.objects: dict[str, bytes] = {}
-        self.readable, self.before = options.get("readable", True), list[Answer]()
+        self.readable, self.before = options.get("readable", True), list[Answer | Callable[[Received], Answer]]()
 
     def answer(self, request: Received) -> Answer:
         self.requests.append(request)
         if self.before:
-            return self.before.pop(0)
+            told = self.before.pop(0)
+            return told(request) if callable(told) else told
         if not _signed_by_us(self.url, request):
             return 403, {}, b"<Error><Code>SignatureDoesNotMatch</Code></Error>"
         if request.method == "GET":
@@ -225,6 +227,8 @@ def test_another_address_is_another_place(webhook, settings):
         ("bucket", "s3://bucket/x", "plain http or https"),
         ("webhook", "https://a:b@hook.example.org/", "without a password"),
         ("webhook", "hook.example.org", "plain http or https"),
+        ("webhook", "https://[hook/", "plain http or https"),
+        ("bucket", "https://store.example.org:x/b", "plain http or https"),
     ],
 )
 def test_a_setting_that_cannot_work_is_told_with_the_remedy(settings, name, url, wrong):
@@ -233,6 +237,85 @@ def test_a_setting_that_cannot_work_is_told_with_the_remedy(settings, name, url,
     made(1)
     assert wrong in told()[0][1]
     assert [finding.ok for finding in doctor._seals()] == [False]
+
+
+def test_a_secret_that_cannot_sign_is_told_and_not_shown(webhook, settings):
+    settings.AUDIT_WEBHOOK_SECRET = "hunter2hunter2"
+    made(1)
+    (place, error), found = told()[0], [*doctor._seals()]
+    assert (place, "whsec_" in error, [finding.ok for finding in found]) == ("webhook", True, [False])
+    assert "hunter2" not in f"{error}{found}"
+    assert webhook.requests == []
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("line", ["5", "[]", "{}", '{"seal": "{}"}', '{"seal": 1}', "text", "null"])
+def test_a_file_that_is_none_of_ours_keeps_no_other_place_from_its_seals(webhook, settings, tmp_path, line):
+    made(1)
+    strange = tmp_path / "strange"
+    strange.write_text(f"{line}\n")
+    settings.AUDIT_FILE = str(strange)
+    assert [place for place, _ in told()] == ["file"]
+    assert (numbers(webhook), strange.read_text()) == ([1], f"{line}\n")
+
+
+def test_a_slow_place_does_not_hold_the_clock_up(webhook, monkeypatch):
+    monkeypatch.setattr(remote_sinks, "ROUND_SECONDS", 0.0)
+    made(3)
+    for sent in ([1], [1, 2], [1, 2, 3]):
+        assert told() == []
+        assert numbers(webhook) == sent
+
+
+def test_a_place_that_does_not_answer_is_left_in_time(webhook, monkeypatch):
+    answer = threading.Event()
+    webhook.answers = [lambda _: OK if answer.wait(30) else SLOW_DOWN]
+    made(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(remote_sinks, "SECONDS", 1.0)
+        said = told()
+    answer.set()
+    assert said[0][1].startswith("TimeoutError")
+    assert told() == []
+    assert [request.headers["webhook-id"] for request in webhook.requests] == ["seal-1", "seal-1", "seal-2"]
+
+
+def _hung_up(_: Received) -> Answer:
+    raise ConnectionError  # after the request was read: nothing is answered
+
+
+@pytest.mark.attack
+def test_a_bucket_that_hangs_up_has_what_it_kept_once(bucket):
+    made(2)
+
+    def kept(request: Received) -> Answer:
+        bucket.objects[request.path] = request.body
+        raise ConnectionError
+
+    bucket.before = [kept, _hung_up]  # a PUT that may be repeated is sent again at once
+    [(place, error)] = told()
+    assert (place, len(bucket.objects), SECRET in error) == ("bucket", 1, False)
+    assert told() == []
+    assert len(bucket.objects) == 2
+
+
+def test_a_webhook_that_hangs_up_gets_the_seal_again_with_its_id(webhook):
+    made(2)
+    webhook.answers = [_hung_up]
+    assert [place for place, _ in told()] == ["webhook"]
+    assert told() == []
+    assert [request.headers["webhook-id"] for request in webhook.requests] == ["seal-1", "seal-1", "seal-2"]
+
+
+@pytest.mark.attack
+def test_no_secret_of_a_place_that_fails_is_in_the_log(bucket, settings):
+    token = "T0KEN-in-the-path"
+    settings.AUDIT_WEBHOOK, settings.AUDIT_WEBHOOK_SECRET = f"http://127.0.0.1:9/{token}", WEBHOOK_SECRET
+    bucket.before = [SLOW_DOWN]
+    made(1)
+    said = told()
+    assert [place for place, _ in said] == ["webhook", "bucket"]
+    assert not [word for word in (token, WEBHOOK_SECRET, SECRET, KEY_ID) if word in str(said)]
 
 
 def test_doctor_says_how_many_a_place_lacks(webhook):

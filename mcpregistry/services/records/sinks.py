@@ -53,13 +53,20 @@ def to_file(path: str) -> int:
     with os.fdopen(descriptor, "rb+", buffering=0) as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # of two workers each seal is written by one
         last, whole = _last_line(file)
-        number = json.loads(json.loads(last)["seal"])["number"] if last else 0
+        number = _number_of(last) if last else 0
         lines = [line_of(each) for each in AuditSeal.objects.filter(number__gt=number).order_by("number")[:AT_ONCE]]
         if lines:
             start = "" if whole else "\n"  # a line that was broken off by a crash stays as it is
             file.write((start + "".join(f"{line}\n" for line in lines)).encode())
             os.fsync(file.fileno())
     return len(lines)
+
+
+def _number_of(line: bytes) -> int:
+    try:
+        return int(json.loads(json.loads(line)["seal"])["number"])
+    except (KeyError, TypeError) as error:
+        raise ValueError("its last line is no seal; name another file, or one that is not there yet") from error
 
 
 def _last_line(file: BinaryIO) -> tuple[bytes, bool]:

@@ -10,7 +10,15 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from django.core.exceptions import ValidationError
-from django.db.models import Field
+from django.db.models import (
+    CharField,
+    DateField,
+    DecimalField,
+    Field,
+    FloatField,
+    IntegerField,
+    TextField,
+)
 
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.text.secret_names import is_secret_name
@@ -26,8 +34,30 @@ def written(value: Any) -> Any:
     return str(value) if isinstance(value, Decimal) else value
 
 
+# What a column takes from the document; of others, such as JSON, anything.
+_TAKES: tuple[tuple[type[Field[Any, Any]], tuple[type, ...], str], ...] = (
+    (IntegerField, (int,), "a whole number"),
+    (FloatField, (int, float), "a number"),
+    (DecimalField, (str, int, float), "a number"),
+    (DateField, (str, date), "a time such as 2026-11-21T12:00:00Z"),
+    (CharField, (str,), "a text; in YAML in quotes"),
+    (TextField, (str,), "a text; in YAML in quotes"),
+)
+
+
+def _wanted(field: Field[Any, Any], value: Any) -> str:
+    """What the column takes, where this is something else; Django would make ``{"a": 1}`` a text without a word."""
+    for kind, types, words in _TAKES:
+        if isinstance(field, kind):
+            fits = isinstance(value, types) and not isinstance(value, bool)
+            return "" if fits or (value is None and field.null) else words
+    return ""
+
+
 def read(field: Field[Any, Any], value: Any) -> Any:
-    """The column's value. Raises ConfigInvalid for what it cannot hold."""
+    """The column's value. Raises ConfigInvalid for what it cannot hold, or what is not of its kind."""
+    if wanted := _wanted(field, value):
+        raise ConfigInvalid(f"{field.name}: {value!r:.60} does not fit.", remedy=f"Write {wanted}.")
     try:
         return field.to_python(value)
     except (ValidationError, TypeError, ValueError) as error:

@@ -40,7 +40,7 @@ from mcpregistry.models import (
     Tool,
 )
 from mcpregistry.services.policy.rules import CONDITION_FAILED
-from mcpregistry.services.records import figures
+from mcpregistry.services.records import figures, remote_sinks
 
 WINDOW = timedelta(minutes=5)
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)  # seconds
@@ -101,6 +101,7 @@ class DatabaseCollector(Collector):
         yield from _queues()
         yield _conditions(since)
         yield _deliveries(since)
+        yield _seals()
         yield from figures.all_told()
 
 
@@ -193,4 +194,15 @@ def _deliveries(since: datetime) -> Metric:
     rows = Delivery.objects.filter(recent).order_by().values_list("channel__name", "state").annotate(Count("id"))
     for channel, state, count in rows:
         family.add_metric([channel, state], count)
+    return family
+
+
+def _seals() -> Metric:
+    """Of places that this process's settings name; those of the workers are the same, or the figure is of no use."""
+    family = GaugeMetricFamily(
+        "slipsnisse_audit_seals_lacking", "Seals of the audit log that the place has not got yet.", labels=["place"]
+    )
+    for name, url in (("webhook", settings.AUDIT_WEBHOOK), ("bucket", settings.AUDIT_BUCKET)):
+        if url:
+            family.add_metric([name], remote_sinks.lacking(name, url))
     return family

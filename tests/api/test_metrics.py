@@ -9,8 +9,10 @@ from django.test import Client
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
-from mcpregistry.models import Server, ServerEvent
+from mcpregistry.models import Figure, Server, ServerEvent
+from mcpregistry.services.records import audit
 from tests.api.conftest import new_call, new_server, new_tool
+from tests.fakes.tampered import seal
 
 HERE = {"Host": "127.0.0.1:8000"}
 ELSEWHERE = {"REMOTE_ADDR": "192.0.2.7"}
@@ -58,6 +60,17 @@ def test_figures_are_those_of_the_database(busy):
     assert seen["slipsnisse_calls_held", ()] == 1
     bucket = "slipsnisse_call_duration_seconds_bucket"
     assert [seen[bucket, (("le", limit),)] for limit in ("0.005", "0.05", "0.5", "+Inf")] == [1, 2, 3, 3]
+
+
+def test_seals_that_a_place_outside_lacks_are_counted(db, settings):
+    name = "slipsnisse_audit_seals_lacking"
+    assert not [labels for metric, labels in scrape() if metric == name]
+    settings.AUDIT_WEBHOOK = "https://hook.example.org/seals"
+    before = scrape()[name, (("place", "webhook"),)]
+    audit.record(kind="test", actor="ann", subject="x")
+    assert seal() is not None
+    assert scrape()[name, (("place", "webhook"),)] == before + 1
+    assert not Figure.objects.filter(name="audit.webhook").exists(), "a scrape writes nothing"
 
 
 def test_labels_with_quotes_and_newlines_do_not_break_the_format(db):

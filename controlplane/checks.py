@@ -67,6 +67,15 @@ def any_host_is_no_host(**_: Any) -> list[CheckMessage]:
     return [Error("SLIPSNISSE_HOSTS must not contain '*'.", hint=hint, id="slipsnisse.E004")]
 
 
+@register(TAG)
+def places_of_seals_can_be_used(**_: Any) -> list[CheckMessage]:
+    """E005: a place outside for the audit log's seals that cannot work would be noticed when it is needed."""
+    from mcpregistry.services.records import sinks
+
+    hint = "Correct the setting (docs/audit.md), or unset it to keep no seals there."
+    return [Error(problem, hint=hint, id="slipsnisse.E005") for problem in sinks.problems()]
+
+
 @register(TAG, deploy=True)
 def broker_fits_the_database(**_: Any) -> list[CheckMessage]:
     """W002: a site on PostgreSQL expects several machines; the embedded broker is a unix socket on this one."""

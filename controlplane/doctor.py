@@ -193,10 +193,7 @@ def _seals() -> Iterable[Finding]:
     from mcpregistry.services.records import remote_sinks
 
     for name, url in (("webhook", settings.AUDIT_WEBHOOK), ("bucket", settings.AUDIT_BUCKET)):
-        if not url:
-            continue
-        if problem := remote_sinks.check(name, url):
-            yield Finding(False, f"seals of the audit log do not get to the {name}", problem)
+        if not url or remote_sinks.check(name, url):  # a system check says what is wrong with it
             continue
         try:
             lacking = remote_sinks.lacking(name, url)

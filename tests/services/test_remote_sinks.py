@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis
 from hypothesis import strategies as st
 
-from controlplane import doctor
+from controlplane import checks, doctor
 from mcpregistry.domain.notifications.events import webhook_headers
 from mcpregistry.models import AuditSeal
 from mcpregistry.services.records import audit, remote_sinks, sigv4, sinks
@@ -236,14 +236,30 @@ def test_a_setting_that_cannot_work_is_told_with_the_remedy(settings, name, url,
     setattr(settings, f"AUDIT_{name.upper()}", url)
     made(1)
     assert wrong in told()[0][1]
-    assert [finding.ok for finding in doctor._seals()] == [False]
+    [problem] = checks.places_of_seals_can_be_used()
+    assert (problem.id, wrong in problem.msg, [*doctor._seals()]) == ("slipsnisse.E005", True, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wrong"),
+    [
+        ("AUDIT_SYSLOG", "tcp://log.example.org", "SLIPSNISSE_AUDIT_SYSLOG must be"),
+        ("AUDIT_SYSLOG", "udp://log.example.org:x", "SLIPSNISSE_AUDIT_SYSLOG must be"),
+        ("AUDIT_NETWORKS", ["10.0.0.0/8", "home"], "SLIPSNISSE_AUDIT_NETWORKS must be"),
+    ],
+)
+def test_other_settings_that_cannot_work_are_told_at_the_start(settings, name, value, wrong):
+    assert checks.places_of_seals_can_be_used() == []
+    setattr(settings, name, value)
+    [problem] = checks.places_of_seals_can_be_used()
+    assert wrong in problem.msg
 
 
 def test_a_secret_that_cannot_sign_is_told_and_not_shown(webhook, settings):
     settings.AUDIT_WEBHOOK_SECRET = "hunter2hunter2"
     made(1)
-    (place, error), found = told()[0], [*doctor._seals()]
-    assert (place, "whsec_" in error, [finding.ok for finding in found]) == ("webhook", True, [False])
+    (place, error), found = told()[0], checks.places_of_seals_can_be_used()
+    assert (place, "whsec_" in error, ["whsec_" in each.msg for each in found]) == ("webhook", True, [True])
     assert "hunter2" not in f"{error}{found}"
     assert webhook.requests == []
 

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 from collections.abc import Iterable, Iterator
+from ipaddress import ip_network
 from itertools import islice
 from logging.handlers import SysLogHandler
 from typing import BinaryIO, NoReturn
@@ -45,6 +46,23 @@ def deliver() -> None:
                 hand_over(place)
         except (OSError, ValueError, SlipsnisseError, remote_sinks.NotKept) as error:  # a time-out is an OSError
             log.error("audit.not_kept_outside", place=name, error=f"{type(error).__name__}: {error}")
+
+
+def problems() -> Iterator[str]:
+    """What is wrong with the settings of the places, without a word of a secret; a system check asks at each start."""
+    for name, url in (("webhook", settings.AUDIT_WEBHOOK), ("bucket", settings.AUDIT_BUCKET)):
+        if url and (problem := remote_sinks.check(name, url)):
+            yield problem
+    try:
+        if settings.AUDIT_SYSLOG:
+            syslog_address(settings.AUDIT_SYSLOG)
+    except ValueError as error:
+        yield str(error)
+    for network in settings.AUDIT_NETWORKS:
+        try:
+            ip_network(network)
+        except ValueError as error:
+            yield f"SLIPSNISSE_AUDIT_NETWORKS must be networks such as 10.0.0.0/8, comma-separated: {error}."
 
 
 def to_file(path: str) -> int:
@@ -107,10 +125,14 @@ def syslog_address(text: str) -> str | tuple[str, int]:
     """``/dev/log`` or ``udp://HOST:PORT``. Raises ValueError for anything else."""
     if text.startswith("/"):
         return text
-    parts = urlsplit(text)
-    if parts.scheme != "udp" or not parts.hostname:
-        raise ValueError(f"SLIPSNISSE_AUDIT_SYSLOG must be a path such as /dev/log or udp://HOST:PORT, not {text!r}.")
-    return parts.hostname, parts.port or 514
+    try:
+        parts = urlsplit(text)
+        if parts.scheme == "udp" and parts.hostname:
+            return parts.hostname, parts.port or 514
+        why = ""
+    except ValueError as error:  # an address or port that is none
+        why = f" ({error})"
+    raise ValueError(f"SLIPSNISSE_AUDIT_SYSLOG must be a path such as /dev/log or udp://HOST:PORT, not {text!r}{why}.")
 
 
 # Comparing

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -22,6 +23,7 @@ PYTEST = (sys.executable, "-m", "pytest", "--dist=loadfile", "--no-loadscope-reo
 CORES = min(os.cpu_count() or 1, 4)
 NOTHING_TO_DO = 5  # pytest's word for: every test was left out
 SHOWN = 10  # lines of what pytest said of a failed test
+SLOWEST = 25  # files
 
 
 def main(arguments: list[str]) -> int:
@@ -44,12 +46,21 @@ def main(arguments: list[str]) -> int:
             print(f"\n== Suite on PostgreSQL\n{second.read()}", flush=True)
         for name, code in codes.items():
             print(f"== Suite on {name}: {'passed' if code in (0, NOTHING_TO_DO) else f'FAILED (exit code {code})'}")
+            print(f"   most time: {_slowest(reports[name])}")
             print(*_failures(reports[name]), sep="", end="", flush=True)
     return 0 if set(codes.values()) <= {0, NOTHING_TO_DO} and 0 in codes.values() else 1
 
 
 def _own(name: str, report: Path) -> list[str]:
     return ["-o", f"cache_dir=.pytest_cache/{name}", "-o", "junit_logging=no", f"--junitxml={report}"]
+
+
+def _slowest(report: Path) -> str:
+    """The files that took most of the leg's time, so that it is seen where a suite that grows gets slow."""
+    seconds: Counter[str] = Counter()
+    for case in ElementTree.parse(report).iter("testcase") if report.exists() else ():
+        seconds[str(case.get("classname")).removeprefix("tests.")] += float(case.get("time") or 0)
+    return ", ".join(f"{file} {took:.0f} s" for file, took in seconds.most_common(SLOWEST))
 
 
 def _failures(report: Path) -> Iterator[str]:

@@ -61,6 +61,16 @@ def test_a_tail_that_was_cut_off_is_found(full):
     assert found(full) == ["web:1 #3: it was sealed, and is gone"]
 
 
+def test_what_was_verified_and_is_not_sealed_yet_is_missed_as_well(full):
+    """Also by a verification that reads everything anew, which must not forget it either."""
+    audit.record(kind="test", actor="ann", subject="x")
+    assert verify().problems == ()
+    with unguarded():
+        AuditEntry.objects.filter(pk=AuditEntry.objects.order_by("-id")[0].pk).delete()
+    for _ in range(2):
+        assert [each.partition(":")[2] for each in found(full)] == [" it was sealed, and is gone"]
+
+
 def test_a_writer_that_was_dropped_is_found(full):
     with unguarded():
         AuditEntry.objects.filter(writer="web:2").delete()

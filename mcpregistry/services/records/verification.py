@@ -75,9 +75,10 @@ def verify(now: datetime, *, full: bool = False, known: Archives | None = None) 
 
 
 def _looked(now: datetime, known: Archives, *, full: bool) -> _Look:
-    state, told = (State(), "") if full else noted()
-    look = _Look(now, state, known, full=full or not state.seal)
-    look.problems += [told] if told else []
+    before, told = noted()
+    state = State() if full else before
+    look = _Look(now, state, known, before, full=full or not state.seal)
+    look.problems += [told] if told and not full else []
     look.all()
     return look
 
@@ -122,8 +123,11 @@ def _note(report: Report, state: State) -> None:
 class _Look:
     """One verification under way."""
 
-    def __init__(self, now: datetime, state: State, known: Archives, *, full: bool) -> None:
+    def __init__(self, now: datetime, state: State, known: Archives, before: State, *, full: bool) -> None:
         self.now, self.state, self.known, self.full = now, state, known, full
+        # What was verified before must be there, also where everything is read anew.
+        self._verified = {writer: (stand.seq, stand.head) for writer, stand in before.stands.items()}
+        self._seal_before, self._archive_before = (before.seal, before.head), before.archives
         self.problems: list[str] = []
         self.entries = 0
         self.unkeyed = {"before": 0, "since": 0}
@@ -135,8 +139,7 @@ class _Look:
         """Everything, in order: archives and seals first, so that what they tell of must be there."""
         self._archives()
         told = self._seals()
-        verified = {writer: (stand.seq, stand.head) for writer, stand in self.state.stands.items()}
-        ends = [*told.items(), *(item for item in verified.items() if item[1] != told.get(item[0]))]
+        ends = [*told.items(), *(item for item in self._verified.items() if item[1] != told.get(item[0]))]
         self.problems += chains.missing_ends(ends, self.known)
         self._new()
         if not self.full:
@@ -159,7 +162,7 @@ class _Look:
 
     def _archives(self) -> None:
         """The records that were verified are there, all of them hold, and every chain goes on after its own."""
-        known, last = {record.number: record.hash for record in self.known.records}, self.state.archives
+        known, last = {record.number: record.hash for record in self.known.records}, self._archive_before
         if last and known.get(last[0]) != last[1]:
             self.problems.append(f"Record {last[0]} of the archives was verified, and is gone or changed.")
         self.problems += self.known.problems
@@ -176,8 +179,9 @@ class _Look:
             self.problems.append("The first seal is gone. Every site has one from its installation or upgrade on.")
         else:
             self._first = {} if seals.seal_problem(first) else seals.heads_of(first)
-        if state.seal and not AuditSeal.objects.filter(number=state.seal, hash=state.head).exists():
-            self.problems.append(f"Seal {state.seal} was verified, and is gone or changed.")
+        number, head = self._seal_before
+        if number and not AuditSeal.objects.filter(number=number, hash=head).exists():
+            self.problems.append(f"Seal {number} was verified, and is gone or changed.")
         newer = streamed(AuditSeal.objects.filter(number__gt=state.seal).order_by("number"), _PAGE)
         for each, heads, problem in seals.looked(newer, state.seal, state.head):
             if problem:

@@ -14,6 +14,7 @@ from typing import TypeVar
 from django.db import connections
 
 from mcpregistry import failpoints
+from tests import waiting
 
 T = TypeVar("T")
 
@@ -25,6 +26,11 @@ def failing(point: str) -> Iterator[None]:
     with failpoints.armed(f"{name}:dberror@{number or 1}") as armed:
         yield
         assert armed.left <= 0, f"{point} was not reached"
+
+
+async def reached() -> None:
+    """Returns once the place that is to fail was passed: what a story sets off may come to it after the story."""
+    await waiting.until(lambda: failpoints._armed.left <= 0)
 
 
 def alone(look: Callable[[], T]) -> T:

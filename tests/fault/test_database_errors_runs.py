@@ -33,7 +33,7 @@ from subagents.runs import tool_source
 from subagents.services import runs
 from tests.calls.test_approvals import person
 from tests.fault.agreement import contradictions
-from tests.fault.database import elsewhere, failing, until
+from tests.fault.database import elsewhere, failing, reached, until
 from tests.subagents.kit import Bench, call, offered
 from tests.subagents.runs.conftest import Worker, bench, worker, working
 
@@ -225,6 +225,7 @@ async def gone(bench: Bench, here: Worker) -> CallOutcome:
     await model.thinks.wait()  # type: ignore[attr-defined]
     calling.cancel()
     await asyncio.wait({calling})
+    await reached()  # the caller may go before this process has heard that the run was begun, and is cancelled after it
     model.go.set()  # type: ignore[attr-defined]
     return CallOutcome(await elsewhere(lambda: Run.objects.get().call_id), State.UNKNOWN)
 

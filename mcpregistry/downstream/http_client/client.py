@@ -36,6 +36,7 @@ from mcpregistry.domain.errors import (
 )
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.downstream.http_client.guard import CheckedResolver, Guard, Resolve, check_url, origin, resolve_name
+from mcpregistry.downstream.http_client.leftovers import Leftovers
 from mcpregistry.downstream.limits import too_large
 
 # Below the 5 seconds after which uvicorn and Node close an idle connection: a request must not be
@@ -77,6 +78,7 @@ class Reply:
         self.status = response.status
         self.headers = response.headers
         self.content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        self.answered = False  # set by whoever has read all that matters; the end of the body may come later
 
     @property
     def is_stream(self) -> bool:
@@ -180,6 +182,7 @@ class Outbound:
         self._target = target
         self.guard = Guard(target.allowed_networks, resolve)
         self._tls = tls
+        self._leftovers = Leftovers()
         self._session: aiohttp.ClientSession
 
     async def __aenter__(self) -> Outbound:
@@ -205,24 +208,34 @@ class Outbound:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._leftovers.close()
         await self._session.close()
 
     @asynccontextmanager
     async def send(
         self, method: str, url: str, *, headers: Mapping[str, str], data: bytes | None, attempt: Attempt
     ) -> AsyncIterator[Reply]:
-        """One request, no redirect followed. Leaving the context early closes the connection."""
+        """One request, no redirect followed. Leaving the context early closes the connection, unless the reply was
+        marked as ``answered``: then it is kept for a moment, and serves again if the body ends."""
         merged = {"Accept-Encoding": "identity", "User-Agent": "slipsnisse", **headers, **self._target.headers}
         with translated(attempt):
-            async with self._session.request(
+            response = await self._session.request(
                 method,
                 _request_url(url),
                 headers=merged,
                 data=data,
                 allow_redirects=False,
                 trace_request_ctx=attempt,
-            ) as response:
-                yield Reply(response, attempt)
+            )
+            reply = Reply(response, attempt)
+            try:
+                yield reply
+            finally:
+                if reply.answered and not response.closed:
+                    self._leftovers.take(response)
+                else:
+                    response.release()  # closes the connection, where the body has not ended
+                    await response.wait_for_close()
 
 
 async def _mark_sent(session: aiohttp.ClientSession, context: SimpleNamespace, params: object) -> None:

@@ -193,6 +193,7 @@ class HttpChannel:
                 if "method" in message:
                     self._incoming(message, request)
                 elif message.get("id") == request_id:
+                    reply.answered = True
                     return message
         return None
 

@@ -13,7 +13,7 @@ from django.contrib.auth.models import Group, Permission, User
 from django.db.models import NOT_PROVIDED, Field, Model, Q, QuerySet
 from django.utils import timezone
 
-from controlplane.configuration.values import Entry, Secrets, written
+from controlplane.configuration.values import Entry, Secrets, read, written
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.formats import text
 from mcpregistry.models import (
@@ -110,6 +110,28 @@ class Kind:
             if column in said:
                 said[column] = secrets.address(said[column], f"{place}/{column}")
         return said | self.more(row)
+
+    def spelled(self, entry: Entry) -> Entry:
+        """What a file says in the way in which ``entry`` says it, without what a new row has anyway: so that a time, a
+        number or an order that a person wrote otherwise is no change. Raises ConfigInvalid for what no column takes."""
+        columns = {column.name: column for column in self.fields()}
+        told = {word: _spelled(columns.get(word), word, value) for word, value in entry.items()}
+        return {word: value for word, value in told.items() if not _is_new(columns.get(word), word, value)}
+
+
+def _spelled(column: Field[Any, Any] | None, word: str, value: Any) -> Any:
+    if word == "permissions" or (column is not None and column.many_to_many):
+        return sorted(value) if isinstance(value, list) and all(isinstance(each, str) for each in value) else value
+    return value if column is None or column.is_relation else written(read(column, value))
+
+
+def _is_new(column: Field[Any, Any] | None, word: str, value: Any) -> bool:
+    """Whether a row that does not say the word means the same by that."""
+    if column is None:
+        return value is True if word == "enabled" else not value
+    if column.many_to_many or column.is_relation:
+        return value is None or value == []
+    return value == written(None if column.default is NOT_PROVIDED and column.null else column.get_default())
 
 
 def _said(column: Field[Any, Any], row: Any) -> Any:

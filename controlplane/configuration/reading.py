@@ -119,11 +119,11 @@ class _Taking:
     def _unnamed(self, kind: Kind, said: Any, here: dict[str, Any]) -> None:
         if not isinstance(said, list):
             raise ConfigInvalid(f"{kind.section}: not a list.", remedy="Correct it in the file.")
-        there = [stored(kind.entry(name, row, Secrets())) for name, row in here.items()]
+        there = [stored(kind.spelled(kind.entry(name, row, Secrets()))) for name, row in here.items()]
         for number, entry in enumerate(said, 1):
             place = f"{kind.section}/{number}"
             with _at(place):
-                text = stored(_checked(kind, entry))
+                text = stored(kind.spelled(_checked(kind, entry)))
                 if text in there:
                     there.remove(text)
                     continue
@@ -178,10 +178,15 @@ class _Taking:
         for column in kind.fields():
             if column.related_model is User and theirs.get(column.name) not in self._all(User):
                 theirs.pop(column.name, None)
-        for word in () if self.confirm and not lacks else _DECIDED:
-            mine.pop(word, None)
-            theirs.pop(word, None)
-        return stored(mine) == stored(theirs)
+            if column.is_relation and not column.many_to_many and not column.null and column.name not in theirs:
+                mine.pop(column.name, None)
+        for word in _DECIDED:
+            counts = self.confirm and not lacks and entry.get(word)
+            for said in () if counts else (mine, theirs):  # what a file does not decide, it does not take back
+                said.pop(word, None)
+        if kind.model is Tool and "approved" not in theirs and _waits(row, theirs):
+            theirs["definition"] = mine.get("definition")
+        return stored(kind.spelled(mine)) == stored(kind.spelled(theirs))
 
     def _known(self, kind: Kind, name: str, row: Any) -> Secrets:
         """Secrets that were given, else those of the row that is here."""
@@ -200,8 +205,8 @@ class _Taking:
                 self._missing += missing
             if column.is_relation:
                 related: Any = column.related_model
-                value = None if value is None else self._related(related, value)
-                setattr(row, column.name, value)
+                if value is not None or column.null or not row.pk:  # else what the service has made for it stays
+                    setattr(row, column.name, None if value is None else self._related(related, value))
             else:
                 setattr(row, column.name, read(column, value))
 
@@ -243,6 +248,14 @@ class _Taking:
     def note(self, text: str) -> None:
         """Tell whoever imports."""
         self.report.notes.append(text)
+
+
+def _waits(row: Tool, entry: Entry) -> bool:
+    """Whether what a file says of a tool, and nobody decides on with it, is what waits for a decision here already."""
+    return row.latest is not None and stored(entry.get("definition")) in (
+        stored(row.latest.data),
+        stored(row.latest.body),
+    )
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -19,6 +19,7 @@ from django.db.models import (
     IntegerField,
     TextField,
 )
+from django.utils.timezone import is_naive, make_aware
 
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.text.secret_names import is_secret_name
@@ -58,10 +59,22 @@ def read(field: Field[Any, Any], value: Any) -> Any:
     """The column's value. Raises ConfigInvalid for what it cannot hold, or what is not of its kind."""
     if wanted := _wanted(field, value):
         raise ConfigInvalid(f"{field.name}: {value!r:.60} does not fit.", remedy=f"Write {wanted}.")
+    if isinstance(field, DecimalField) and isinstance(value, float):
+        value = str(value)  # 0.1 as it is written, not as the machine holds it
     try:
-        return field.to_python(value)
-    except (ValidationError, TypeError, ValueError) as error:
+        return _as_kept(field, field.to_python(value))
+    except (ValidationError, TypeError, ValueError, ArithmeticError) as error:
         raise ConfigInvalid(f"{field.name}: {value!r:.60} does not fit.", remedy="Correct it in the file.") from error
+
+
+def _as_kept(field: Field[Any, Any], value: Any) -> Any:
+    """As it comes back from the database: times in UTC (also those that name no zone), prices with all their digits."""
+    if isinstance(value, datetime):
+        return (make_aware(value) if is_naive(value) else value).astimezone(UTC)
+    if isinstance(value, Decimal) and isinstance(field, DecimalField):
+        places = Decimal(1).scaleb(-field.decimal_places)
+        return value.quantize(places) if value.is_finite() and value == value.quantize(places) else value
+    return value
 
 
 class Secrets:

@@ -1,0 +1,79 @@
+"""A document of the whole site that people write or change by hand: said otherwise is not said anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from controlplane.configuration import reading
+from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.formats import text
+from mcpregistry.models import AuditEntry, Tool
+from mcpregistry.services.servers import lifecycle
+from tests.api.conftest import new_server, new_tool
+from tests.controlplane.test_configuration import exported, rows, saved
+
+pytestmark = pytest.mark.usefixtures("live_db")
+ACTOR = "user:test"
+HEAD: dict[str, Any] = {"slipsnisse": "site", "version": 1}
+ECHO: dict[str, Any] = {"command": ["/bin/echo"]}
+MODELS = {"providers": {"p": {"kind": "compatible", "base_url": "https://llm.example.org/v1"}}}
+GRANT = {"agent": "a", "server": "s"}
+GRANTED = {"agents": {"a": {}}, "servers": {"s": ECHO}}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"agents": {"a": {"enabled": True, "calls_per_minute": None, "name": ""}}},
+        {"servers": {"s": ECHO | {"enabled": True, "confirmed": False, "request_timeout": 5, "env": {}, "url": ""}}},
+        GRANTED | {"grants": [GRANT | {"expires_at": "2036-11-21T12:00:00Z", "argument_pins": {}}]},
+        GRANTED | {"grants": [GRANT | {"expires_at": "2036-11-21 12:00:00+02:00"}, GRANT | {"note": "", "tool": None}]},
+        GRANTED | {"grants": [GRANT | {"expires_at": "2036-11-21T12:00:00"}]},
+        MODELS | {"models": {"p/m": {"input_price": 0.1, "output_price": 2, "prices_from": "2026-01-01"}}},
+        MODELS | {"models": {"p/m": {"input_price": "0.10"}}, "experts": {"e": {"description": "d", "models": ["p/m"]}}},
+        {"roles": {"night": {"permissions": ["mcpregistry.view_server", "mcpregistry.view_agent"]}, "day": {}}},
+        {"servers": {"b": ECHO, "a": ECHO},
+         "channels": {"c": {"kind": "email", "addresses": ["a@example.org"], "servers": ["b", "a"], "rules": []}}},
+        {"credentials": {"c": {"scope": [], "value": ""}}, "configuration": {"keep_calls_days": 365}},
+    ],
+    ids=lambda said: "+".join(said),
+)  # fmt: skip
+@pytest.mark.parametrize("confirm", [True, False])
+def test_a_file_that_says_it_otherwise_changes_nothing_the_second_time(said: dict[str, Any], confirm: bool):
+    reading.take(HEAD | said, {}, confirm=confirm)
+    before, entries = rows(), AuditEntry.objects.count()
+    again = reading.take(HEAD | said, {}, confirm=confirm)
+    assert (again.made, again.changed) == ([], [])
+    assert (rows(), AuditEntry.objects.count()) == (before, entries)
+
+
+def test_what_a_file_does_not_confirm_it_does_not_take_back():
+    server = saved("s", command=["/bin/echo"])
+    lifecycle.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
+    tool = new_tool(server, "t")
+    said = {"servers": {"s": ECHO}, "tools": {"s::t": {"definition": tool.pinned.data, "approved": False}}}
+    for confirm in (True, False):
+        assert reading.take(HEAD | said, {}, confirm=confirm).changed == []
+    server.refresh_from_db()
+    assert server.launch_confirmed
+
+
+def test_a_definition_that_waits_since_the_first_import_is_no_change_at_the_second():
+    server = new_server("s")
+    tool = new_tool(server, "t")
+    body = tool.pinned.data | {"description": "another"}
+    file = HEAD | {"servers": {"s": text.load(exported()[0].encode(), "")["servers"]["s"]}}
+    file |= {"tools": {"s::t": {"definition": body, "approved": True}}}
+    assert reading.take(file, {}, confirm=False).changed == ["tools/s::t"]
+    assert reading.take(file, {}, confirm=False).changed == []
+    assert Tool.objects.get().pinned_id == tool.pinned_id
+    assert reading.take(file, {}, confirm=True).changed == ["tools/s::t"]
+    assert Tool.objects.get().pinned.data == body
+
+
+@pytest.mark.parametrize("number", ["1e50", 1e50, "nan", 10**40])
+def test_a_price_that_is_none_is_refused_with_its_place(number: Any):
+    with pytest.raises(ConfigInvalid, match="models/p/m: "):
+        reading.take(HEAD | MODELS | {"models": {"p/m": {"input_price": number}}}, {}, confirm=True)

@@ -13,7 +13,7 @@ from django.contrib.auth.models import Group, Permission, User
 from django.db.models import NOT_PROVIDED, Field, Model, Q, QuerySet
 from django.utils import timezone
 
-from controlplane.configuration.values import Entry, Secrets, read, written
+from controlplane.configuration.values import ADDRESSES, Entry, Secrets, read, written
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.formats import text
 from mcpregistry.models import (
@@ -80,7 +80,7 @@ class Kind:
 
     def hiding(self) -> set[str]:
         """The words whose values may be references to secrets; elsewhere what looks like one is a value as any other."""
-        return {"command", "url", "base_url"} & {each.name for each in self.fields()} | {*sealed(self.model).values()}
+        return {"command", *ADDRESSES} & {each.name for each in self.fields()} | {*sealed(self.model).values()}
 
     def known(self) -> set[str]:
         """Every word that an entry may have."""
@@ -106,7 +106,7 @@ class Kind:
         place = f"{self.section}/{name}"
         if "command" in said:
             said["command"] = secrets.command(said["command"], f"{place}/command")
-        for column in ("url", "base_url"):
+        for column in ADDRESSES:
             if column in said:
                 said[column] = secrets.address(said[column], f"{place}/{column}")
         return said | self.more(row)

@@ -14,7 +14,7 @@ from django.db.models import Model
 
 from controlplane.configuration.kinds import KINDS, Kind, kind_of, lookup
 from controlplane.configuration.saving import ACTOR, SAVERS
-from controlplane.configuration.values import Entry, Secrets, read, references
+from controlplane.configuration.values import ADDRESSES, Entry, Secrets, read, references, unknown_address
 from controlplane.configuration.writing import VERSION, WHOLE
 from mcpregistry.domain.errors import ConfigInvalid, SlipsnisseError
 from mcpregistry.domain.policy.decision import Outcome
@@ -81,6 +81,7 @@ class _Taking:
         self._given, self.confirm = given, confirm
         self._rows: dict[type[Model], dict[str, Any]] = {}
         self._missing: list[str] = []
+        self._later: list[tuple[str, Callable[[], None]]] = []
 
     def section(self, kind: Kind, said: Any) -> None:
         """What a file says of one kind; of a setting that it does not have, nothing."""
@@ -93,9 +94,13 @@ class _Taking:
         entries = {"site": said} if kind.model is Configuration else said
         if not isinstance(entries, dict):
             raise ConfigInvalid(f"{kind.section}: not an object of entries by name.", remedy="Correct it in the file.")
-        for name, entry in entries.items():
+        for name, entry in sorted(entries.items(), key=_marks):
             with _at(f"{kind.section}/{name}"):
                 self._named(kind, name, _own(kind, name, _checked(kind, entry)), here.get(name))
+        for name, finish in self._later:
+            with _at(f"{kind.section}/{name}"):
+                finish()
+        self._later.clear()
         shown = dict(kind.all())
         self.report.kept += [f"{kind.section}/{name}" for name in shown if name not in entries]
 
@@ -175,6 +180,8 @@ class _Taking:
             lacks = lacks or bool(missing)
             if not missing or value:
                 theirs[word] = value
+            elif word in ADDRESSES:
+                mine.pop(word, None)
         for column in kind.fields():
             if column.related_model is User and theirs.get(column.name) not in self._all(User):
                 theirs.pop(column.name, None)
@@ -203,6 +210,8 @@ class _Taking:
             if column.name in kind.hiding():
                 value, missing = given.taken(value)
                 self._missing += missing
+                if missing and column.name in ADDRESSES:
+                    value = getattr(row, column.name) or unknown_address(row)
             if column.is_relation:
                 related: Any = column.related_model
                 if value is not None or column.null or not row.pk:  # else what the service has made for it stays
@@ -240,6 +249,10 @@ class _Taking:
         """Whether what was decided there counts here: only with every secret that it was decided with."""
         return self.confirm and not self._missing and any(entry.get(word) is True for word in _DECIDED)
 
+    def later(self, name: str, finish: Callable[[], None]) -> None:
+        """Do this when every row of the section is there and has let go of what it no longer has."""
+        self._later.append((name, finish))
+
     @property
     def missing(self) -> list[str]:
         """The secrets of this row that nobody gave."""
@@ -248,6 +261,11 @@ class _Taking:
     def note(self, text: str) -> None:
         """Tell whoever imports."""
         self.report.notes.append(text)
+
+
+def _marks(named: tuple[str, Any]) -> bool:
+    """The one model that callers are compared with comes last: another has lost that mark by then."""
+    return isinstance(named[1], dict) and named[1].get("compared") is True
 
 
 def _waits(row: Tool, entry: Entry) -> bool:

@@ -44,6 +44,9 @@ class Taking(Protocol):
     def note(self, text: str) -> None:
         """Tell whoever imports."""
 
+    def later(self, name: str, finish: Callable[[], None]) -> None:
+        """Do this at the end of the section."""
+
     @property
     def missing(self) -> list[str]:
         """The secrets of this row that nobody gave."""
@@ -112,10 +115,14 @@ def _provider(taking: Taking, row: Any, entry: Entry) -> Any:
 
 
 def _expert(taking: Taking, row: Any, entry: Entry) -> Any:
-
+    """Callers that are new come when all others are gone: in between, experts could call each other in a circle."""
     row = experts.save_expert(expert=row, targets=taking.many(LanguageModel, entry.get("models")), actor=ACTOR)
     users, places = taking.many(Agent, entry.get("users")), taking.many(Endpoint, entry.get("endpoints"))
-    experts.offer(expert=row, agents=users, endpoints=places, actor=ACTOR)
+    before = [*row.users.all()]
+    if gone := {*before} - {*users}:
+        experts.offer(expert=row, agents=[each for each in before if each not in gone], endpoints=places, actor=ACTOR)
+    if not gone or {*users} - {*before}:
+        taking.later(row.name, lambda: experts.offer(expert=row, agents=users, endpoints=places, actor=ACTOR))
     return row
 
 

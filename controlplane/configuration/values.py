@@ -25,6 +25,7 @@ from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.text.secret_names import is_secret_name
 
 Entry = dict[str, Any]  # what stands in the document of one row
+ADDRESSES = ("url", "base_url")
 _REFERENCES = re.compile(r"(\$\{(cred:)?[\w.-]+\})+")  # a text that only names secrets is none itself
 
 
@@ -138,6 +139,11 @@ def _is_secret_flag(word: str) -> bool:
 def is_reference(value: Any) -> bool:
     """Whether this stands for a secret."""
     return isinstance(value, dict) and value.keys() == {"secret"} and isinstance(value["secret"], str)
+
+
+def unknown_address(row: Any) -> str:
+    """For a server or provider whose address is a secret that nobody gave: nobody answers there, and it says so."""
+    return f"{'wss' if getattr(row, 'transport', '') == 'websocket' else 'https'}://enter-the-address.invalid/"
 
 
 def references(value: Any, place: str) -> Iterator[tuple[str, str]]:

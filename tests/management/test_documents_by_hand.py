@@ -9,11 +9,15 @@ import pytest
 from controlplane.configuration import reading
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.formats import text
-from mcpregistry.models import AuditEntry, Tool
+from mcpregistry.models import AuditEntry, Server, Tool
+from mcpregistry.services.access import grants
 from mcpregistry.services.servers import lifecycle
-from tests.api.conftest import new_server, new_tool
-from tests.controlplane.test_configuration import exported, rows, saved
+from subagents.models import ExpertTool, LanguageModel, Provider
+from subagents.services import experts, providers
+from tests.api.conftest import new_agent, new_server, new_tool
+from tests.controlplane.test_configuration import exported, people, rows, saved
 
+__all__ = ["people"]
 pytestmark = pytest.mark.usefixtures("live_db")
 ACTOR = "user:test"
 HEAD: dict[str, Any] = {"slipsnisse": "site", "version": 1}
@@ -77,3 +81,76 @@ def test_a_definition_that_waits_since_the_first_import_is_no_change_at_the_seco
 def test_a_price_that_is_none_is_refused_with_its_place(number: Any):
     with pytest.raises(ConfigInvalid, match="models/p/m: "):
         reading.take(HEAD | MODELS | {"models": {"p/m": {"input_price": number}}}, {}, confirm=True)
+
+
+def model(name: str, **columns: Any) -> LanguageModel:
+    """Of the one provider of this site."""
+    here = Provider.objects.first() or Provider(slug="p", kind="compatible", base_url="https://llm.example.org/v1")
+    provider = providers.save_provider(provider=here, actor=ACTOR)
+    return providers.save_model(model=LanguageModel(provider=provider, name=name, **columns), actor=ACTOR)
+
+
+def restored(file: str, secrets: dict[str, Any]) -> None:
+    """The site as the file says, and once more."""
+    document = text.load(file.encode(), "site.yaml")
+    for _ in range(2):
+        report = reading.take(document, secrets, confirm=True)
+    assert (report.made, report.changed) == ([], [])
+    assert exported() == (file, secrets)
+
+
+def test_the_mark_of_the_callers_model_goes_back_to_the_model_that_the_file_says():
+    first, second = model("a", compared=True), model("b")
+    file, secrets = exported()
+    for each, marked in ((first, False), (second, True)):
+        each.compared = marked
+        providers.save_model(model=each, actor=ACTOR)
+    restored(file, secrets)
+
+
+def test_experts_that_called_each_other_the_other_way_round_do_so_again():
+    one, two = (
+        experts.save_expert(expert=ExpertTool(name=name, description="d"), targets=[model(name)], actor=ACTOR)
+        for name in ("one", "two")
+    )
+    ann = new_agent("ann")
+    experts.offer(expert=one, agents=[two.agent], endpoints=[], actor=ACTOR)
+    experts.offer(expert=two, agents=[ann], endpoints=[], actor=ACTOR)
+    file, secrets = exported()
+    experts.offer(expert=one, agents=[ann], endpoints=[], actor=ACTOR)
+    experts.offer(expert=two, agents=[one.agent], endpoints=[], actor=ACTOR)
+    restored(file, secrets)
+
+
+@pytest.mark.parametrize("transport", ["http", "websocket"])
+def test_a_site_comes_without_the_secrets_in_its_addresses_and_gets_them_later(people: Any, transport: str):
+    scheme = {"http": "https", "websocket": "wss"}[transport]
+    server = saved("s", transport=transport, url=f"{scheme}://x.example.org/mcp?api_key=hunter2hunter2")
+    lifecycle.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
+    tool = new_tool(server, "t")
+    grants.grant(agent=new_agent("ann"), tool=tool, actor=ACTOR)
+    own = Provider(slug="own", kind="compatible", base_url="https://llm.example.org/v1?token=hunter2hunter2")
+    providers.save_provider(provider=own, actor=ACTOR, key="k3y")
+    file, secrets = exported()
+    people()
+    document = text.load(file.encode(), "site.yaml")
+    report = reading.take(document, {}, confirm=True)
+    assert "servers/s: enter what nobody gave: servers/s/url." in report.notes
+    assert Server.objects.get().url == f"{scheme}://enter-the-address.invalid/"
+    assert not Server.objects.get().launch_confirmed
+    assert Provider.objects.get().draft_problem() is not None
+    again = reading.take(document, {}, confirm=True)
+    assert (again.made, again.changed) == ([], [])
+    restored(file, secrets)
+
+
+def test_an_address_that_somebody_entered_stays_while_nobody_gives_the_files_own():
+    saved("s", transport="http", url="https://x.example.org/mcp?api_key=hunter2hunter2", name="one")
+    file, _ = exported()
+    server = Server.objects.get()
+    server.url, server.name = "https://y.example.org/mcp", "two"
+    lifecycle.save_server(server=server, actor=ACTOR)
+    assert reading.take(text.load(file.encode(), ""), {}, confirm=True).changed == ["servers/s"]
+    server.refresh_from_db()
+    assert (server.url, server.name) == ("https://y.example.org/mcp", "one")
+    assert reading.take(text.load(file.encode(), ""), {}, confirm=True).changed == []

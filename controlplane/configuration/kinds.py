@@ -33,6 +33,7 @@ from mcpregistry.models import (
 from mcpregistry.models.sealing import sealed
 from mcpregistry.models.server import Lifecycle
 from mcpregistry.services.access.roles import ROLES
+from mcpregistry.services.configuration.saving import DEPTH
 from subagents.models import ExpertTool, LanguageModel, Provider
 
 _MADE = {"id", "uid", "created_at", "updated_at", "created_by"}
@@ -177,7 +178,7 @@ def _of_tool(row: Tool) -> Entry:
     if definition is None:
         return {}
     data = definition.data  # as its text where no file could hold the values: NUL, lone surrogates, hundreds of levels
-    said = {"definition": data if text.fits(data) else definition.body}
+    said = {"definition": data if text.fits(data, below=DEPTH) else definition.body}
     return said | {"approved": True} if row.pinned else said
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from django.conf import settings
+from django.core.exceptions import ValidationError
 from django.db import models
 from simple_history.models import HistoricalRecords
 
@@ -154,3 +155,9 @@ class SlackIdentity(models.Model):
 
     def __str__(self) -> str:
         return f"{self.user} ({self.member})"
+
+    def clean(self) -> None:
+        """Refuse what is no id of Slack: nothing that it sends would ever be this person's."""
+        for name in ("team", "member"):
+            if not (value := getattr(self, name)).isascii() or not value.isalnum():
+                raise ValidationError({name: "Write Slack's id, letters and digits, such as T0123456789."})

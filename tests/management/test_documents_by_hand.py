@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 
 from controlplane.configuration import reading
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.formats import text
-from mcpregistry.models import AuditEntry, Server, Tool
+from mcpregistry.models import AuditEntry, Grant, Server, SlackIdentity, Tool
 from mcpregistry.services.access import grants
+from mcpregistry.services.definitions import decisions, observe
+from mcpregistry.services.notifications import outbox
 from mcpregistry.services.servers import lifecycle
 from subagents.models import ExpertTool, LanguageModel, Provider
 from subagents.services import experts, providers
@@ -154,3 +157,41 @@ def test_an_address_that_somebody_entered_stays_while_nobody_gives_the_files_own
     server.refresh_from_db()
     assert (server.url, server.name) == ("https://y.example.org/mcp", "one")
     assert reading.take(text.load(file.encode(), ""), {}, confirm=True).changed == []
+
+
+def deep(levels: int) -> Any:
+    value: Any = "x"
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("columns", [{"note": "a\0b"}, {"argument_pins": {"a": "\ud800"}}, {"argument_pins": {"\0": 1}},
+                                     {"argument_pins": {"a": deep(61)}}], ids=["NUL", "half", "key", "deep"])  # fmt: skip
+def test_what_no_document_could_hold_is_not_saved(columns: dict[str, Any]):
+    grant = Grant(agent=new_agent("ann"), server=new_server("s"), **columns)
+    with pytest.raises(ConfigInvalid, match="NUL character, half a surrogate pair"):
+        grants.save_grant(grant=grant, actor=ACTOR)
+    with pytest.raises(ConfigInvalid, match="description: it holds a NUL character"):
+        saved("t", command=["/bin/echo"], description="a\0b")
+
+
+@pytest.mark.parametrize("levels", range(54, 62))
+def test_values_as_deep_as_the_site_takes_them_travel(people: Any, levels: int):
+    server, agent = new_server("s"), new_agent("ann")
+    grants.save_grant(grant=Grant(agent=agent, server=server, argument_pins={"a": deep(min(levels, 60))}), actor=ACTOR)
+    schema = {"type": "object", "properties": {"q": {"default": deep(levels)}}}
+    observe.observe(server=server, listed=[{"name": "t", "description": "d", "inputSchema": schema}])
+    decisions.approve(definition=server.tools.get().latest, actor=ACTOR)
+    file, secrets = exported()
+    before = rows()
+    people()
+    restored(file, secrets)
+    assert rows() == before
+
+
+@pytest.mark.parametrize(("team", "member"), [("T/1", "U1"), ("T1", "U/1"), ("T1", "Ü1"), ("T1", "U 1")])
+def test_a_slack_person_has_ids_of_slack(team: str, member: str):
+    ann = User.objects.create(username="zed")
+    with pytest.raises(ConfigInvalid, match="Slack's id"):
+        outbox.save_slack_identity(identity=SlackIdentity(team=team, member=member, user=ann), actor=ACTOR)

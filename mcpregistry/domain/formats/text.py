@@ -60,8 +60,10 @@ def wider(most_bytes: int, most_values: int) -> Iterator[None]:
         _bounds.reset(token)
 
 
-def fits(data: Json) -> bool:
-    """Whether a file of ours could hold this value and be read again."""
+def fits(data: Json, *, below: int = 0) -> bool:
+    """Whether a file of ours could hold this value, ``below`` levels under its root, and be read again."""
+    for _ in range(below):
+        data = [data]
     try:
         _check(data, "")
     except FileInvalid:
@@ -172,7 +174,7 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         self.depth += 1
         self.count += 1
-        if self.depth > MAX_DEPTH:
+        if self.depth > MAX_DEPTH + 1:  # the root is a node too
             raise RecursionError
         if self.count > 2 * _bounds.get()[1]:  # keys are nodes too
             raise _YamlRefused(problem="more values than a configuration file may hold", problem_mark=self.get_mark())

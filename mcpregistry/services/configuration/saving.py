@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
-from django.db.models import Model
+from django.db.models import CharField, JSONField, Model, TextField
 
 from mcpregistry.domain.errors import AlreadyExists, ConfigInvalid
+from mcpregistry.domain.formats import text
 from mcpregistry.domain.text.display import printable
+
+DEPTH = 3  # levels above a column's value in a document of the whole site: section, name, column
 
 
 def save_checked(row: Model) -> None:
@@ -27,6 +30,19 @@ def check_fields(row: Model) -> None:
             raise _already_there(row, taken[0]) from error
         problems = "; ".join(f"{field}: {' '.join(texts)}" for field, texts in error.message_dict.items())
         raise ConfigInvalid(f"This cannot be saved: {problems}", remedy="Correct these fields.") from error
+    _check_storable(row)
+
+
+def _check_storable(row: Model) -> None:
+    """What SQLite would keep and PostgreSQL or a document of the site could not: Django's fields let it through."""
+    for field in row._meta.concrete_fields:
+        text_or_json = field.editable and isinstance(field, JSONField | CharField | TextField)
+        if text_or_json and not text.fits(field.value_from_object(row), below=DEPTH):
+            raise ConfigInvalid(
+                f"This cannot be saved: {field.name}: it holds a NUL character, half a surrogate pair or a number without "
+                "end, or nests too deep.",
+                remedy="Correct this field.",
+            )
 
 
 def store(row: Model) -> None:

@@ -82,6 +82,7 @@ class _Taking:
         self._rows: dict[type[Model], dict[str, Any]] = {}
         self._missing: list[str] = []
         self._later: list[tuple[str, Callable[[], None]]] = []
+        self._lacking: set[tuple[type[Model], str]] = set()
 
     def section(self, kind: Kind, said: Any) -> None:
         """What a file says of one kind; of a setting that it does not have, nothing."""
@@ -153,6 +154,7 @@ class _Taking:
             return
         self._all(kind.model)[name] = done
         if self._missing:
+            self._lacking.add((kind.model, name))
             self.report.notes.append(f"{kind.section}/{name}: enter what nobody gave: {', '.join(self._missing)}.")
         (self.report.made if new else self.report.changed).append(f"{kind.section}/{name}")
 
@@ -174,19 +176,9 @@ class _Taking:
         here = Secrets()
         have = kind.entry(name, row, here)
         mine = {word: Secrets(here.found).shown(said) for word, said in have.items()}
-        known, theirs, lacks = self._known(kind, name, row), {}, False
-        for word, said in entry.items():
-            value, missing = known.taken(said) if word in kind.hiding() else (said, [])
-            lacks = lacks or bool(missing)
-            if not missing or value:
-                theirs[word] = value
-            elif word in ADDRESSES:
-                mine.pop(word, None)
-        for column in kind.fields():
-            if column.related_model is User and theirs.get(column.name) not in self._all(User):
-                theirs.pop(column.name, None)
-            if column.is_relation and not column.many_to_many and not column.null and column.name not in theirs:
-                mine.pop(column.name, None)
+        theirs, lacks = self._told(kind, name, entry, row)
+        for word in _unsaid(kind, entry, theirs):
+            mine.pop(word, None)
         for word in _DECIDED:
             counts = self.confirm and not lacks and entry.get(word)
             for said in () if counts else (mine, theirs):  # what a file does not decide, it does not take back
@@ -194,6 +186,21 @@ class _Taking:
         if kind.model is Tool and "approved" not in theirs and _waits(row, theirs):
             theirs["definition"] = mine.get("definition")
         return stored(kind.spelled(mine)) == stored(kind.spelled(theirs))
+
+    def _told(self, kind: Kind, name: str, entry: Entry, row: Any) -> tuple[Entry, bool]:
+        """What a file says without what nobody gave and who is not here; and whether a secret is missing."""
+        known, told, lacks = self._known(kind, name, row), {}, False
+        for word, said in entry.items():
+            value, missing = known.taken(said) if word in kind.hiding() else (said, [])
+            lacks = lacks or bool(missing)
+            if not missing or value:
+                told[word] = value
+        for column in kind.fields():
+            if column.related_model is User and told.get(column.name) not in self._all(User):
+                told.pop(column.name, None)
+        if lacks:
+            self._lacking.add((kind.model, name))
+        return told, lacks
 
     def _known(self, kind: Kind, name: str, row: Any) -> Secrets:
         """Secrets that were given, else those of the row that is here."""
@@ -253,6 +260,10 @@ class _Taking:
         """Do this when every row of the section is there and has let go of what it no longer has."""
         self._later.append((name, finish))
 
+    def lacks(self, server: Server) -> bool:
+        """Whether nobody gave all secrets of a server."""
+        return (Server, server.slug) in self._lacking
+
     @property
     def missing(self) -> list[str]:
         """The secrets of this row that nobody gave."""
@@ -266,6 +277,14 @@ class _Taking:
 def _marks(named: tuple[str, Any]) -> bool:
     """The one model that callers are compared with comes last: another has lost that mark by then."""
     return isinstance(named[1], dict) and named[1].get("compared") is True
+
+
+def _unsaid(kind: Kind, entry: Entry, told: Entry) -> Iterator[str]:
+    """The words that stay as they are here: an address that nobody gave, and what no row of the kind is without."""
+    for column in kind.fields():
+        needed = column.is_relation and not column.many_to_many and not column.null
+        if column.name not in told and (needed or (column.name in ADDRESSES and column.name in entry)):
+            yield column.name
 
 
 def _waits(row: Tool, entry: Entry) -> bool:

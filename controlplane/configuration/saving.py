@@ -47,6 +47,9 @@ class Taking(Protocol):
     def later(self, name: str, finish: Callable[[], None]) -> None:
         """Do this at the end of the section."""
 
+    def lacks(self, server: Server) -> bool:
+        """Whether nobody gave all secrets of a server."""
+
     @property
     def missing(self) -> list[str]:
         """The secrets of this row that nobody gave."""
@@ -129,6 +132,9 @@ def _expert(taking: Taking, row: Any, entry: Entry) -> Any:
 def _permit(taking: Taking, row: Permit, entry: Entry) -> Permit | None:
     if row.expires_at <= timezone.now() or row.uses_left == 0 or _was_given(row):
         taking.note(f"permits: of {row.agent} for {row.tool}, left out: it has ended, or was given here before.")
+        return None
+    if taking.lacks(row.tool.server):  # with its secrets the server is another, and no permit holds for that one
+        taking.note(f"permits: of {row.agent} for {row.tool}, left out until somebody gives its server's secrets.")
         return None
     giver = User.objects.filter(username=entry.get("given_by") or "").first()
     if giver is None or row.tool.pinned is None or not taking.confirm:

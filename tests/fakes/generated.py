@@ -49,6 +49,7 @@ ACTOR = "user:test"
 ODD = (
     "", "plain", "Ödd “quotes” 'single'", "a: b\n- c # d\n", "  spaces  ", "~", "null", "no", "1e3", "0x1f", "2026-01-01", "true",
     "{secret: x}", "${NOT_ASKED}", "tab\there", "🧦 日本語 العربية", "trailing \\", "%s {0} {{ x }}", "-", "<b>&amp;</b>", "a" * 300,
+    "\x85", "a\u2028b\u2029", "\ufeffmark", "a\r\nb\r", "\x1b[31m\x7f", "e\u0301 \u200b", " \n", "? key", "!tag &a *a", "12:30", "a: {b: [c]}",
 )  # fmt: skip
 _WAYS = ("stdio", "http", "sse", "websocket")
 _SIGNING = "whsec_" + base64.b64encode(b"0123456789abcdef01234567").decode()
@@ -56,16 +57,16 @@ _PERMISSIONS = ("view_server", "decide_approval", "view_run", "change_tool", "ad
 
 
 class Maker:
-    """Makes one site. ``refused`` counts what the services did not take."""
+    """Makes one site. ``refused`` counts what the services did not take. ``tag`` begins its names: another's are others."""
 
-    def __init__(self, seed: int) -> None:
-        self.pick = random.Random(seed)
+    def __init__(self, seed: int, tag: str = "") -> None:
+        self.pick, self.tag = random.Random(seed), tag
         self.made, self.refused = 0, 0
         self.reasons: list[str] = []
 
     def site(self) -> None:
         """Rows of every kind, in an order in which they can name each other."""
-        self.people = [User.objects.create(username=f"p{n} {self.word()}"[:150], password="!") for n in range(2)]
+        self.people = [User.objects.create_user(f"{self.tag}p{n} {self.word()}"[:150]) for n in range(2)]
         self.people[0].groups.set(Group.objects.filter(name="approver"))
         for kind, most in ((self._role, 2), (self._credential, 3), (self._server, 4), (self._agent, 3), (self._endpoint, 3),
                            (self._workspace, 2), (self._provider, 3), (self._expert, 2), (self._rule, 4), (self._grant, 8),
@@ -148,12 +149,13 @@ class Maker:
     # Rows
 
     def _role(self, number: int) -> None:
-        group = Group.objects.create(name=f"{self.word()} {number}"[:150])
+        group = Group.objects.create(name=f"{self.tag}{self.word()} {number}"[:150])
         group.permissions.set(Permission.objects.filter(codename__in=self.pick.sample(_PERMISSIONS, 2)))
 
     def _credential(self, number: int) -> None:
-        row = self.fill(kind_of("credentials"), Credential(name=f"cred-{number}"), scope=[])
-        scope = self.pick.sample([f"server:s-{n}" for n in range(4)], self.pick.randint(0, 2))
+        row = self.fill(kind_of("credentials"), Credential(name=f"{self.tag}cred-{number}"), scope=[])
+        places = [f"{what}-{n}" for what in (f"server:{self.tag}s", f"provider:{self.tag}llm") for n in range(4)]
+        scope = self.pick.sample(places, self.pick.randint(0, 8))
         credentials.save_credential(credential=row, actor=ACTOR, value=self.word() or None, scope=scope)
 
     def _server(self, number: int) -> None:
@@ -163,9 +165,9 @@ class Maker:
                  "allowed_networks": [], "sandbox_read": [], "sandbox_write": []}  # fmt: skip
         remote = local | {"command": [], "url": address + self.pick.choice(["", "?token=abc", "?a=b"]),
                           "allowed_networks": self.pick.choice([[], ["10.0.0.0/8"]])}  # fmt: skip
-        row = Server(slug=f"s-{number}")
+        row = Server(slug=f"{self.tag}s-{number}")
         self.fill(kind_of("servers"), row, transport=way, **(local if way == "stdio" else remote))
-        pairs = {"PLAIN": self.word() or "x", "REF": "${NAME}"} if self.chance() else {}
+        pairs = {"PLAIN": self.word() or "x", "REF": "${NAME}", "secret": self.word()} if self.chance() else {}
         if way == "stdio":
             row.env = pairs
         else:
@@ -201,15 +203,17 @@ class Maker:
 
     def _agent(self, number: int) -> None:
         owner = self.pick.choice([None, *self.people])
-        capabilities = self.pick.choice([[], ["mcp_*"], ["mcp_s-0::*"]])
-        row = self.fill(kind_of("agents"), Agent(slug=f"a-{number}"), owner=owner, capabilities=capabilities)
+        capabilities = self.pick.choice([[], ["mcp_*"], [f"mcp_{self.tag}s-0::*"]])
+        row = self.fill(kind_of("agents"), Agent(slug=f"{self.tag}a-{number}"), owner=owner, capabilities=capabilities)
         agents.save_agent(agent=row, actor=ACTOR)
 
     def _endpoint(self, number: int) -> None:
-        agents.save_endpoint(endpoint=self.fill(kind_of("endpoints"), Endpoint(slug=f"e-{number}")), actor=ACTOR)
+        agents.save_endpoint(
+            endpoint=self.fill(kind_of("endpoints"), Endpoint(slug=f"{self.tag}e-{number}")), actor=ACTOR
+        )
 
     def _workspace(self, number: int) -> None:
-        row = Workspace(directory=f"/srv/{number}/{self.word()}"[:200].rstrip())
+        row = Workspace(directory=f"/srv/{self.tag}{number}/{self.word()}"[:200].rstrip())
         row.endpoint, row.agent = self.one(Endpoint.objects), self.one(Agent.objects)
         agents.save_workspace(workspace=row, actor=ACTOR)
 
@@ -220,28 +224,45 @@ class Maker:
             "options": {},
             "allowed_networks": [],
         }
-        row = self.fill(kind_of("providers"), Provider(slug=f"llm-{number}"), **fixed)
-        key = self.pick.choice(["", "k3y", "${cred:cred-0}", "x" * 200])
+        row = self.fill(kind_of("providers"), Provider(slug=f"{self.tag}llm-{number}"), **fixed)
+        key = self.pick.choice(["", "k3y", f"${{cred:{self.tag}cred-0}}", "x" * 200])
         row = providers.save_provider(provider=row, actor=ACTOR, key=key, headers={"X-A": "v"} if self.chance() else {})
         if self.chance():
             providers.confirm_destination(provider=row, actor=ACTOR, shown=row.destination_hash())
         for each in range(self.pick.randint(0, 3)):
             model = LanguageModel(provider=row, name=f"m/{each} {self.word()}"[:200].strip())
-            self._try(
-                lambda _, model=model: providers.save_model(model=self.fill(kind_of("models"), model), actor=ACTOR), 0
-            )
+            self._try(lambda _, model=model: self._model(model), 0)
+
+    def _model(self, row: LanguageModel) -> None:
+        fixed = {
+            "context_window": self.pick.choice([None, 2**31 - 1]), "max_output": self.pick.choice([1, 100_000]),
+            "buffer_tokens": self.pick.choice([0, 256]), "tokenizer": self.pick.choice(["", "tiktoken:o200k_base"]),
+            "overrides": self.pick.choice([{}, {"temperature": 0.2}]),
+        }  # fmt: skip
+        providers.save_model(model=self.fill(kind_of("models"), row, **fixed), actor=ACTOR)
 
     def _expert(self, number: int) -> None:
-        fixed = {"arguments": {"q": {"type": "string"}}, "output_schema": None, "description": "d", "agent": None}
-        row = self.fill(kind_of("experts"), ExpertTool(name=f"expert_{number}"), **fixed)
-        row.agent = None
+        schema = {"type": "object", "properties": {"a": {"description": self.word(), "default": self.json(3)}}}
+        fixed = {
+            "arguments": {"q": {"type": "string", "description": self.word(), "default": self.json()}},
+            "output_schema": self.pick.choice([None, schema]), "description": self.word() or "d",
+            "awaited_tools": self.pick.choice([[], ["s-9::later"]]),
+        }  # fmt: skip
+        row = self.fill(kind_of("experts"), ExpertTool(name=f"{self.tag}expert_{number}"), **fixed)
         row = experts.save_expert(expert=row, targets=self.some(LanguageModel.objects), actor=ACTOR)
         experts.offer(expert=row, agents=self.some(Agent.objects), endpoints=self.some(Endpoint.objects), actor=ACTOR)
 
     def _rule(self, number: int) -> None:
         fixed = {"condition": self.pick.choice(["", '"a" == "b"', 'tool.name == "x\\"y"'])}
-        row = self.fill(kind_of("rules"), PolicyRule(name=f"r {number} {self.word()}"[:100].strip()), **fixed)
-        row.agent, row.tool = (self.pick.choice([None, self.one(each.objects)]) for each in (Agent, Tool))
+        row = self.fill(kind_of("rules"), PolicyRule(name=f"{self.tag}r {number} {self.word()}"[:100].strip()), **fixed)
+        for column, model in (
+            ("agent", Agent),
+            ("endpoint", Endpoint),
+            ("server", Server),
+            ("tool", Tool),
+            ("approvers", Group),
+        ):
+            setattr(row, column, self.one(model.objects) if self.chance(0.3) else None)
         rules.save_rule(rule=row, actor=ACTOR, unanswered=True)
 
     def _grant(self, number: int) -> None:
@@ -266,28 +287,36 @@ class Maker:
         )  # fmt: skip
 
     def _channel(self, number: int) -> None:
+        way = self.pick.choice(["webhook", "email", "slack"])
+        fixed = {
+            "events": self.pick.choice([[], ["asked"]]), "allowed_networks": [], "room": "C0123" if way == "slack" else "",
+            "addresses": ["b@example.org", "a@example.org"] if way == "email" else [],
+        }  # fmt: skip
         row = self.fill(
-            kind_of("channels"), Channel(name=f"c {number}"), kind="webhook", events=["asked"], allowed_networks=[]
+            kind_of("channels"), Channel(name=f"{self.tag}c {number} {self.word()}"[:100]), kind=way, **fixed
         )
-        row.access = {"url": f"https://h{number}.example.org/k3y?x={number}", "signing": _SIGNING}
+        url = {"url": f"https://h{number}.example.org/k3y?x={number}", "signing": _SIGNING}
+        row.access = {"webhook": url, "email": {}, "slack": {"token": "xoxb-t0p", "signing": "0123456789abcdef"}}[way]
         outbox.save_channel(
             channel=row, actor=ACTOR, servers=self.some(Server.objects), rules=self.some(PolicyRule.objects)
         )
 
     def _slack(self, number: int) -> None:
-        row = SlackIdentity(team="T1", member=f"U{number}", user=self.pick.choice(self.people))
+        row = SlackIdentity(team="T1", member=f"U{self.tag}{number}", user=self.pick.choice(self.people))
         outbox.save_slack_identity(identity=row, actor=ACTOR)
 
     def _settings(self, number: int) -> None:
         row = self.fill(
-            kind_of("configuration"), Configuration.load(), variable_scope={"NAME": [f"server:s-{n}" for n in range(4)]}
+            kind_of("configuration"),
+            Configuration.load(),
+            variable_scope={"NAME": [f"server:{self.tag}s-{n}" for n in range(4)]},
         )
         settings_of.save_configuration(configuration=row, actor=ACTOR)
 
 
-def site(seed: int) -> Maker:
+def site(seed: int, tag: str = "") -> Maker:
     """Make it in the database of this process."""
-    maker = Maker(seed)
+    maker = Maker(seed, tag)
     # Secrets of a server may name variables of its scope only, so the settings come first as well.
     maker._settings(0)
     maker.site()

@@ -7,7 +7,6 @@ from django.db import IntegrityError, transaction
 from django.db.models import CharField, JSONField, Model, TextField
 
 from mcpregistry.domain.errors import AlreadyExists, ConfigInvalid
-from mcpregistry.domain.formats import text
 from mcpregistry.domain.text.display import printable
 
 DEPTH = 3  # levels above a column's value in a document of the whole site: section, name, column
@@ -35,6 +34,8 @@ def check_fields(row: Model) -> None:
 
 def _check_storable(row: Model) -> None:
     """What SQLite would keep and PostgreSQL or a document of the site could not: Django's fields let it through."""
+    from mcpregistry.domain.formats import text  # brings YAML along, which runmcp can do without
+
     for field in row._meta.concrete_fields:
         text_or_json = field.editable and isinstance(field, JSONField | CharField | TextField)
         if text_or_json and not text.fits(field.value_from_object(row), below=DEPTH):

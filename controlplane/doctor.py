@@ -192,8 +192,8 @@ def _seals() -> Iterable[Finding]:
     """Whether what is kept out of the database's reach is up to date, where that is asked for."""
     from mcpregistry.services.records import remote_sinks
 
-    for name, url in (("webhook", settings.AUDIT_WEBHOOK), ("bucket", settings.AUDIT_BUCKET)):
-        if not url or remote_sinks.check(name, url):  # a system check says what is wrong with it
+    for name, url in remote_sinks.configured():
+        if remote_sinks.check(name, url):  # a system check says what is wrong with it
             continue
         try:
             lacking = remote_sinks.lacking(name, url)

@@ -202,7 +202,6 @@ def _seals() -> Metric:
     family = GaugeMetricFamily(
         "slipsnisse_audit_seals_lacking", "Seals of the audit log that the place has not got yet.", labels=["place"]
     )
-    for name, url in (("webhook", settings.AUDIT_WEBHOOK), ("bucket", settings.AUDIT_BUCKET)):
-        if url:
-            family.add_metric([name], remote_sinks.lacking(name, url))
+    for name, url in remote_sinks.configured():
+        family.add_metric([name], remote_sinks.lacking(name, url))
     return family

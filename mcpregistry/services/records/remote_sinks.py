@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import json
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
@@ -39,11 +39,11 @@ class NotKept(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class Line:
     """One seal as a line of a file, and its number."""
 
     number: int
-    line: str
+    text: str
 
 
 def to_webhook(url: str) -> int:
@@ -57,6 +57,12 @@ def to_webhook(url: str) -> int:
 def to_bucket(url: str) -> int:
     """PUT what it lacks, an object a seal, over none that is there; returns how many. Raises as ``to_webhook``."""
     return _handed_over("bucket", url, _put)
+
+
+def configured() -> Iterator[tuple[str, str]]:
+    """The places over HTTP that this site names, with their addresses."""
+    places = (("webhook", settings.AUDIT_WEBHOOK), ("bucket", settings.AUDIT_BUCKET))
+    return ((name, url) for name, url in places if url)
 
 
 def lacking(name: str, url: str) -> int:
@@ -100,14 +106,14 @@ def _secret_problem(secret: str) -> str:
     return ""
 
 
-def _handed_over(name: str, url: str, hand_over: Callable[[str, Lines], Awaitable[None]]) -> int:
+def _handed_over(name: str, url: str, hand_over: Callable[[str, Line], Awaitable[None]]) -> int:
     if problem := check(name, url):
         raise ConfigInvalid(problem, remedy="Correct the setting and start the site again.")
     stand, until, done = _stand(name, url), time.monotonic() + ROUND_SECONDS, 0
     for each in AuditSeal.objects.filter(number__gt=stand.value).order_by("number")[:AT_ONCE]:
         if done and time.monotonic() >= until:
             break
-        asyncio.run(_in_time(hand_over(url, Lines(each.number, line_of(each)))))
+        asyncio.run(_in_time(hand_over(url, Line(each.number, line_of(each)))))
         Figure.objects.filter(pk=stand.pk, value__lt=each.number).update(value=each.number)
         done += 1
     return done
@@ -127,8 +133,8 @@ def _labels(url: str) -> str:
     return json.dumps({"place": hashlib.sha256(url.encode()).hexdigest()[:16]})
 
 
-async def _post(url: str, seal: Lines) -> None:
-    body, secret = seal.line.encode(), settings.AUDIT_WEBHOOK_SECRET
+async def _post(url: str, seal: Line) -> None:
+    body, secret = seal.text.encode(), settings.AUDIT_WEBHOOK_SECRET
     message = f"seal-{seal.number}"
     signed = webhook_headers(message=message, seconds=int(time.time()), body=body, secret=secret) if secret else {}
     headers = {"Content-Type": "application/json", "webhook-id": message, **signed}
@@ -137,8 +143,8 @@ async def _post(url: str, seal: Lines) -> None:
         raise NotKept(f"it answered HTTP {answer.status}")
 
 
-async def _put(url: str, seal: Lines) -> None:
-    body = seal.line.encode()
+async def _put(url: str, seal: Line) -> None:
+    body = seal.text.encode()
     where = f"{url.rstrip('/')}/{seal.number:010}.json"
     parts = urlsplit(where)
     where = f"{parts.scheme}://{parts.netloc}{sigv4.path_of(*parts.path.split('/'))}"

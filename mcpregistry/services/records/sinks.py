@@ -50,8 +50,8 @@ def deliver() -> None:
 
 def problems() -> Iterator[str]:
     """What is wrong with the settings of the places, without a word of a secret; a system check asks at each start."""
-    for name, url in (("webhook", settings.AUDIT_WEBHOOK), ("bucket", settings.AUDIT_BUCKET)):
-        if url and (problem := remote_sinks.check(name, url)):
+    for name, url in remote_sinks.configured():
+        if problem := remote_sinks.check(name, url):
             yield problem
     try:
         if settings.AUDIT_SYSLOG:

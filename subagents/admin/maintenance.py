@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from django import forms
 from django.contrib import admin
+from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils import timezone
@@ -13,7 +14,6 @@ from unfold.decorators import display
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from mcpregistry.admin.base import ReadOnlyAdmin, Verb, actor
-from mcpregistry.domain.errors import Denied
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Server
 from subagents.admin.live import LiveAdmin, Part
@@ -23,6 +23,7 @@ from subagents.models import MaintenanceRequest, Proposal
 
 STATE_COLOURS = {"completed": "success", "failed": "danger", "in_progress": "info", "queued": "info"}
 PROPOSAL_COLOURS = {"waiting": "warning", "applied": "success", "declined": "info"}
+MESSAGES_SHOWN = 50  # the newest: one that is paused and resumed all day has many
 _ASKED = {
     Kind.TEST: "Test a server",
     Kind.SEARCH: "Search servers",
@@ -173,7 +174,7 @@ def _context(row: MaintenanceRequest) -> dict[str, Any]:
         "asked": row,
         "state_colour": STATE_COLOURS[row.state],
         "state_words": row.state.replace("_", " ") + (f": {row.substate}" if row.substate else ""),
-        "messages_told": row.messages.all(),
+        "messages_told": row.messages.order_by("-id")[:MESSAGES_SHOWN][::-1],
         "took": (until - row.started_at).total_seconds() if row.started_at else None,
         "server": Server.objects.filter(slug=row.server_slug).first() if row.server_slug else None,
         "proposal": Proposal.objects.filter(request=row).first() if row.state == State.COMPLETED else None,
@@ -181,10 +182,7 @@ def _context(row: MaintenanceRequest) -> dict[str, Any]:
 
 
 def _apply(request: HttpRequest, row: Proposal) -> str:
-    right = proposals.RIGHTS[Kind(row.request.kind)]
-    if not request.user.has_perm(right):
-        raise Denied(f"This needs the permission '{right}' as well.", remedy="Ask somebody who may change servers.")
-    proposals.apply(proposal_id=row.pk, actor=actor(request))
+    proposals.apply(proposal_id=row.pk, user=cast(User, request.user), actor=actor(request))
     return "Done. A new or changed launch is a draft until somebody confirms it on the server's page."
 
 
@@ -223,4 +221,4 @@ class ProposalAdmin(ReadOnlyAdmin):
     def overview(self, request: HttpRequest, row: Proposal) -> dict[str, Any]:
         now = {name: getattr(row.server, name) for name in row.fields} if row.server else {}
         changes = [(name.replace("_", " "), now.get(name, ""), value) for name, value in row.fields.items()]
-        return {"proposed": row, "changes": changes}
+        return {"proposed": row, "changes": changes, "outdated": row.server is not None and not row.fits(row.server)}

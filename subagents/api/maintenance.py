@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from django.http import HttpRequest
-from ninja import Path, Query, Status
+from ninja import Path, Status
 
 from mcpregistry.api import lookup
 from mcpregistry.api.auth import Principal, actor, person, principal
@@ -47,7 +47,8 @@ TABLE.update(
         "POST /maintenance/requests/{request_id}/cancel": Rule(_STEER, agent=True),
         "POST /maintenance/requests/{request_id}/pause": Rule(_STEER, agent=True),
         "POST /maintenance/requests/{request_id}/resume": Rule(_STEER, agent=True),
-        "GET /maintenance/messages": Rule(_STEER, agent=True),
+        "GET /maintenance/messages": Rule(_VIEW, agent=True),
+        "POST /maintenance/messages/poll": Rule(_STEER, agent=True),
         "GET /maintenance/active": Rule(_VIEW, agent=True),
         "POST /maintenance/energy/poll": Rule(_STEER, agent=True),
         "GET /maintenance/proposals": Rule("subagents.view_proposal"),
@@ -79,7 +80,7 @@ def list_requests(
 @router.post("/maintenance/requests", response={202: RequestOut, 404: Problem})
 @once()
 def ask(request: HttpRequest, payload: Order) -> Status[RequestOut]:
-    """Queue a request and answer at once; look at /maintenance/requests/{id}, or poll /maintenance/messages.
+    """Queue a request and answer at once; look at /maintenance/requests/{id}, or POST /maintenance/messages/poll.
 
     What would start or serve something becomes a proposal that waits for a person.
     """
@@ -124,14 +125,16 @@ def resume_request(request: HttpRequest, request_id: RequestId) -> RequestOut:
 
 
 @router.get("/maintenance/messages", response=MessagesOut)
-def poll_messages(
-    request: HttpRequest,
-    *,
-    consume: Annotated[bool, Query(description="Hand them out: nobody gets them again.")] = False,
-) -> MessagesOut:
-    """The oldest hundred messages that were handed to nobody yet; an agent gets those of its own requests."""
-    found = queue.poll_messages(_visible(principal(request)), consume=consume)
-    return MessagesOut(items=[message_out(message) for message in found])
+def list_messages(request: HttpRequest) -> MessagesOut:
+    """The oldest hundred messages that were handed to nobody yet; an agent sees those of its own requests."""
+    return MessagesOut(items=[message_out(each) for each in queue.waiting_messages(_visible(principal(request)))])
+
+
+@router.post("/maintenance/messages/poll", response=MessagesOut)
+@once()
+def poll_messages(request: HttpRequest) -> MessagesOut:
+    """The same, handed out: nobody gets them again, but by the Idempotency-Key of an answer that was lost."""
+    return MessagesOut(items=[message_out(each) for each in queue.poll_messages(_visible(principal(request)))])
 
 
 @router.get("/maintenance/active", response=Activity)
@@ -162,12 +165,9 @@ def list_proposals(
 @router.post("/maintenance/proposals/{proposal_id}/apply", response={200: ProposalOut, 409: Problem})
 def apply_proposal(request: HttpRequest, proposal_id: lookup.Id) -> ProposalOut:
     """Do what it says, as your own change: a new or changed launch is a draft until somebody confirms it."""
-    proposal = lookup.one(Proposal.objects.select_related("request"), "proposal", pk=proposal_id)
-    right = proposals.RIGHTS[Kind(proposal.request.kind)]
     user = person(request)
-    if user is None or not user.has_perm(right):
-        raise Denied(f"This needs the permission '{right}' as well.", remedy="Ask somebody who may change servers.")
-    return proposal_out(proposals.apply(proposal_id=proposal_id, actor=actor(request)))
+    assert user is not None  # the table lets no agent in
+    return proposal_out(proposals.apply(proposal_id=proposal_id, user=user, actor=actor(request)))
 
 
 @router.post("/maintenance/proposals/{proposal_id}/decline", response={200: ProposalOut, 409: Problem})

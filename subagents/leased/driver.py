@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from functools import partial
 from typing import Generic, TypeVar
@@ -24,7 +25,7 @@ _BEAT = 0.5  # seconds until a database that is away is asked again
 _PARTING = 2.0  # seconds to give a row back
 
 
-class Driver(Generic[W]):
+class Driver(ABC, Generic[W]):
     """One per worker process and kind of row. ``wake`` may be called as often as one likes.
 
     ``W`` is what people can wish of work that is under way, such as that it stops; ``nothing`` is no wish.
@@ -38,29 +39,29 @@ class Driver(Generic[W]):
 
     # What a kind of row says of itself
 
+    @abstractmethod
     async def take(self, key: str) -> Lease | None:
         """The lease of the row; None: it has ended, is worked on, or is not due."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def work(self, taken: Lease) -> None:
         """All that there is to do now. Each step bears being begun again. Raises LostLease."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def renew(self, taken: Lease) -> W:
         """Keep the lease; returns what people wish by now. Raises LostLease."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def release(self, taken: Lease) -> None:
         """Give the row back; of no effect where it is no longer ours."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def fulfil(self, taken: Lease, wish: W) -> None:
         """Somebody wished this while we worked; the work has been cut."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def crashed(self, taken: Lease) -> None:
         """Our own code failed at it: end the row, for it would do so again."""
-        raise NotImplementedError
 
     # The driving
 

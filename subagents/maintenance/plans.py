@@ -14,7 +14,15 @@ from typing import Any
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound
+from mcpregistry.domain.errors import (
+    AuthFailed,
+    ConfigInvalid,
+    Conflict,
+    NotFound,
+    ProtocolError,
+    ResourceLimit,
+    TimedOut,
+)
 from mcpregistry.domain.text.canonical import canonical
 from mcpregistry.downstream.pool.events import TestReport
 from mcpregistry.downstream.pool.pool import Pool
@@ -33,6 +41,8 @@ FIELDS = (
     "request_timeout", "idle_timeout", "max_concurrency", "check_interval",
 )  # fmt: skip
 MOST_FOUND = 50
+# Errors of a server that was there, before it had introduced itself.
+_SPAWNED = {error.code for error in (TimedOut, ProtocolError, AuthFailed, ResourceLimit)}
 
 
 async def _nothing(pool: Pool, request: MaintenanceRequest) -> Any:
@@ -83,7 +93,8 @@ def _keep_test(request: MaintenanceRequest, report: TestReport) -> None:
 def _steps_of(test: ServerTest, report: TestReport) -> list[dict[str, Any]]:
     """The five steps of a test as its report tells them; after one that failed there are no more."""
     found = report.discovery
-    reached = {"spawn": bool(found), "handshake": bool(found), "discover": bool(found and report.listed)}
+    spawned = bool(found) or test.error_code in _SPAWNED
+    reached = {"spawn": spawned, "handshake": bool(found), "discover": bool(found and report.listed)}
     if test.call_tool:
         reached["call"] = report.result is not None and not report.result.get("isError")
     steps: list[dict[str, Any]] = []
@@ -126,16 +137,16 @@ def _search(request: MaintenanceRequest, _: Any) -> None:
 
 
 def _look_for_namesake(request: MaintenanceRequest, _: Any) -> None:
-    if Server.objects.filter(slug=request.server_slug).exists():
-        raise Conflict(f"There is a server '{request.server_slug}' already.", remedy="Ask a person for a grant of it.")
-    check_fields(_with(Server(slug=request.server_slug), request.params.get("fields") or {}))
+    """An agent is not told of servers that it may not use: whoever decides on its proposal sees that there is one."""
+    if not request.agent and Server.objects.filter(slug=request.server_slug).exists():
+        raise Conflict(f"There is a server '{request.server_slug}' already.", remedy="Change that one.")
+    fields = request.params.get("fields") or {}
+    if fields:
+        check_server(_with(Server(slug=request.server_slug), fields))
 
 
 def _propose_new(request: MaintenanceRequest, _: Any) -> None:
-    fields = dict(request.params.get("fields") or {})
-    if fields:
-        check_server(_with(Server(slug=request.server_slug), fields))
-    _propose(request, None, fields, request.params.get("purpose", ""))
+    _propose(request, None, request.params.get("fields") or {}, request.params.get("purpose", ""))
 
 
 # modify_server: server, fields, reason; remove_server: server, reason
@@ -148,8 +159,9 @@ def _check_change(request: MaintenanceRequest, _: Any) -> None:
 
 
 def _propose_change(request: MaintenanceRequest, _: Any) -> None:
+    """Of an agent everything is proposed as it came: it must not find out by asking what a server's fields hold."""
     server, fields = _server(request), request.params["fields"]
-    same = {name for name, value in fields.items() if getattr(server, name) == value}
+    same = {name for name, value in fields.items() if getattr(server, name) == value and not request.agent}
     if len(same) == len(fields):
         raise Conflict("The server is so already.", remedy="Nothing has to be done.")
     _propose(request, server, {name: fields[name] for name in fields if name not in same}, request.params["reason"])
@@ -160,10 +172,10 @@ def _propose_removal(request: MaintenanceRequest, _: Any) -> None:
 
 
 def _propose(request: MaintenanceRequest, server: Server | None, fields: Mapping[str, Any], reason: str) -> None:
+    as_it_is = {"server_revision": server.revision, "server_saved_at": server.updated_at} if server else {}
     made = Proposal.objects.create(
-        request=request, server=server, server_revision=server.revision if server else 0, fields=dict(fields),
-        reason=reason, created_at=timezone.now(),
-    )  # fmt: skip
+        request=request, server=server, fields=dict(fields), reason=reason, created_at=timezone.now(), **as_it_is
+    )
     request.result = {"proposal": made.pk, "waits_for": "a person", "fields": dict(fields)}
 
 

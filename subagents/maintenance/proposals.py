@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.contrib.auth.models import User
 from django.db import transaction
 from django.utils import timezone
 
-from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound
+from mcpregistry.domain.errors import ConfigInvalid, Conflict, Denied, NotFound
 from mcpregistry.models import Server
 from mcpregistry.services.records import audit
 from mcpregistry.services.servers import lifecycle
@@ -20,13 +21,19 @@ from subagents.maintenance import queue
 from subagents.models import Proposal
 
 # What the one who applies it needs besides the right to decide: that to do it by hand.
-RIGHTS = {Kind.ADD: "mcpregistry.add_server", Kind.MODIFY: "mcpregistry.change_server", Kind.REMOVE: "mcpregistry.delete_server"}  # fmt: skip
+_RIGHTS = {Kind.ADD: "mcpregistry.add_server", Kind.MODIFY: "mcpregistry.change_server", Kind.REMOVE: "mcpregistry.delete_server"}  # fmt: skip
 
 
 @transaction.atomic
-def apply(*, proposal_id: int, actor: str) -> Proposal:
-    """Do it. Raises NotFound, Conflict (decided already, or the server was changed since) and ConfigInvalid."""
+def apply(*, proposal_id: int, user: User, actor: str) -> Proposal:
+    """Do it, as this person's own change.
+
+    Raises NotFound, Denied (they may not do that by hand), Conflict (decided already, or the server was changed since)
+    and ConfigInvalid.
+    """
     proposal = _waiting(proposal_id)
+    if not user.has_perm(right := _RIGHTS[Kind(proposal.request.kind)]):
+        raise Denied(f"This needs the permission '{right}' as well.", remedy="Ask somebody who may change servers.")
     match Kind(proposal.request.kind):
         case Kind.ADD:
             _add(proposal, actor)
@@ -59,7 +66,7 @@ def _add(proposal: Proposal, actor: str) -> None:
 
 def _as_it_was(proposal: Proposal) -> Server:
     server = Server.objects.select_for_update().filter(pk=proposal.server_id or 0).first()
-    if server is None or server.revision != proposal.server_revision:
+    if server is None or not proposal.fits(server):
         raise Conflict(
             "The server was changed or removed after this was proposed.", remedy="Decline it, and ask for a new one."
         )

@@ -5,6 +5,7 @@ Every verb is a row or two and returns at once, whatever the sub-agent is doing.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -13,11 +14,14 @@ from django.db import transaction
 from django.db.models import F, QuerySet
 from django.utils import timezone
 
+from mcpregistry.calls.catalog import DownstreamTools
 from mcpregistry.db import database_now
 from mcpregistry.domain.errors import Busy, Conflict, NotFound
+from mcpregistry.domain.specs import RUNS
 from mcpregistry.domain.text.canonical import plain
-from mcpregistry.models import Agent, Server, Tool
+from mcpregistry.models import Agent, Server
 from mcpregistry.services.configuration.dispatch import send
+from mcpregistry.services.configuration.snapshot import load_snapshot
 from mcpregistry.services.records import audit
 from subagents.domain.maintenance import Kind, MessageKind, Priority, State, Substate, Wish
 from subagents.models import MaintenanceMessage, MaintenanceRequest
@@ -44,6 +48,7 @@ def ask(
     if kind not in (Kind.ADD, Kind.SEARCH):
         visible_server(slug, agent)
     if agent is not None:
+        Agent.objects.select_for_update(no_key=True).get(pk=agent.pk)  # one of its requests after the other
         if (same := _same(kind, params, agent)) is not None:
             return same
         _refuse_too_many(agent)
@@ -65,14 +70,11 @@ def visible_server(slug: str, agent: Agent | None) -> Server:
 
 
 def servers_of(agent: Agent) -> set[int]:
-    """The servers of which the agent is granted something."""
-    granted = agent.grants.values_list("server_id", "tool__server_id")
-    return {key for pair in granted for key in pair if key}
-
-
-def tools_of(server_id: int) -> tuple[str, ...]:
-    """Names of its tools that people have approved."""
-    return tuple(Tool.objects.filter(server=server_id, pinned__isnull=False).values_list("name", flat=True))
+    """The servers that serve the agent anything, as the gateway reckons it."""
+    snapshot = load_snapshot()
+    caller = snapshot.agents.get(agent.slug)
+    offers = DownstreamTools().offers(snapshot, RUNS, caller, time.time()) if caller else ()
+    return {offer.server.id for offer in offers}
 
 
 def _same(kind: Kind, params: Mapping[str, Any], agent: Agent) -> MaintenanceRequest | None:
@@ -106,8 +108,10 @@ def cancel(*, request_id: str, actor: str, reason: str = "") -> MaintenanceReque
 def pause(*, request_id: str, actor: str) -> MaintenanceRequest:
     """It stands still within a second and uses no energy, until it is resumed. Raises Conflict when it has ended."""
     request = _open(request_id)
+    if request.wish:  # paused already, or being cancelled
+        return request
     waits = {} if request.lease_until else {"substate": Substate.PAUSED, "message": "Paused."}
-    MaintenanceRequest.objects.filter(pk=request.pk, wish="").update(wish=Wish.PAUSE, **waits)
+    MaintenanceRequest.objects.filter(pk=request.pk).update(wish=Wish.PAUSE, **waits)
     audit.record(kind="maintenance.paused", actor=actor, subject=f"maintenance:{request.pk}")
     return _locked(request_id)
 
@@ -116,9 +120,9 @@ def pause(*, request_id: str, actor: str) -> MaintenanceRequest:
 def resume(*, request_id: str, actor: str) -> MaintenanceRequest:
     """It goes on after the last step that was done. Raises Conflict when it has ended."""
     request = _open(request_id)
-    MaintenanceRequest.objects.filter(pk=request.pk, wish=Wish.PAUSE).update(
-        wish="", substate="", message="Waiting for a worker."
-    )
+    if request.wish != Wish.PAUSE:
+        return request
+    MaintenanceRequest.objects.filter(pk=request.pk).update(wish="", substate="", message="Waiting for a worker.")
     audit.record(kind="maintenance.resumed", actor=actor, subject=f"maintenance:{request.pk}")
     transaction.on_commit(lambda: send("subagents.tasks.work_maintenance"))
     return _locked(request_id)
@@ -141,12 +145,15 @@ def tell(request: MaintenanceRequest, kind: MessageKind, **data: Any) -> None:
     MaintenanceMessage.objects.create(request=request, kind=kind, data=data, created_at=timezone.now())
 
 
+def waiting_messages(requests: QuerySet[MaintenanceRequest]) -> QuerySet[MaintenanceMessage]:
+    """The oldest messages of these requests that were not handed out yet."""
+    return MaintenanceMessage.objects.filter(delivered_at=None, request__in=requests)[:_MESSAGES_AT_ONCE]
+
+
 @transaction.atomic
-def poll_messages(requests: QuerySet[MaintenanceRequest], *, consume: bool) -> list[MaintenanceMessage]:
-    """The oldest messages of these requests that were not handed out yet; ``consume`` hands them out, to one alone."""
+def poll_messages(requests: QuerySet[MaintenanceRequest]) -> list[MaintenanceMessage]:
+    """The same, handed out, each to one alone, whoever asks at the same time."""
     waiting = MaintenanceMessage.objects.filter(delivered_at=None, request__in=requests)
-    if not consume:
-        return list(waiting[:_MESSAGES_AT_ONCE])
     found = list(waiting.select_for_update(skip_locked=True, of=("self",))[:_MESSAGES_AT_ONCE])
     MaintenanceMessage.objects.filter(pk__in=[message.pk for message in found]).update(delivered_at=timezone.now())
     return found

@@ -6,14 +6,18 @@ nothing by themselves: an addition is proposed to people, and an agent sees only
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
+
+from django.db import DatabaseError
 
 from mcpregistry.calls.call import Call
 from mcpregistry.calls.catalog import Offer, Source
 from mcpregistry.calls.pipeline import Dispatcher
-from mcpregistry.db import db_call
+from mcpregistry.db import db_call, unheard
 from mcpregistry.domain.errors import NotFound, SlipsnisseError
 from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.domain.specs import AgentSpec, EndpointSpec, ServerSpec, ToolSpec
@@ -92,22 +96,34 @@ class MaintenanceTools:
         """Do it and say how it stands. A refusal is a result marked as an error, with its remedy."""
         name, arguments = call.entry.offer.tool.name, call.request.arguments
         agent = call.request.catalogue.agent.slug
-        on_sent()
         try:
             match name:
                 case "mcp_request_server_addition":
-                    return _said(await db_call(_ask, agent, arguments))
+                    return _said(await _written(partial(db_call, _ask, agent, arguments), on_sent))
                 case "mcp_check_subagent_status":
                     return _said(await db_call(_status, agent, arguments["requestId"]))
                 case "mcp_cancel_subagent_work":
-                    reason = arguments.get("reason", "")
-                    return _said(await db_call(_cancel, agent, arguments["requestId"], reason))
+                    key, reason = arguments["requestId"], arguments.get("reason", "")
+                    return _said(await _written(partial(db_call, _cancel, agent, key, reason), on_sent))
                 case _:
                     return _said(
                         {"tools": [_told(name, entry) for name, entry in call.request.catalogue.entries.items()]}
                     )
         except SlipsnisseError as error:
             return _said({"error": error.code, "message": error.message, "remedy": error.remedy}) | {"isError": True}
+
+
+async def _written(write: Callable[[], Awaitable[dict[str, Any]]], on_sent: Callable[[], None]) -> dict[str, Any]:
+    """What the write says. Where nobody hears whether it was committed, the call has been "sent": its end is unknown."""
+    try:
+        return await write()
+    except asyncio.CancelledError:
+        on_sent()
+        raise
+    except DatabaseError as error:
+        if unheard(error):
+            on_sent()
+        raise
 
 
 def maintenance_source(engine: object) -> tuple[Source, Dispatcher]:

@@ -102,6 +102,7 @@ class Proposal(models.Model):
     request = models.OneToOneField(MaintenanceRequest, on_delete=models.CASCADE, related_name="proposal")
     server = models.ForeignKey(Server, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
     server_revision = models.PositiveIntegerField(default=0, help_text="Of the server when this was proposed.")
+    server_saved_at = models.DateTimeField(null=True, blank=True, help_text="When people had last changed it by then.")
     fields = models.JSONField(default=dict, blank=True, help_text="New values by field.")
     reason = models.TextField(blank=True)
     state = models.CharField(
@@ -117,3 +118,10 @@ class Proposal(models.Model):
 
     def __str__(self) -> str:
         return f"{self.request.kind} {self.request.server_slug}"
+
+    def fits(self, server: Server | None) -> bool:
+        """Whether the server is as it was when this was proposed: by its columns, and by secrets that it refers to."""
+        return server is not None and (server.revision, server.updated_at) == (
+            self.server_revision,
+            self.server_saved_at,
+        )

@@ -35,6 +35,7 @@ LOWEST = {
         GET /experts | GET /experts/{name} | GET /runs | GET /runs/{run_id} | GET /runs/{run_id}/events
         GET /runs/{run_id}/accounting | GET /savings
         GET /maintenance/requests | GET /maintenance/requests/{request_id} | GET /maintenance/active
+        GET /maintenance/messages
         GET /maintenance/proposals
         """,
     "operator": """
@@ -47,7 +48,7 @@ LOWEST = {
         POST /runs/{run_id}/replay | POST /runs/{run_id}/calls/{call_id}/settle
         POST /maintenance/requests | POST /maintenance/requests/{request_id}/cancel
         POST /maintenance/requests/{request_id}/pause | POST /maintenance/requests/{request_id}/resume
-        GET /maintenance/messages | POST /maintenance/energy/poll
+        POST /maintenance/messages/poll | POST /maintenance/energy/poll
         POST /maintenance/proposals/{proposal_id}/apply | POST /maintenance/proposals/{proposal_id}/decline
         """,
     "approver": """
@@ -87,6 +88,7 @@ AGENT = {
     "POST /maintenance/requests/{request_id}/pause",
     "POST /maintenance/requests/{request_id}/resume",
     "GET /maintenance/messages",
+    "POST /maintenance/messages/poll",
     "GET /maintenance/active",
     "POST /maintenance/energy/poll",
 }

@@ -151,6 +151,7 @@ def _maintenance(site: Site, now: datetime) -> None:
     queue.end(tested, maintenance.State.COMPLETED, result={"ok": False, "steps": steps, "tools": None})
     Proposal.objects.create(
         request=proposed, server=site.servers["git"], server_revision=site.servers["git"].revision,
+        server_saved_at=site.servers["git"].updated_at,
         fields={"idle_timeout": 60.0, "description": "Git."}, reason="It is seldom used.", created_at=now,
     )  # fmt: skip
     queue.end(proposed, maintenance.State.COMPLETED, result={"proposal": 1, "waits_for": "a person"})

@@ -90,8 +90,8 @@ def test_a_request_is_paused_resumed_and_cancelled_by_those_who_may(server: Serv
 def test_a_proposal_shows_the_difference_and_is_applied_by_one_click(server: Server) -> None:
     row = queue.ask(kind=Kind.MODIFY, params={"server": "git", "fields": {"idle_timeout": 60.0}}, actor="agent:ann")
     made = Proposal.objects.create(
-        request=row, server=server, server_revision=server.revision, fields={"idle_timeout": 60.0}, reason="seldom used",
-        created_at=row.created_at,
+        request=row, server=server, server_revision=server.revision, server_saved_at=server.updated_at,
+        fields={"idle_timeout": 60.0}, reason="seldom used", created_at=row.created_at,
     )  # fmt: skip
     operator = client_as("operator")
     shown = operator.get(f"{PROPOSALS}{made.pk}/change/").content.decode()
@@ -105,7 +105,11 @@ def test_a_proposal_shows_the_difference_and_is_applied_by_one_click(server: Ser
 def test_one_that_is_outdated_says_so(server: Server) -> None:
     row = queue.ask(kind=Kind.REMOVE, params={"server": "git", "reason": "no"}, actor="test")
     made = Proposal.objects.create(
-        request=row, server=server, server_revision=server.revision, created_at=row.created_at
+        request=row,
+        server=server,
+        server_revision=server.revision,
+        server_saved_at=server.updated_at,
+        created_at=row.created_at,
     )
     server.idle_timeout = 5
     lifecycle.save_server(server=server, actor="test")

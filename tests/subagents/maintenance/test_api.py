@@ -8,14 +8,16 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import IntegrityError, connection, transaction
+from django.contrib.auth.models import Group, Permission, User
+from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from mcpregistry.models import Agent, Server
-from mcpregistry.services.access import grants
+from mcpregistry.models import Agent, Grant, Server
+from mcpregistry.services.access import agents, grants
 from mcpregistry.services.configuration import dispatch
 from subagents.domain.maintenance import Kind, MessageKind, State
 from subagents.maintenance import queue
+from subagents.maintenance.plans import PLANS
 from subagents.models import MaintenanceRequest, Proposal
 from subagents.services import retention
 from tests.calls.conftest import add_server, tool
@@ -104,6 +106,38 @@ def test_an_agent_sees_only_its_own_and_only_what_it_may_use() -> None:
     assert calls.status_code == 403
 
 
+def test_an_agent_learns_nothing_of_servers_by_asking_for_changes() -> None:
+    """Neither what their fields hold, nor whether there is one."""
+    server = add_server("echo", tool("echo"), description="secret plan")
+    robot = agent("robot")
+    grants.grant(agent=Agent.objects.get(slug="robot"), server=server, actor="test")
+    guess = order("modify_server", server="echo", fields={"description": "secret plan"})
+    for body in (guess, order("add_server", server="slow", fields={"command": ["true"]})):
+        assert robot.post(REQUESTS, body).status_code == 202
+    add_server("slow", tool("count"))
+    for row in MaintenanceRequest.objects.all():
+        for step in PLANS[Kind(row.kind)]:
+            step.keep(row, None)
+        assert row.result is not None
+        assert row.result["fields"] == row.params["fields"]
+
+
+def test_a_server_that_serves_the_agent_nothing_is_none_to_it() -> None:
+    """Whether its grant has ended, or its capabilities do not reach so far."""
+    server = add_server("echo", tool("echo"))
+    robot = agent("robot")
+    grants.grant(agent=Agent.objects.get(slug="robot"), server=server, actor="test")
+    test = order("test_server", server="echo")
+    assert robot.post(REQUESTS, test).status_code == 202
+    Grant.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
+    assert robot.post(REQUESTS, test).status_code == 404
+    Grant.objects.update(expires_at=None)
+    incapable = Agent.objects.get(slug="robot")
+    incapable.capabilities = ["mcp_other::*"]
+    agents.save_agent(agent=incapable, actor="test")
+    assert robot.post(REQUESTS, test).status_code == 404
+
+
 def test_an_agent_cannot_fill_the_queue() -> None:
     robot = agent("robot")
     said = [
@@ -116,12 +150,18 @@ def test_proposals_are_for_people_with_the_right_to_do_it_by_hand() -> None:
     server = add_server("echo", tool("echo"))
     request = ask(Kind.REMOVE, server="echo", reason="unused")
     row = Proposal.objects.create(
-        request=request, server=server, server_revision=server.revision, created_at=request.created_at
-    )
+        request=request, server=server, server_revision=server.revision, server_saved_at=server.updated_at,
+        created_at=request.created_at,
+    )  # fmt: skip
     assert agent("robot").get("/maintenance/proposals").status_code == 403
     viewer, operator = person("viewer"), person("operator")
     assert [each["id"] for each in viewer.get("/maintenance/proposals?state=waiting").json()["items"]] == [row.pk]
     assert viewer.post(f"/maintenance/proposals/{row.pk}/apply").status_code == 403
+    User.objects.get(username="operator").groups.clear()
+    User.objects.get(username="operator").user_permissions.add(Permission.objects.get(codename="decide_proposal"))
+    refused = operator.post(f"/maintenance/proposals/{row.pk}/apply")
+    assert (refused.status_code, "mcpregistry.delete_server" in refused.json()["message"]) == (403, True)
+    User.objects.get(username="operator").groups.add(Group.objects.get(name="operator"))
     assert operator.post(f"/maintenance/proposals/{row.pk}/apply").json()["state"] == "applied"
     assert not Server.objects.exists()
     assert operator.post(f"/maintenance/proposals/{row.pk}/decline").status_code == 409
@@ -136,8 +176,11 @@ def test_messages_are_handed_out_once() -> None:
     operator: Caller = person("operator")
     looked = operator.get("/maintenance/messages").json()["items"]
     assert [each["type"] for each in looked] == ["completion", "status_update"]
-    assert operator.get("/maintenance/messages?consume=true").json()["items"] == looked
-    assert operator.get("/maintenance/messages?consume=true").json()["items"] == []
+    key = {"Idempotency-Key": "k"}
+    polled = [operator.post("/maintenance/messages/poll", **key).json()["items"] for _ in range(2)]
+    assert polled == [looked, looked], "an answer that was lost is had again by its key"
+    assert operator.post("/maintenance/messages/poll").json()["items"] == []
+    assert operator.get("/maintenance/messages").json()["items"] == []
     assert operator.get("/maintenance/active").json() == {"active": False, "open": 1}
     assert operator.post("/maintenance/energy/poll").json() == {"energy": 0}
 
@@ -155,7 +198,6 @@ def test_the_database_itself_refuses_progress_beyond_its_end() -> None:
     ask(Kind.SEARCH, query="git")
     with pytest.raises(IntegrityError), transaction.atomic():
         MaintenanceRequest.objects.update(progress=101)
-    assert connection.vendor in ("sqlite", "postgresql")
 
 
 def test_what_is_kept_holds_no_more_than_was_asked() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import psutil
 import pytest
+from django.contrib.auth.models import User
 from django.db import OperationalError
 from django.utils import timezone
 
@@ -26,6 +27,11 @@ from tests.waiting import until
 
 def messages(request: MaintenanceRequest) -> list[tuple[str, Any]]:
     return [(each.kind, each.data) for each in MaintenanceMessage.objects.filter(request=request)]
+
+
+def ann() -> User:
+    """Somebody who may do anything."""
+    return User.objects.get_or_create(username="ann", is_superuser=True)[0]
 
 
 def children(name: str) -> list[int]:
@@ -119,8 +125,8 @@ async def test_a_paused_request_stands_still_and_goes_on_where_it_was(manager: A
     assert (paused.state, paused.step, paused.lease_until) == (State.IN_PROGRESS, 1, None)
     assert not children("mute.py")
     assert not await db_call(queue.has_active_work, MaintenanceRequest.objects.all())
-    here.look()
-    await asyncio.sleep(0.2)  # in which it would be taken
+    await here._take_due()
+    assert not here._driving, "it is not taken"
     still = await now(request)
     assert (still.substate, still.energy_total) == (Substate.PAUSED, paused.energy_total)
     await db_call(lambda: Server.objects.update(connect_timeout=0.3))
@@ -284,7 +290,9 @@ async def test_a_new_server_is_only_proposed_and_applied_by_a_person_as_a_draft(
     fields = {"command": ["uvx", "mcp-server-git"], "description": "Git."}
     done = await ended(here, await db_call(ask, Kind.ADD, server="git", purpose="history", fields=fields))
     assert (done.state, await db_call(Server.objects.count)) == (State.COMPLETED, 0)
-    proposal = await db_call(proposals.apply, proposal_id=done.result["proposal"], actor="user:ann")
+    proposal = await db_call(
+        proposals.apply, proposal_id=done.result["proposal"], user=await db_call(ann), actor="user:ann"
+    )
     assert (proposal.state, proposal.decided_by) == ("applied", "user:ann")
     server = await db_call(Server.objects.get)
     assert (server.slug, server.command, server.lifecycle, server.source) == (
@@ -322,14 +330,14 @@ async def test_a_change_is_applied_only_to_what_it_was_proposed_for(manager: Any
         await db_call(ask, Kind.MODIFY, server="echo", fields={"idle_timeout": n}, reason="") for n in (60.0, 70.0)
     ]
     first, second = [(await ended(here, request)).result["proposal"] for request in asked]
-    await db_call(proposals.apply, proposal_id=first, actor="user:ann")
+    await db_call(proposals.apply, proposal_id=first, user=await db_call(ann), actor="user:ann")
     assert (await db_call(Server.objects.get)).idle_timeout == 60
     with pytest.raises(Conflict, match="after this was proposed"):
-        await db_call(proposals.apply, proposal_id=second, actor="user:ann")
+        await db_call(proposals.apply, proposal_id=second, user=await db_call(ann), actor="user:ann")
     declined = await db_call(proposals.decline, proposal_id=second, actor="user:ann")
     assert declined.state == "declined"
     gone = await ended(here, await db_call(ask, Kind.REMOVE, server="echo", reason="unused"))
-    await db_call(proposals.apply, proposal_id=gone.result["proposal"], actor="user:ann")
+    await db_call(proposals.apply, proposal_id=gone.result["proposal"], user=await db_call(ann), actor="user:ann")
     assert not await db_call(Server.objects.exists)
     kinds = await db_call(lambda: set(AuditEntry.objects.values_list("kind", flat=True)))
     assert {
@@ -338,6 +346,38 @@ async def test_a_change_is_applied_only_to_what_it_was_proposed_for(manager: Any
         "maintenance.proposal_declined",
         "server.deleted",
     } <= kinds
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda server: lifecycle.disable_server(server=server, actor="user:bob"),
+        lambda server: lifecycle.save_server(server=_described(server), actor="user:bob"),
+    ],
+    ids=["disabled", "described"],
+)
+async def test_what_a_person_has_done_to_the_server_since_is_not_overridden(manager: Any, change: Any) -> None:
+    """Also where it is nothing for which a connection would be made anew."""
+    server = await db_call(add_server, "echo", tool("echo"))
+    request = await db_call(ask, Kind.MODIFY, server="echo", fields={"description": "theirs"}, reason="")
+    proposal = (await ended(await manager(), request)).result["proposal"]
+    await db_call(change, server)
+    with pytest.raises(Conflict, match="after this was proposed"):
+        await db_call(proposals.apply, proposal_id=proposal, user=await db_call(ann), actor="user:ann")
+    assert (await db_call(Server.objects.get)).description != "theirs"
+
+
+def _described(server: Server) -> Server:
+    server.description = "mine"
+    return server
+
+
+async def test_a_server_that_never_answers_was_started(manager: Any) -> None:
+    await db_call(lambda: mute(connect_timeout=0.3))
+    done = await ended(await manager(), await db_call(ask, Kind.TEST, server="mute"))
+    assert [(step["step"], step["ok"]) for step in done.result["steps"]] == [
+        ("config", True), ("spawn", True), ("handshake", False),
+    ]  # fmt: skip
 
 
 async def test_energy_is_counted_while_it_works_and_taken_once(manager: Any, monkeypatch: pytest.MonkeyPatch) -> None:

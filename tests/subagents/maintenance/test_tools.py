@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import statistics
+import threading
 import time
 from typing import Any
+
+import pytest
 
 from mcpregistry.calls.call import CallOutcome, CallRequest
 from mcpregistry.db import db_call
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.models import Agent, Endpoint, Server
+from mcpregistry.models import Agent, Endpoint, Invocation, Server
 from mcpregistry.services.access import agents
 from subagents.domain.maintenance import Kind
 from subagents.maintenance import queue
@@ -122,15 +126,42 @@ async def _timed(here: Any) -> float:
     return (time.monotonic() - began) * 1000
 
 
-async def test_an_agent_whose_request_the_database_did_not_take_is_not_told_that_it_was(site: Any) -> None:
-    await db_call(furnished)
-    here = await site()
-    for name, point, arguments in (
+@pytest.mark.parametrize(
+    ("name", "point", "arguments"),
+    [
         ("mcp_request_server_addition", "tools._ask", {"serverName": "git", "purpose": "x"}),
         ("mcp_check_subagent_status", "tools._status", {"requestId": "0" * 32}),
         ("mcp_cancel_subagent_work", "tools._cancel", {"requestId": "0" * 32}),
-    ):
-        with failing(point):
-            outcome = await call(here, name, **arguments)
-        assert outcome.state in (State.UNKNOWN, State.TOOL_ERROR, State.NOT_SENT), outcome
+    ],
+)
+async def test_what_the_database_did_not_take_was_not_sent(
+    site: Any, name: str, point: str, arguments: dict[str, Any]
+) -> None:
+    await db_call(furnished)
+    here = await site()
+    with failing(point):
+        outcome = await call(here, name, **arguments)
+    assert outcome.state is State.NOT_SENT
     assert not await db_call(MaintenanceRequest.objects.exists)
+
+
+async def test_a_caller_that_leaves_while_its_request_is_written_is_recorded_as_unknown(
+    site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await db_call(furnished)
+    here, began, go_on = await site(), threading.Event(), threading.Event()
+    real = queue.ask
+
+    def slow(**facts: Any) -> MaintenanceRequest:
+        began.set()
+        assert go_on.wait(30)
+        return real(**facts)
+
+    monkeypatch.setattr(queue, "ask", slow)
+    calling = asyncio.ensure_future(call(here, "mcp_request_server_addition", serverName="git", purpose="x"))
+    await asyncio.to_thread(began.wait, 30)
+    calling.cancel()
+    await asyncio.wait({calling})
+    go_on.set()
+    await until(lambda: db_call(MaintenanceRequest.objects.exists))
+    await until(lambda: db_call(Invocation.objects.filter(state=State.UNKNOWN).exists))

@@ -16,6 +16,7 @@ from django.utils import timezone
 from mcpregistry.db import database_now
 from mcpregistry.services.servers.connections import process_name
 from mcpregistry.worker_runtime import runtime
+from subagents.llm.client import loaded
 from subagents.llm.tokens import REFERENCE, counter
 from subagents.maintenance import queue, request_lease
 from subagents.maintenance.manager import Manager
@@ -143,6 +144,7 @@ def _warm_if_used() -> None:
 
 def _load() -> None:
     try:
+        loaded()
         counter(REFERENCE)("warm")
         _runs.get()
     except Exception:  # a run would meet the same, and say it

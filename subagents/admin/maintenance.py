@@ -26,6 +26,7 @@ PROPOSAL_COLOURS = {"waiting": "warning", "applied": "success", "declined": "inf
 MESSAGES_SHOWN = 50  # the newest: one that is paused and resumed all day has many
 _ASKED = {
     Kind.TEST: "Test a server",
+    Kind.TRY: "Try a server",
     Kind.SEARCH: "Search servers",
     Kind.ADD: "Propose a new server",
     Kind.REMOVE: "Propose that a server goes",

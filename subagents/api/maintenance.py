@@ -90,6 +90,8 @@ def ask(request: HttpRequest, payload: Order) -> Status[RequestOut]:
         raise Denied(
             "An agent's test makes no calls.", remedy="Leave out 'call_tool'; the tools are read all the same."
         )
+    if who.agent is not None and Kind(payload.type) is Kind.TRY:
+        raise Denied("An agent's token tries no servers.", remedy="Ask for a test: type test_server.")
     asked = queue.ask(
         kind=Kind(payload.type), params=params, actor=who.actor, priority=priority_of(payload.priority), agent=who.agent
     )

@@ -52,6 +52,13 @@ class TestParams(Input):
     in_sandbox: bool = False
 
 
+class TryParams(Input):
+    """The server; perhaps the agent that would be granted what the trial proposes."""
+
+    server: Slug
+    for_agent: Annotated[Text, Field(max_length=63)] = ""
+
+
 class SearchParams(Input):
     """Words that stand in a server's name, description or tools."""
 
@@ -92,6 +99,13 @@ class TestOrder(_Order):
     params: TestParams
 
 
+class TryOrder(_Order):
+    """Try a server before it goes live; people only, for tools that claim to read are called."""
+
+    type: Literal["try_server"]
+    params: TryParams
+
+
 class SearchOrder(_Order):
     """Find servers."""
 
@@ -106,7 +120,9 @@ class ModifyOrder(_Order):
     params: ModifyParams
 
 
-Order = Annotated[AddOrder | RemoveOrder | TestOrder | SearchOrder | ModifyOrder, Field(discriminator="type")]
+Order = Annotated[
+    AddOrder | RemoveOrder | TestOrder | TryOrder | SearchOrder | ModifyOrder, Field(discriminator="type")
+]
 
 
 class CancelOrder(Input):

@@ -14,6 +14,7 @@ class Kind(StrEnum):
     ADD = "add_server"
     REMOVE = "remove_server"
     TEST = "test_server"
+    TRY = "try_server"
     SEARCH = "search_servers"
     MODIFY = "modify_server"
 
@@ -73,6 +74,7 @@ ENERGY_PER_SECOND = 2.0
 ENERGY_RANGE: dict[Kind, tuple[float, float]] = {
     Kind.ADD: (5.0, 10.0),
     Kind.TEST: (10.0, 20.0),
+    Kind.TRY: (10.0, 60.0),
     Kind.SEARCH: (20.0, 50.0),
     Kind.MODIFY: (2.0, 5.0),
     Kind.REMOVE: (2.0, 5.0),

@@ -1,13 +1,16 @@
 """Counting tokens, offline: the tokenizers that come with litellm, else two characters for a token.
 
 Machine-made text (JSON, paths, hashes) has about two characters for a token, so the usual four would
-promise room that is not there. Import only where litellm may be imported: the tokenizers are its.
+promise room that is not there. The tokenizers are litellm's files; it is not imported for them.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
 
 REFERENCE = "tiktoken:o200k_base"  # for savings: one tokenizer for all, so that figures compare
 
@@ -42,12 +45,18 @@ def _usual(model: str) -> str:
 
 @lru_cache(maxsize=8)
 def _tiktoken(name: str) -> Count:
-    if name not in _BUNDLED:
+    tables = _tables()
+    if name not in _BUNDLED or tables is None:
         return estimated
-    from subagents.llm.client import loaded
-
-    loaded()  # points tiktoken at the files that litellm brings along
+    os.environ["TIKTOKEN_CACHE_DIR"] = str(tables)
     import tiktoken
 
     encoding = tiktoken.get_encoding(name)
     return lambda text: len(encoding.encode(text, disallowed_special=()))
+
+
+def _tables() -> Path | None:
+    """The files that litellm brings along; importing it for them would take 180 MB."""
+    spec = find_spec("litellm")
+    folder = Path(spec.origin).parent / "litellm_core_utils" / "tokenizers" if spec and spec.origin else None
+    return folder if folder is not None and folder.is_dir() else None

@@ -22,8 +22,9 @@ from subagents.leased.driver import Driver
 from subagents.leased.leases import Lease
 from subagents.leased.patience import patiently
 from subagents.maintenance import queue, request_lease
-from subagents.maintenance.plans import PLANS, Step
+from subagents.maintenance.plans import PLANS
 from subagents.maintenance.request_lease import Meter
+from subagents.maintenance.steps import Step
 from subagents.models import MAINTENANCE_TOPIC, MaintenanceRequest
 
 log = structlog.get_logger(__name__)

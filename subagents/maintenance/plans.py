@@ -6,9 +6,8 @@ A step first looks outside (``act``: it may be begun again and changes nothing t
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass
 from typing import Any
 
 from django.db.models import QuerySet
@@ -18,7 +17,6 @@ from mcpregistry.domain.errors import (
     AuthFailed,
     ConfigInvalid,
     Conflict,
-    NotFound,
     ProtocolError,
     ResourceLimit,
     TimedOut,
@@ -32,7 +30,9 @@ from mcpregistry.services.servers import checks, prober, trials
 from mcpregistry.services.servers.lifecycle import check_server
 from mcpregistry.services.servers.targets import refuse_unless_runnable
 from subagents.domain.maintenance import Kind, Known, search
+from subagents.maintenance import trials as trying
 from subagents.maintenance.queue import servers_of
+from subagents.maintenance.steps import Step, server_of
 from subagents.models import MaintenanceRequest, Proposal
 
 # What may be proposed of a server. Values of env and headers are secrets: people enter these themselves.
@@ -45,26 +45,11 @@ MOST_FOUND = 50
 _SPAWNED = {error.code for error in (TimedOut, ProtocolError, AuthFailed, ResourceLimit)}
 
 
-async def _nothing(pool: Pool, request: MaintenanceRequest) -> Any:
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """``says``: to people, while it runs. ``progress``: when it is done."""
-
-    name: str
-    says: str
-    progress: int
-    keep: Callable[[MaintenanceRequest, Any], None]
-    act: Callable[[Pool, MaintenanceRequest], Awaitable[Any]] = _nothing
-
-
 # test_server: server, call_tool and call_arguments (a read-only tool, or none), in_sandbox
 
 
 def _look_at_server(request: MaintenanceRequest, _: Any) -> None:
-    server = _server(request)
+    server = server_of(request)
     refuse_unless_runnable(server)
     if tool := request.params.get("call_tool"):
         checks.refuse_unless_read_only(server, tool)
@@ -81,7 +66,7 @@ async def _probe(pool: Pool, request: MaintenanceRequest) -> TestReport:
 def _keep_test(request: MaintenanceRequest, report: TestReport) -> None:
     params, now = request.params, timezone.now()
     test = ServerTest.objects.create(
-        server=_server(request), requested_at=request.created_at, started_at=now, verdict=ServerTest.Verdict.RUNNING,
+        server=server_of(request), requested_at=request.created_at, started_at=now, verdict=ServerTest.Verdict.RUNNING,
         call_tool=params.get("call_tool") or "", call_arguments=params.get("call_arguments") or {},
         in_sandbox=bool(params.get("in_sandbox")),
     )  # fmt: skip
@@ -153,14 +138,14 @@ def _propose_new(request: MaintenanceRequest, _: Any) -> None:
 
 
 def _check_change(request: MaintenanceRequest, _: Any) -> None:
-    changed = _with(copy(_server(request)), request.params["fields"])
+    changed = _with(copy(server_of(request)), request.params["fields"])
     check_server(changed)
     check_fields(changed)
 
 
 def _propose_change(request: MaintenanceRequest, _: Any) -> None:
     """Of an agent everything is proposed as it came: it must not find out by asking what a server's fields hold."""
-    server, fields = _server(request), request.params["fields"]
+    server, fields = server_of(request), request.params["fields"]
     same = {name for name, value in fields.items() if getattr(server, name) == value and not request.agent}
     if len(same) == len(fields):
         raise Conflict("The server is so already.", remedy="Nothing has to be done.")
@@ -168,7 +153,7 @@ def _propose_change(request: MaintenanceRequest, _: Any) -> None:
 
 
 def _propose_removal(request: MaintenanceRequest, _: Any) -> None:
-    _propose(request, _server(request), {}, request.params["reason"])
+    _propose(request, server_of(request), {}, request.params["reason"])
 
 
 def _propose(request: MaintenanceRequest, server: Server | None, fields: Mapping[str, Any], reason: str) -> None:
@@ -185,6 +170,21 @@ PLANS: Mapping[Kind, tuple[Step, ...]] = {
         Step("probe", "Starting the server and reading its tools.", 70, _keep_test, _probe),
         Step("report", "Writing the report.", 100, _report_test),
     ),
+    Kind.TRY: (
+        Step("config", "Looking at the server's configuration.", 5, trying.look_at_server),
+        Step(
+            "legacy", "Starting it in its sandbox, in the older protocol.", 35, trying.keep_start, trying.start_legacy
+        ),
+        Step(
+            "modern",
+            "Starting it in its sandbox, in the protocol of today.",
+            65,
+            trying.keep_start,
+            trying.start_modern,
+        ),
+        Step("open", "Looking whether it needs the network.", 90, trying.keep_open, trying.start_open),
+        Step("report", "Writing the report.", 100, trying.keep_report),
+    ),
     Kind.SEARCH: (Step("search", "Searching the servers of this site.", 100, _search),),
     Kind.ADD: (
         Step("look", "Looking whether there is such a server.", 40, _look_for_namesake),
@@ -196,14 +196,6 @@ PLANS: Mapping[Kind, tuple[Step, ...]] = {
     ),
     Kind.REMOVE: (Step("propose", "Writing the proposal.", 100, _propose_removal),),
 }
-
-
-def _server(request: MaintenanceRequest) -> Server:
-    server = Server.objects.filter(slug=request.server_slug).first()
-    if server is None:
-        raise NotFound(f"There is no server '{request.server_slug}' any more.", remedy="It may have been removed.")
-    request.notes["server_id"] = server.pk
-    return server
 
 
 def _with(server: Server, fields: Mapping[str, Any]) -> Server:

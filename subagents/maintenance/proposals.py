@@ -17,11 +17,14 @@ from mcpregistry.models import Server
 from mcpregistry.services.records import audit
 from mcpregistry.services.servers import lifecycle
 from subagents.domain.maintenance import Kind, MessageKind, ProposalState
-from subagents.maintenance import queue
+from subagents.maintenance import queue, whitelist
 from subagents.models import Proposal
 
 # What the one who applies it needs besides the right to decide: that to do it by hand.
-_RIGHTS = {Kind.ADD: "mcpregistry.add_server", Kind.MODIFY: "mcpregistry.change_server", Kind.REMOVE: "mcpregistry.delete_server"}  # fmt: skip
+_RIGHTS = {
+    Kind.ADD: "mcpregistry.add_server", Kind.MODIFY: "mcpregistry.change_server", Kind.TRY: "mcpregistry.change_server",
+    Kind.REMOVE: "mcpregistry.delete_server",
+}  # fmt: skip
 
 
 @transaction.atomic
@@ -32,16 +35,18 @@ def apply(*, proposal_id: int, user: User, actor: str) -> Proposal:
     and ConfigInvalid.
     """
     proposal = _waiting(proposal_id)
-    if not user.has_perm(right := _RIGHTS[Kind(proposal.request.kind)]):
-        raise Denied(f"This needs the permission '{right}' as well.", remedy="Ask somebody who may change servers.")
+    for right in (_RIGHTS[Kind(proposal.request.kind)], *whitelist.rights(proposal)):
+        if not user.has_perm(right):
+            raise Denied(f"This needs the permission '{right}' as well.", remedy="Ask somebody who has it.")
     match Kind(proposal.request.kind):
         case Kind.ADD:
             _add(proposal, actor)
         case Kind.MODIFY:
+            _change(_as_it_was(proposal), proposal, actor)
+        case Kind.TRY:
             server = _as_it_was(proposal)
-            for name, value in proposal.fields.items():
-                setattr(server, name, value)
-            lifecycle.save_server(server=server, actor=actor)
+            whitelist.apply(proposal, server, actor=actor, user=user)
+            _change(server, proposal, actor)
         case Kind.REMOVE:
             lifecycle.delete_server(server=_as_it_was(proposal), actor=actor)
             proposal.server = None
@@ -52,6 +57,13 @@ def apply(*, proposal_id: int, user: User, actor: str) -> Proposal:
 def decline(*, proposal_id: int, actor: str) -> Proposal:
     """Leave everything as it is. Raises NotFound and Conflict (decided already)."""
     return _decided(_waiting(proposal_id), ProposalState.DECLINED, actor)
+
+
+def _change(server: Server, proposal: Proposal, actor: str) -> None:
+    for name, value in proposal.fields.items():
+        setattr(server, name, value)
+    if proposal.fields:
+        lifecycle.save_server(server=server, actor=actor)
 
 
 def _add(proposal: Proposal, actor: str) -> None:

@@ -4,6 +4,7 @@ from subagents.models.expert import ExpertTarget, ExpertTool, ExpertVersion
 from subagents.models.maintenance import MAINTENANCE_TOPIC, MaintenanceMessage, MaintenanceRequest, Proposal
 from subagents.models.provider import LanguageModel, Provider
 from subagents.models.run import RUN_TOPIC, Attempt, Run, StoredOutput, ToolCall, Turn
+from subagents.models.trial import TrialReport
 
 __all__ = [
     "MAINTENANCE_TOPIC",
@@ -20,5 +21,6 @@ __all__ = [
     "Run",
     "StoredOutput",
     "ToolCall",
+    "TrialReport",
     "Turn",
 ]

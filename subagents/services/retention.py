@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from django.db.models import Exists, OuterRef
+
 from mcpregistry.models import Configuration
 from subagents.domain.maintenance import ProposalState
-from subagents.models import MaintenanceRequest, Run, StoredOutput, ToolCall, Turn
+from subagents.models import MaintenanceRequest, Run, StoredOutput, ToolCall, TrialReport, Turn
 
 _BATCH = 500
 
@@ -37,4 +39,13 @@ def _prune_maintenance(now: datetime, keep: Configuration) -> int:
     decided = ended.exclude(proposal__state=ProposalState.WAITING)
     gone = list(decided.values_list("pk", flat=True)[:_BATCH])
     MaintenanceRequest.objects.filter(pk__in=gone).delete()
+    _prune_trials(now, keep)
     return len(gone)
+
+
+def _prune_trials(now: datetime, keep: Configuration) -> None:
+    """Reports of trials as well, but the newest of each server: the next is compared with it."""
+    newer = TrialReport.objects.filter(server=OuterRef("server"), created_at__gt=OuterRef("created_at"))
+    old = TrialReport.objects.filter(Exists(newer), created_at__lt=now - timedelta(days=keep.keep_calls_days))
+    old = old.exclude(request__proposal__state=ProposalState.WAITING)
+    TrialReport.objects.filter(pk__in=list(old.values_list("pk", flat=True)[:_BATCH])).delete()

@@ -15,8 +15,9 @@ from subagents.leased import driver
 from subagents.maintenance import manager as manager_module
 from subagents.maintenance import queue
 from subagents.maintenance.manager import Manager
-from subagents.models import MaintenanceMessage, MaintenanceRequest
+from subagents.models import MaintenanceMessage, MaintenanceRequest, TrialReport
 from tests.calls.conftest import add_server, tool
+from tests.fakes.targets import SERVERS
 from tests.fault.database import elsewhere, failing
 from tests.subagents.maintenance.conftest import _no_broker, ask, manager
 from tests.waiting import until
@@ -48,6 +49,16 @@ async def is_tried(here: Manager) -> str:
     assert row.result is not None
     assert await elsewhere(ServerTest.objects.count) == 1
     return f"{row.state} {row.result['ok']}"
+
+
+async def is_on_trial(here: Manager) -> str:
+    await elsewhere(
+        lambda: (add_server("echo", tool("echo"), sandbox_read=[str(SERVERS)]), ask(Kind.TRY, server="echo"))
+    )
+    row = await until_it(here, lambda row: row.finished_at is not None)
+    assert row.result is not None
+    assert await elsewhere(TrialReport.objects.count) == 1
+    return f"{row.state} {row.result['verdict']}"
 
 
 async def is_refused(here: Manager) -> str:
@@ -83,6 +94,7 @@ async def is_stopped(here: Manager) -> str:
 
 STORIES: dict[str, tuple[Callable[[Manager], Awaitable[str]], str]] = {
     "tested": (is_tried, f"{State.COMPLETED} True"),
+    "on trial": (is_on_trial, f"{State.COMPLETED} ok"),
     "refused": (is_refused, State.FAILED),
     "cancelled": (is_cancelled, "cancelled: enough"),
     "paused": (is_paused, "paused"),
@@ -93,6 +105,7 @@ POINTS: dict[str, list[str]] = {
         "manager._due", "request_lease.take", "manager._begin", "manager._begin@2", "targets.target_for", "manager._done",
         "manager._done@2", "manager._done@3",
     ],
+    "on trial": ["trials._given"],
     "refused": ["request_lease.failed"],
     "cancelled": ["request_lease.cancelled", "request_lease.renew", "manager._wishes"],
     "paused": ["request_lease.paused"],
@@ -111,4 +124,4 @@ async def test_what_was_asked_is_done_once_and_told_once(
     with failing(point):
         assert await play(here) == expected
     ends = await db_call(lambda: MaintenanceMessage.objects.exclude(kind="status_update").count())
-    assert ends == (1 if story in ("tested", "refused", "cancelled") else 0)
+    assert ends == (1 if story in ("tested", "on trial", "refused", "cancelled") else 0)

@@ -185,7 +185,7 @@ class Connection:
 
     async def _describe(self, client: Client) -> dict[str, Any]:
         if self.target.protocol == "modern":  # a pinned version is adopted without asking: ask now
-            raw = await self._ask("server/discover", {})
+            raw = await self.ask("server/discover", {})
             meta = raw.get("_meta")
             info = meta.get("io.modelcontextprotocol/serverInfo") if isinstance(meta, dict) else None
             return described(raw.get("instructions"), info, raw.get("capabilities"))
@@ -277,7 +277,7 @@ class Connection:
         assert self.discovery is not None
         if "tools" not in self.discovery.capabilities:
             return Listed([])
-        return await list_pages(self._ask, most=self.target.limits.max_tools)
+        return await list_pages(self.ask, most=self.target.limits.max_tools)
 
     async def _on_message(self, message: object) -> None:
         if isinstance(message, ToolListChangedNotification):
@@ -382,13 +382,14 @@ class Connection:
     async def ping(self, timeout: float = PROBE_SECONDS) -> None:
         """Whether the server answers at all. Raises DownstreamError; any answer is good."""
         with contextlib.suppress(ToolRefused):
-            await self._ask("server/discover" if self._modern else "ping", {}, timeout=timeout)
+            await self.ask("server/discover" if self._modern else "ping", {}, timeout=timeout)
 
-    async def _ask(self, method: str, params: dict[str, Any], timeout: float | None = None) -> dict[str, Any]:
+    async def ask(self, method: str, params: dict[str, Any], timeout: float | None = None) -> dict[str, Any]:
+        """One request of another method than ``tools/call``. Raises DownstreamError."""
         headers = {MCP_METHOD_HEADER: method} if self._modern else None
-        params = {**params, "_meta": self._stamp} if self._stamp else params
-        limit = timeout or self.target.limits.request_timeout or None
-        return await self._request(Request(method=method, params=params, timeout=limit, headers=headers))
+        whole = {**params, "_meta": self._stamp} if self._stamp else params
+        timeout = timeout or self.target.limits.request_timeout or None
+        return await self._request(Request(method=method, params=whole, timeout=timeout, headers=headers))
 
     async def _request(self, request: Request) -> dict[str, Any]:
         self.in_flight += 1

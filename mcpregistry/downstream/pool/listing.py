@@ -33,17 +33,17 @@ class Listed:
     beyond: int = 0
 
 
-async def list_pages(ask: Ask, *, most: int) -> Listed:
-    """All listed tools, raw. Of more than ``most`` the first by name, whatever order the server tells them in, so
+async def list_pages(ask: Ask, *, most: int, what: str = "tools") -> Listed:
+    """All listed tools (or prompts, resources), raw. Of more than ``most`` the first by name, whatever order the server tells them in, so
     that the same ones are taken every time; never more than that and one page are held. Raises DownstreamError."""
     listed: list[Any] = []
     beyond = 0
     cursor: str | None = None
     for _ in range(MAX_PAGES):
-        page = await _page(ask, cursor)
-        tools = page.get("tools")
+        page = await _page(ask, what, cursor)
+        tools = page.get(what)
         if type(tools) is not list:
-            raise ProtocolError("The server's tools/list answer holds no list of tools.")
+            raise ProtocolError(f"The server's {what}/list answer holds no list of {what}.")
         listed += tools
         if len(listed) > most:
             beyond += len(listed) - most
@@ -51,7 +51,7 @@ async def list_pages(ask: Ask, *, most: int) -> Listed:
         cursor = page.get("nextCursor")
         if type(cursor) is not str:
             return Listed(listed, beyond)
-    raise ProtocolError(f"The server's tool list does not end after {MAX_PAGES} pages.")
+    raise ProtocolError(f"The server's list of {what} does not end after {MAX_PAGES} pages.")
 
 
 def _name(tool: object) -> str:
@@ -59,13 +59,13 @@ def _name(tool: object) -> str:
     return name if isinstance(name, str) else ""
 
 
-async def _page(ask: Ask, cursor: str | None) -> dict[str, Any]:
+async def _page(ask: Ask, what: str, cursor: str | None) -> dict[str, Any]:
     try:
-        return await ask("tools/list", {"cursor": cursor} if cursor is not None else {})
+        return await ask(f"{what}/list", {"cursor": cursor} if cursor is not None else {})
     except ToolRefused as error:
         if error.rpc_code == METHOD_NOT_FOUND:
-            return {"tools": []}
-        raise ProtocolError(f"The server refused to list its tools: {error.message}") from error
+            return {what: []}
+        raise ProtocolError(f"The server refused to list its {what}: {error.message}") from error
 
 
 def header_maps(tools: list[dict[str, Any]]) -> dict[str, dict[tuple[str, ...], str]]:

@@ -36,7 +36,7 @@ from mcpregistry.downstream.pool.connection import Connection, open_connection
 from mcpregistry.downstream.pool.discovery import Discovery
 from mcpregistry.downstream.pool.events import ConnectionEvent, ServerState, TestReport
 from mcpregistry.downstream.pool.redact import progress_without_secrets, refusal_without_secrets, without_secrets
-from mcpregistry.downstream.pool.slot import Slot, end_owner, seconds_left
+from mcpregistry.downstream.pool.slot import Slot, finish, seconds_left
 from mcpregistry.downstream.transports.wire import ProgressCallback
 
 log = structlog.get_logger(__name__)
@@ -195,7 +195,7 @@ class Pool:
             error = failure
         finally:
             waiter.cancel()
-            error = await _finish(owner, connection) or error
+            error = await finish(owner, connection) or error
         found = connection.discovery
         timings |= found.timings if found else {}
         timings["total"] = (time.monotonic() - started) * 1000
@@ -356,13 +356,3 @@ def may_resend(error: DownstreamError, target: Target, *, idempotent: bool) -> b
         return False
     broke = isinstance(error, ConnectionFailed)
     return broke and (not error.sent or (idempotent and target.resend == "always"))
-
-
-async def _finish(owner: asyncio.Task[None], connection: Connection) -> DownstreamError | None:
-    """End a test's connection. Returns the error it had, if any."""
-    connection.stop()
-    await end_owner(owner)
-    error = owner.exception() if owner.done() and not owner.cancelled() else None
-    if error is not None and not isinstance(error, DownstreamError):
-        raise error
-    return error

@@ -326,6 +326,16 @@ async def end_owner(owner: asyncio.Task[None]) -> None:
     log.error("connection_does_not_end", owner=owner.get_name())
 
 
+async def finish(owner: asyncio.Task[None], connection: Connection) -> DownstreamError | None:
+    """End a connection that was made for a test or trial alone. Returns the error it had, if any."""
+    connection.stop()
+    await end_owner(owner)
+    error = owner.exception() if owner.done() and not owner.cancelled() else None
+    if error is not None and not isinstance(error, DownstreamError):
+        raise error
+    return error
+
+
 def unsent(error: DownstreamError) -> DownstreamError:
     """The failure of connecting, as a caller that waits for the connection meets it."""
     return type(error)(error.message, remedy=error.remedy, sent=False)

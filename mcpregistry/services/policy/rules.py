@@ -163,7 +163,7 @@ def auto_approve(*, actor: str, server: Server | None = None, tool: Tool | None 
     there = auto_rules(server=server, tool=tool)
     if there:
         return there[0]
-    name = _free_name(f"Auto-approved: {printable(str(tool or server), 150)}")
+    name = free_name(f"Auto-approved: {printable(str(tool or server), 150)}")
     rule = PolicyRule(name=name, outcome=Outcome.ALLOW, priority=AUTO, server=server, tool=tool)
     return save_rule(rule=rule, actor=actor)
 
@@ -177,7 +177,8 @@ def withdraw_auto_approval(*, actor: str, server: Server | None = None, tool: To
     return len(rules)
 
 
-def _free_name(name: str) -> str:
+def free_name(name: str) -> str:
+    """The name, or with a number behind it that no rule has yet."""
     taken, free, number = set(PolicyRule.objects.values_list("name", flat=True)), name, 2
     while free in taken:
         free, number = f"{name} ({number})", number + 1

@@ -1,0 +1,80 @@
+"""How a trial sees the tools that a server defines, and which of them it may call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from mcpregistry.domain.definitions import scanner
+from mcpregistry.domain.definitions.definition import visible
+from mcpregistry.domain.definitions.scanner_patterns import Severity
+from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.schema.validation import check_schema
+from mcpregistry.domain.text.canonical import digest, plain, stored
+from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.trials.arguments import Impossible, arguments_for
+from mcpregistry.domain.trials.report import Called, ToolSeen
+
+MOST_CALLS, MOST_FOUND = 10, 3
+
+
+def seen(
+    tools: Iterable[dict[str, Any]], *, instructions: str, others: frozenset[str], count: Callable[[str], int]
+) -> list[ToolSeen]:
+    """Every tool scanned, checked and counted; ``others`` are the names of other servers' tools, ``count`` counts tokens."""
+    listed = list(tools)
+    own = frozenset(str(tool["name"]) for tool in listed)
+    return [_seen(tool, visible(tool, instructions), own, others, count) for tool in listed]
+
+
+def _seen(
+    tool: dict[str, Any], body: dict[str, Any], own: frozenset[str], others: frozenset[str], count: Callable[[str], int]
+) -> ToolSeen:
+    found, text = scanner.scan(body, own=own, others=others), stored(body)
+    said = tool.get("annotations")
+    claims = said if isinstance(said, dict) else {}
+    return ToolSeen(
+        name=plain(str(tool["name"]), 500), hash=digest(text), reads=claims.get("readOnlyHint") is True,
+        destroys=claims.get("destructiveHint") is True, closed_world=claims.get("openWorldHint") is False, tokens=count(text), severity=int(scanner.worst(found)),
+        found=[plain(f"{each.why} ({each.where}: {each.excerpt})", 500) for each in found[:MOST_FOUND]],
+        schema=_unusable(tool), call=Called(),
+    )  # fmt: skip
+
+
+def _unusable(tool: dict[str, Any]) -> str:
+    """Why its schemas cannot be used; empty where they can."""
+    for name in ("inputSchema", "outputSchema"):
+        if tool.get(name) is not None:
+            try:
+                check_schema(tool[name])
+            except ConfigInvalid as error:
+                return plain(f"{name}: {printable(error.message, 400)}", 500)
+    return ""
+
+
+def chosen(tools: Sequence[dict[str, Any]], rows: Sequence[ToolSeen]) -> dict[str, bytes]:
+    """Arguments (JSON) for the tools that claim to read and raise no alarm, a few; in ``rows`` stands why not of others."""
+    found: dict[str, bytes] = {}
+    for tool, row in zip(tools, rows, strict=True):
+        if why := _not_called(row, len(found)):
+            row["call"] = Called(outcome="skipped", why=why)
+            continue
+        try:
+            found[str(tool["name"])] = msgspec.json.encode(arguments_for(tool["inputSchema"]))
+        except Impossible as error:
+            row["call"] = Called(outcome="skipped", why=plain(printable(str(error), 300), 300))
+    return found
+
+
+def _not_called(row: ToolSeen, so_far: int) -> str:
+    if not row["reads"]:
+        return "it does not claim to only read"
+    if row["destroys"]:
+        return "it claims to destroy as well"
+    if row["severity"] >= Severity.ALARM:
+        return "its definition has findings"
+    if row["schema"]:
+        return "its schema cannot be used"
+    return f"{MOST_CALLS} others were called" if so_far >= MOST_CALLS else ""

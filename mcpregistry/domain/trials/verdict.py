@@ -1,0 +1,137 @@
+"""What a trial's findings mean, and what is proposed because of them. It decides nothing: a person does.
+
+Verdicts: ``refuse`` (it does not start, or means harm), ``attention`` (somebody should read the findings), ``ok``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from mcpregistry.domain.definitions.scanner_patterns import Severity
+from mcpregistry.domain.trials.report import Finding, Row, Start, ToolSeen
+
+OK, ATTENTION, REFUSE = "ok", "attention", "refuse"
+MANY_TOKENS, MUCH_MEMORY_KB, MANY_PROCESSES, SLOW_MS = 20_000, 1024 * 1024, 20, 10_000.0
+ERAS = {"modern": "2026-07-28", "legacy": "2025-11-25 and older"}
+
+
+def findings(starts: Sequence[Start], tools: Sequence[ToolSeen]) -> list[Finding]:
+    """Everything that people should know, worst first."""
+    found = [*_of_starts(starts), *_of_figures(starts, tools)]
+    for tool in tools:
+        found += _of_tool(tool)
+    order = ("danger", "alarm", "note")
+    return sorted(found, key=lambda each: order.index(each["severity"]))
+
+
+def verdict(found: Iterable[Finding]) -> str:
+    """The word at the top of the report."""
+    severities = {each["severity"] for each in found}
+    return REFUSE if "danger" in severities else ATTENTION if "alarm" in severities else OK
+
+
+def rows(tools: Sequence[ToolSeen]) -> list[Row]:
+    """The whitelist that follows: what claims to read runs, what changes something asks, what is suspicious stays hidden."""
+    return [
+        Row(tool=tool["name"], hash=tool["hash"], rule=rule, why=why) for tool in tools for rule, why in [_rule(tool)]
+    ]
+
+
+def sandbox_fields(starts: Sequence[Start], network_needed: bool | None, now: dict[str, Any]) -> dict[str, Any]:
+    """Fields of the server that would confine it to what it has needed; only those that differ from ``now``.
+
+    Empty where it did not start in its sandbox. What the trial cannot know to be unused stays as it is: the paths that it
+    was given, and the network unless it is known (``network_needed``).
+    """
+    if not any(start["ok"] and start["network"] for start in starts):
+        return {}
+    network = {} if network_needed is None else {"sandbox_network": "all" if network_needed else "none"}
+    return {name: value for name, value in ({"sandbox": "enforce"} | network).items() if now.get(name) != value}
+
+
+def network_needed(starts: Sequence[Start], closed: Sequence[ToolSeen], opened: Sequence[ToolSeen]) -> bool | None:
+    """True: it started, or a tool answered, with the network open only. False: every tool answered without it, or claims
+    to reach nothing outside. None: nobody can know."""
+    working = {start["network"] for start in starts if start["ok"]}
+    before = {tool["name"]: tool["call"].get("outcome") for tool in closed}
+    if working == {"open"} or any(tool["call"].get("outcome") == "ok" != before.get(tool["name"]) for tool in opened):
+        return True
+    enough = all(tool["closed_world"] or tool["call"].get("outcome") == "ok" for tool in closed)
+    return False if "closed" in working and closed and enough else None
+
+
+def _rule(tool: ToolSeen) -> tuple[str, str]:
+    if tool["severity"] >= Severity.ALARM or tool["schema"]:
+        return "hide", "its definition has findings" if tool[
+            "severity"
+        ] >= Severity.ALARM else "its schema cannot be used"
+    if not tool["reads"]:
+        return "ask", "it does not claim to only read"
+    if tool["destroys"]:
+        return "ask", "it claims to read and to destroy at once"
+    if tool["call"].get("outcome") == "failed":
+        return "ask", "it claims to only read, but gave no answer"
+    return "allow", "it claims to only read"
+
+
+def _of_starts(starts: Sequence[Start]) -> Iterator[Finding]:
+    working = [start for start in starts if start["ok"]]
+    if not working:
+        first = starts[0] if starts else Start(error="Nothing was tried.", code="")
+        yield _finding("danger", "start", f"It does not start: {first.get('error')}")
+        return
+    ways = {start["network"] for start in working}
+    for era, name in ERAS.items():
+        tried = [start for start in starts if start["era"] == era and start["network"] in ways]
+        if tried and not any(start["ok"] for start in tried):
+            yield _finding("note", "era", f"It does not speak MCP {name}.")
+    if len({start["tools"] for start in working}) > 1:
+        yield _finding("alarm", "eras differ", "It offers other tools in one start than in another.")
+    if not any(start["network"] != "open" for start in working):
+        yield _finding("note", "network", "It starts with the network open only.")
+    for path in sorted({path for start in starts for path in start.get("denied", ())}):
+        yield _finding("note", "denied", f"Its log says that it was refused {path}.")
+    if left := max(start.get("left_out", 0) for start in working):
+        yield _finding("alarm", "left out", f"{left} of its definitions cannot be used, and are left out.")
+
+
+def _of_figures(starts: Sequence[Start], tools: Sequence[ToolSeen]) -> Iterator[Finding]:
+    tokens = sum(tool["tokens"] for tool in tools)
+    if tokens > MANY_TOKENS:
+        yield _finding(
+            "alarm", "tokens", f"Its definitions take {tokens:,} tokens of every context that they stand in."
+        )
+    memory, processes = most(starts, "memory_kb"), most(starts, "processes")
+    if memory is not None and memory > MUCH_MEMORY_KB:
+        yield _finding("alarm", "memory", f"It took {memory // 1024:,} MB of memory.")
+    if processes is not None and processes > MANY_PROCESSES:
+        yield _finding("alarm", "processes", f"It started {processes} processes.")
+    slowest = most(starts, "connect_ms")
+    if slowest is not None and slowest > SLOW_MS:
+        yield _finding("alarm", "slow", f"It took {slowest / 1000:.1f} seconds to start.")
+
+
+def _of_tool(tool: ToolSeen) -> Iterator[Finding]:
+    name, severity = tool["name"], tool["severity"]
+    if severity > Severity.CLEAN:
+        word = "danger" if severity >= Severity.DANGER else "alarm" if severity == Severity.ALARM else "note"
+        yield _finding(word, "definition", " ".join(tool["found"]), name)
+    if tool["schema"]:
+        yield _finding("alarm", "schema", tool["schema"], name)
+    if tool["reads"] and tool["destroys"]:
+        yield _finding("alarm", "claims", "It claims to only read, and to destroy.", name)
+    match tool["call"].get("outcome"):
+        case "failed":
+            yield _finding("alarm", "call", f"It gave no answer: {tool['call'].get('why')}", name)
+        case "error":
+            yield _finding("note", "call", "It answered with an error; the arguments were made up.", name)
+
+
+def most(starts: Iterable[Start], name: str) -> Any:
+    """The largest figure of this name in all starts; None where none was observed."""
+    return max((value for start in starts if (value := start.get(name)) is not None), default=None)  # type: ignore[type-var]
+
+
+def _finding(severity: str, kind: str, text: str, tool: str = "") -> Finding:
+    return Finding(severity=severity, kind=kind, tool=tool, text=text)

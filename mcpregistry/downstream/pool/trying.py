@@ -1,0 +1,152 @@
+"""One start of a server on trial: greeted in one era, its lists read, some tools called, everything measured, ended.
+
+It has a connection of its own and touches no other. What tools answer is measured and forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from mcpregistry.domain.errors import DownstreamError
+from mcpregistry.domain.servers.target import Target
+from mcpregistry.domain.text.canonical import plain
+from mcpregistry.domain.trials.report import Called, Start
+from mcpregistry.downstream.pool.connection import Connection, open_connection
+from mcpregistry.downstream.pool.discovery import Discovery
+from mcpregistry.downstream.pool.listing import list_pages
+from mcpregistry.downstream.pool.slot import finish
+from mcpregistry.downstream.transports.usage import MOST_NAMED, Usage, denied, files_below, home_of, written
+
+CALL_SECONDS, CALLS_SECONDS, COUNT_SECONDS = 10.0, 60.0, 10.0
+# Of what a server lists, the arguments (JSON) by the name of each tool that is to be called.
+Choose = Callable[[Discovery], Mapping[str, bytes]]
+
+
+@dataclass(slots=True)
+class Tried:
+    """What one start has shown; ``discovery`` is None where it came to no list."""
+
+    start: Start
+    discovery: Discovery | None = None
+    called: dict[str, Called] = field(default_factory=dict)
+
+
+async def tried(target: Target, choose: Choose | None = None) -> Tried:
+    """Start or reach the server as the target says, and end it with all its processes, also when cancelled.
+
+    Whatever the server does wrong is in what comes back. Raises SlipsnisseError where there is nothing to start.
+    """
+    home, usage = home_of(target), Usage(home_of(target))
+    before = await asyncio.to_thread(files_below, home) if home else None
+    connection = await open_connection(target, lambda _: None)
+    ready = asyncio.Event()
+    owner = asyncio.create_task(connection.run(ready.set), name=f"mcp-trial-{target.server_id}")
+    watcher = asyncio.create_task(usage.watch(lambda: connection.pid))
+    found = Tried(Start(era=target.protocol, network=_network(target), ok=False, code="", error=""))
+    failure: DownstreamError | None = None
+    try:
+        await _ready(owner, ready)
+        if ready.is_set():
+            await _look(connection, found, choose)
+    except DownstreamError as error:
+        failure = error
+    finally:
+        watcher.cancel()
+        failure = await finish(owner, connection) or failure
+    _told(found, connection, failure)
+    after = await asyncio.to_thread(files_below, home) if home else None
+    _used(found.start, target, usage, written(before, after))
+    return found
+
+
+async def _ready(owner: asyncio.Task[None], ready: asyncio.Event) -> None:
+    waiter = asyncio.create_task(ready.wait())
+    try:
+        await asyncio.wait([owner, waiter], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiter.cancel()
+
+
+async def _look(connection: Connection, found: Tried, choose: Choose | None) -> None:
+    assert connection.discovery is not None
+    for what in ("prompts", "resources"):
+        found.start[what] = await _count(connection, what)
+    if choose is not None:
+        chosen = await asyncio.to_thread(choose, connection.discovery)
+        await _call_each(connection, chosen, found.called)
+
+
+async def _count(connection: Connection, what: str) -> int | None:
+    """How many it lists; none where it does not have the capability, None where it cannot list them."""
+    assert connection.discovery is not None
+    if what not in connection.discovery.capabilities:
+        return 0
+    try:
+        async with asyncio.timeout(COUNT_SECONDS):
+            listed = await list_pages(connection.ask, most=connection.target.limits.max_tools, what=what)
+    except (DownstreamError, TimeoutError):
+        return None
+    return len(listed.tools) + listed.beyond
+
+
+async def _call_each(connection: Connection, chosen: Mapping[str, bytes], called: dict[str, Called]) -> None:
+    """One after the other, each with its limit, all within another."""
+    until = time.monotonic() + CALLS_SECONDS
+    for name, arguments in chosen.items():
+        left = until - time.monotonic()
+        if left <= 0 or connection.ended:
+            why = "the time for calls was over" if left <= 0 else "its connection had ended"
+            called[name] = Called(outcome="skipped", why=why)
+            continue
+        called[name] = await _call(connection, name, arguments, min(CALL_SECONDS, left))
+
+
+async def _call(connection: Connection, name: str, arguments: bytes, limit: float) -> Called:
+    limit = min(limit, connection.target.limits.request_timeout or limit)
+    started = time.monotonic()
+    try:
+        result = await connection.call(name, msgspec.Raw(arguments), timeout=limit)
+    except DownstreamError as error:
+        outcome = Called(
+            outcome="error" if error.code == "TOOL_CALL_FAILED" else "failed", why=plain(error.message, 300)
+        )
+    else:
+        outcome = Called(outcome="error" if result.get("isError") else "ok", bytes=len(msgspec.json.encode(result)))
+    outcome["ms"] = round((time.monotonic() - started) * 1000, 1)
+    return outcome
+
+
+def _told(found: Tried, connection: Connection, failure: DownstreamError | None) -> None:
+    """What it said of itself, and why it came to an end."""
+    start, seen = found.start, connection.discovery
+    listed = seen is not None and "list" in seen.timings
+    if failure is not None:
+        start["code"], start["error"] = failure.code, plain(str(failure), 1_000)
+    start["denied"] = denied(connection.stderr_tail().decode(errors="replace"))
+    if seen is None or not listed:
+        return
+    found.discovery = seen
+    info = {name: plain(str(seen.server_info.get(name, "")), 200) for name in ("name", "version")}
+    start |= Start(
+        ok=True, protocol=seen.protocol_version, server=info, tools=len(seen.tools), left_out=len(seen.problems),
+        connect_ms=round(seen.timings["connect"], 1), list_ms=round(seen.timings["list"], 1),
+    )  # fmt: skip
+
+
+def _used(start: Start, target: Target, usage: Usage, files: list[str] | None) -> None:
+    if target.transport == "stdio":
+        start |= Start(
+            memory_kb=usage.memory_kb, processes=usage.processes, written=files,
+            elsewhere=sorted(usage.elsewhere)[:MOST_NAMED] if usage.processes is not None else None,
+        )  # fmt: skip
+
+
+def _network(target: Target) -> str:
+    if target.sandbox is None:
+        return ""
+    return "open" if target.sandbox.network else "closed"

@@ -1,0 +1,137 @@
+"""What a local server uses while it is tried: memory and processes of its whole tree, and files it holds open or writes.
+
+Read from ``/proc``, so on Linux alone; elsewhere nothing is observed, and the report says so. What is opened and closed
+between two looks is not seen, nor what the kernel refused: Landlock tells nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Callable, Iterator
+
+from mcpregistry.domain.servers.target import Target
+from mcpregistry.downstream.transports.sandbox import DEVICES, SYSTEM
+
+LOOK_SECONDS = 0.05
+MOST_PROCESSES, MOST_DESCRIPTORS, MOST_FILES, MOST_NAMED = 200, 256, 5_000, 50
+_PAGE_KB = os.sysconf("SC_PAGE_SIZE") // 1024 if hasattr(os, "sysconf") else 4
+# As Python, Node and shells say it, before and behind the path.
+_DENIED = re.compile(
+    r"(?i:permission denied|operation not permitted|read-only file system|eacces|eperm)[^\n/]{0,60}(/[\w.@+/-]{1,300})"
+    r"|(/[\w.@+/-]{1,300})['\"]?: (?i:permission denied|operation not permitted|read-only file system)"
+)
+
+
+class Usage:
+    """The most that was seen of one server. ``memory_kb`` and ``processes`` are None while nothing was."""
+
+    def __init__(self, home: str) -> None:
+        self._home = home
+        self.memory_kb: int | None = None
+        self.processes: int | None = None
+        self.elsewhere: set[str] = set()
+
+    async def watch(self, pid_of: Callable[[], int | None]) -> None:
+        """Look until cancelled, from when the server has a process id on."""
+        while True:
+            if (pid := pid_of()) is not None:
+                await asyncio.to_thread(self.look, pid)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def look(self, pid: int) -> None:
+        """Once, at the server and at what it has left to its supervisor."""
+        tree = _tree(pid)
+        if not tree:
+            return
+        self.processes = max(self.processes or 0, len(tree))
+        self.memory_kb = max(self.memory_kb or 0, sum(map(_memory_kb, tree)))
+        for each in tree:
+            self.elsewhere.update(path for path in _open_files(each) if not self._known(path))
+
+    def _known(self, path: str) -> bool:
+        inside = (self._home, *SYSTEM, *DEVICES) if self._home else (*SYSTEM, *DEVICES)
+        return any(path == place or path.startswith(f"{place}/") for place in inside)
+
+
+def files_below(folder: str) -> dict[str, tuple[int, int]] | None:
+    """Size and time of every file below the folder, by its path there; None where there are too many to look at."""
+    found: dict[str, tuple[int, int]] = {}
+    for place, _, names in os.walk(folder):
+        for name in names:
+            try:
+                stat = os.lstat(path := os.path.join(place, name))
+            except OSError:  # gone meanwhile
+                continue
+            found[os.path.relpath(path, folder)] = (stat.st_size, stat.st_mtime_ns)
+            if len(found) > MOST_FILES:
+                return None
+    return found
+
+
+def written(before: dict[str, tuple[int, int]] | None, after: dict[str, tuple[int, int]] | None) -> list[str] | None:
+    """Files that are new or changed, a few of them; None where that was not observed."""
+    if before is None or after is None:
+        return None
+    return sorted(path for path, fact in after.items() if before.get(path) != fact)[:MOST_NAMED]
+
+
+def denied(log: str) -> list[str]:
+    """Paths that the server's own log says it was refused."""
+    return sorted({one or other for one, other in _DENIED.findall(log)})[:MOST_NAMED]
+
+
+def home_of(target: Target) -> str:
+    """The server's own folder without links; empty where it has none."""
+    return os.path.realpath(target.sandbox.home) if target.sandbox else ""
+
+
+def _tree(pid: int) -> list[int]:
+    """The server and all that descends from its supervisor, which orphans are given to."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            parent = next(int(line.split()[1]) for line in file if line.startswith(b"PPid:"))
+    except (OSError, StopIteration, ValueError):
+        return []
+    found = [*_children(parent)] if parent > 1 else [pid]
+    for each in found:  # grows while we walk
+        if len(found) >= MOST_PROCESSES:
+            break
+        found.extend(_children(each))
+    return found[:MOST_PROCESSES]
+
+
+def _children(pid: int) -> Iterator[int]:
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return
+    for thread in threads:
+        try:
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                yield from map(int, file.read().split())
+        except OSError:
+            continue
+
+
+def _memory_kb(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * _PAGE_KB
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def _open_files(pid: int) -> Iterator[str]:
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")[:MOST_DESCRIPTORS]
+    except OSError:
+        return
+    for name in names:
+        try:
+            path = os.readlink(f"/proc/{pid}/fd/{name}")
+        except OSError:
+            continue
+        if path.startswith("/") and not path.startswith(("/dev/", "/proc/", "/memfd:")):
+            yield path

@@ -1,0 +1,236 @@
+"""A trial of a server before it goes live, step by step: started in its sandbox in both eras, looked at, called, measured.
+
+``try_server``: server, for_agent (who would be granted what is proposed; or nobody). A local server runs confined, first
+without the network; only if it does not start so, or a tool gives no good answer, once more with it. Whoever asks vouches for
+the calls: tools that claim to only read, with arguments made from their schemas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from django.utils import timezone
+
+from mcpregistry.db import db_call
+from mcpregistry.domain.errors import NotFound
+from mcpregistry.domain.servers.target import ProtocolMode, Target
+from mcpregistry.domain.text.canonical import plain
+from mcpregistry.domain.trials import tools as looking
+from mcpregistry.domain.trials import verdict as judging
+from mcpregistry.domain.trials.differences import differences
+from mcpregistry.domain.trials.report import Report, Row, Start, ToolSeen
+from mcpregistry.downstream.pool.discovery import Discovery
+from mcpregistry.downstream.pool.pool import Pool
+from mcpregistry.downstream.pool.trying import tried
+from mcpregistry.models import Agent, Server, Tool
+from mcpregistry.models.server import Transport
+from mcpregistry.services.servers.targets import refuse_unless_runnable, target_for
+from subagents.llm.tokens import REFERENCE, counter
+from subagents.maintenance.steps import server_of
+from subagents.models import MaintenanceRequest, Proposal, TrialReport
+
+CLOCK = "clock"  # who asks for trials that repeat
+MOST_ROWS, MOST_TOLD = 500, 20
+_OTHER_NAMES = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """One start, and what was seen of the tools; none where that had been seen before."""
+
+    start: Start
+    tools: list[ToolSeen]
+
+
+def look_at_server(request: MaintenanceRequest, _: Any) -> None:
+    """Raises NotFound, Conflict and ConfigInvalid where the server may not run."""
+    server = server_of(request)
+    refuse_unless_runnable(server)
+    if (slug := request.params.get("for_agent")) and not Agent.objects.filter(slug=slug).exists():
+        raise NotFound(f"There is no agent '{plain(slug, 63)}'.", remedy="Choose another, or none.")
+    request.notes |= {"starts": [], "tools": [], "opened": [], "revision": server.revision}
+
+
+async def start_legacy(pool: Pool, request: MaintenanceRequest) -> Looked:
+    """As hosts of MCP 2025-11-25 and older do; a local server without the network."""
+    return await _start(request, "legacy", network=False, look=True)
+
+
+async def start_modern(pool: Pool, request: MaintenanceRequest) -> Looked:
+    """As hosts of MCP 2026-07-28 do; its tools are called only where the older protocol led to none."""
+    return await _start(request, "modern", network=False, look=not request.notes["tools"])
+
+
+async def start_open(pool: Pool, request: MaintenanceRequest) -> Looked | None:
+    """Once more with the network, where it may have it and something did not work without."""
+    notes = request.notes
+    closed = [start for start in notes["starts"] if start["network"] == "closed"]
+    works: ProtocolMode = next((start["era"] for start in closed if start["ok"]), "auto")
+    answered = {tool["call"].get("outcome") for tool in notes["tools"]} <= {"ok", "skipped"}
+    if not closed or (works != "auto" and answered):
+        return None
+    looked = await _start(request, works, network=True, look=True)
+    return looked if looked.start["network"] == "open" else None  # closed: its policy says so
+
+
+def keep_start(request: MaintenanceRequest, looked: Looked) -> None:
+    """Note a start, and the tools if it is the first that had any."""
+    request.notes["starts"].append(looked.start)
+    if looked.start["ok"] and looked.tools:
+        request.notes["tools"] = looked.tools
+
+
+def keep_open(request: MaintenanceRequest, looked: Looked | None) -> None:
+    """Note what was otherwise with the network."""
+    if looked is not None:
+        request.notes["starts"].append(looked.start)
+        request.notes["opened"] = looked.tools
+
+
+def keep_report(request: MaintenanceRequest, _: Any) -> None:
+    """Write the report beside the one before, and the proposal."""
+    server = server_of(request)
+    report = _report(server, request.notes)
+    before = server.trials.first()
+    found = differences(before.report(), report) if before else []
+    row = TrialReport.objects.create(
+        server=server, request=request, server_revision=request.notes["revision"], version=report["figures"]["version"],
+        verdict=report["verdict"], findings=report["findings"], figures=report["figures"], starts=report["starts"],
+        tools=report["tools"], unobserved=report["unobserved"], proposed=report["proposal"],
+        differences=[each.text for each in found], behaves_otherwise=any(each.behaviour for each in found),
+        created_at=timezone.now(),
+    )  # fmt: skip
+    made = _propose(request, server, row)
+    request.notes = {"server_id": server.pk}  # the report has it all
+    request.result = {
+        "report": row.pk, "verdict": row.verdict, "findings": [each["text"] for each in row.findings[:MOST_TOLD]],
+        "figures": row.figures, "differences": row.differences, "proposal": made.pk if made else None,
+        "waits_for": "a person" if made else "nobody",
+    }  # fmt: skip
+
+
+# Starting it
+
+
+async def _start(request: MaintenanceRequest, era: ProtocolMode, *, network: bool, look: bool) -> Looked:
+    target, others = await db_call(_given, request.notes["server_id"])
+    sandbox = target.sandbox and replace(target.sandbox, network=network and target.sandbox.network)
+    rows: list[ToolSeen] = []
+
+    def choose(discovery: Discovery) -> Mapping[str, bytes]:
+        rows.extend(
+            looking.seen(discovery.tools, instructions=discovery.instructions, others=others, count=counter(REFERENCE))
+        )
+        return looking.chosen(discovery.tools, rows)
+
+    target = replace(
+        target, protocol=era, connect="eager", sandbox=sandbox
+    )  # not lazy: it is ended here, never by itself
+    found = await tried(target, choose if look else None)
+    for row in rows:
+        row["call"] = found.called.get(row["name"], row["call"])
+    if found.discovery is not None:
+        found.start["era"] = found.discovery.era
+    return Looked(found.start, rows)
+
+
+def _given(server_id: int) -> tuple[Target, frozenset[str]]:
+    """How it is started in its sandbox, and the names of the tools of other servers."""
+    others = Tool.objects.filter(present=True).exclude(server=server_id).order_by("id")
+    return target_for(server_id, in_sandbox=True), frozenset(others.values_list("name", flat=True)[:_OTHER_NAMES])
+
+
+# The report
+
+
+def _report(server: Server, notes: Mapping[str, Any]) -> Report:
+    starts, closed, opened = notes["starts"], notes["tools"], notes["opened"]
+    local = server.transport == Transport.STDIO
+    needed = judging.network_needed(starts, closed, opened) if local else None
+    tools = _best(closed, opened)
+    found = judging.findings(starts, tools)
+    now = {"sandbox": server.sandbox, "sandbox_network": server.sandbox_network}
+    proposal = {
+        "tools": _undecided(server, judging.rows(tools)[:MOST_ROWS]),
+        "fields": judging.sandbox_fields(starts, needed, now) if local else {},
+    }
+    return Report(
+        verdict=judging.verdict(found), starts=starts, tools=tools[:MOST_ROWS], findings=found[:MOST_ROWS],
+        figures=_figures(starts, tools, needed), unobserved=_unobserved(local, starts, tools, needed), proposal=proposal,
+    )  # fmt: skip
+
+
+def _best(closed: list[ToolSeen], opened: list[ToolSeen]) -> list[ToolSeen]:
+    """Each tool as it answered best: without the network, or else with it."""
+    better = {tool["name"]: tool["call"] for tool in opened if tool["call"].get("outcome") == "ok"}
+    return [ToolSeen(**(tool | {"call": better.get(tool["name"], tool["call"])})) for tool in closed or opened]
+
+
+def _figures(starts: list[Start], tools: list[ToolSeen], network_needed: bool | None) -> dict[str, Any]:
+    working = [start for start in starts if start["ok"]]
+    first = working[0] if working else Start()
+    outcomes = [tool["call"].get("outcome") for tool in tools]
+    return {
+        "eras": sorted({start["era"] for start in working}), "name": first.get("server", {}).get("name", ""),
+        "version": first.get("server", {}).get("version", ""), "connect_ms": first.get("connect_ms"),
+        "list_ms": first.get("list_ms"), "tools": len(tools), "prompts": first.get("prompts"),
+        "resources": first.get("resources"), "tokens": sum(tool["tokens"] for tool in tools),
+        "memory_kb": judging.most(starts, "memory_kb"), "processes": judging.most(starts, "processes"),
+        "written": _all(starts, "written"), "elsewhere": _all(starts, "elsewhere"), "network_needed": network_needed,
+        "calls": {word: outcomes.count(word) for word in ("ok", "error", "failed", "skipped")},
+        "slowest_call_ms": max((tool["call"].get("ms", 0.0) for tool in tools), default=0.0),
+    }  # fmt: skip
+
+
+def _all(starts: list[Start], name: Literal["written", "elsewhere"]) -> list[str] | None:
+    seen = [paths for start in starts if (paths := start.get(name)) is not None]
+    return sorted({plain(path, 500) for paths in seen for path in paths}) if seen else None
+
+
+def _unobserved(local: bool, starts: list[Start], tools: list[ToolSeen], network_needed: bool | None) -> list[str]:
+    found = []
+    if not local:
+        found.append("Memory, processes and files: the server runs elsewhere.")
+    else:
+        found.append(
+            "What it tried to open outside its own folder: the kernel refuses it and tells nobody. Findings name what its log says."
+        )
+        if judging.most(starts, "memory_kb") is None:
+            found.append("Memory, processes and open files: it ended too soon, or this system has no /proc.")
+        if any(start["ok"] and start.get("written") is None for start in starts):
+            found.append("Files that it wrote: there are too many in its own folder.")
+        if network_needed is None:
+            found.append("Whether it needs the network: not every tool could be called, so the network stays as it is.")
+    if more := len(tools) - MOST_ROWS:
+        found += [f"{more} more tools: only the first {MOST_ROWS} stand here."] * (more > 0)
+    return found
+
+
+# What is proposed
+
+
+def _undecided(server: Server, rows: list[Row]) -> list[Row]:
+    """Without the tools on which somebody has decided as they are defined now."""
+    known = Tool.objects.filter(server=server).select_related("latest")
+    decided = {tool.name: tool.latest.hash for tool in known if tool.latest and tool.latest.decided_at}
+    return [row for row in rows if decided.get(row["tool"]) != row["hash"]]
+
+
+def _propose(request: MaintenanceRequest, server: Server, row: TrialReport) -> Proposal | None:
+    """Nothing of a server that is to be refused; and by the clock nothing that waits already, or was declined."""
+    proposed = row.proposed
+    if row.verdict == TrialReport.Verdict.REFUSE or not (proposed["tools"] or proposed["fields"]):
+        return None
+    if request.requested_by == CLOCK and _asked_before(server, row):
+        return None
+    return Proposal.objects.create(
+        request=request, server=server, server_revision=request.notes["revision"], server_saved_at=server.updated_at,
+        fields=proposed["fields"], reason=f"Its trial says: {row.get_verdict_display()}.", created_at=row.created_at,
+    )  # fmt: skip
+
+
+def _asked_before(server: Server, row: TrialReport) -> bool:
+    last = Proposal.objects.filter(server=server, request__trial__isnull=False).select_related("request__trial").first()
+    return last is not None and last.state != "applied" and last.request.trial.proposed == row.proposed

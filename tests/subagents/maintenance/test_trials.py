@@ -1,0 +1,177 @@
+"""Trials of real servers: both eras, the sandbox, what they use, what is proposed, and that nothing of them is left."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.utils import timezone
+
+from mcpregistry.db import db_call
+from mcpregistry.domain.errors import Conflict, Denied
+from mcpregistry.models import Agent, Grant, PolicyRule, Server, Tool
+from mcpregistry.services.access import agents
+from mcpregistry.services.definitions import observe
+from mcpregistry.services.servers import lifecycle
+from subagents.domain.maintenance import Kind, State, Substate
+from subagents.maintenance import proposals, queue
+from subagents.models import MaintenanceMessage, MaintenanceRequest, Proposal, TrialReport
+from tests.fakes.http import Echo, fake_http
+from tests.fakes.targets import LOOPBACK, SERVERS, stdio_target
+from tests.subagents.maintenance.conftest import ask, ended
+from tests.subagents.maintenance.test_manager import _finished, ann, begun, children
+from tests.waiting import until
+
+
+def newcomer(**fields: Any) -> Server:
+    """A confirmed server of which nobody has approved anything."""
+    fields = {"slug": "new", "command": [*stdio_target("newcomer").argv], "sandbox_read": [str(SERVERS)]} | fields
+    server = lifecycle.save_server(server=Server(**fields), actor="user:maker")
+    return lifecycle.confirm_launch(server=server, actor="user:other", launch_hash=server.launch_hash())
+
+
+async def tried(here: Any, server: str = "new", **params: Any) -> tuple[MaintenanceRequest, TrialReport]:
+    done = await ended(here, await db_call(ask, Kind.TRY, server=server, **params))
+    assert done.state == State.COMPLETED, done.error
+    assert done.result is not None
+    return done, await db_call(TrialReport.objects.get, pk=done.result["report"])
+
+
+async def test_a_newcomer_is_measured_in_its_sandbox_and_leaves_nothing(manager: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        env = {"NEWCOMER_PORT": str(listening.getsockname()[1])}
+        await db_call(newcomer, env=env)
+        done, report = await tried(await manager())
+    assert not children("newcomer.py")
+    figures = report.figures
+    assert (figures["eras"], figures["tools"], figures["version"]) == (["legacy", "modern"], 5, "1")
+    assert [(start["era"], start["network"], start["ok"]) for start in report.starts] == [
+        ("legacy", "closed", True), ("modern", "closed", True), ("legacy", "open", True),
+    ]  # fmt: skip
+    assert all(start["connect_ms"] > 0 and start["list_ms"] > 0 for start in report.starts)
+    assert 24 * 1024 < figures["memory_kb"] < 500 * 1024
+    assert figures["processes"] >= 2
+    assert "kept" in figures["written"]
+    assert not {name for name in figures["written"] if "was_called" in name}, "what does not read alone is not called"
+    assert figures["tokens"] > 100
+    calls = {tool["name"]: tool["call"]["outcome"] for tool in report.tools}
+    assert calls == {"look": "ok", "fetch": "ok", "listing": "skipped", "remove": "skipped", "helper": "skipped"}
+    assert figures["network_needed"] is True, "fetch answers with the network open only"
+    assert report.verdict == "refuse", "a definition of it gives orders to models"
+    kinds = {(each["kind"], each["tool"]) for each in report.findings}
+    assert {("definition", "helper"), ("denied", "")} <= kinds
+    assert any("/etc/shadow" in each["text"] for each in report.findings)
+    assert any("kernel refuses" in each for each in report.unobserved)
+    rules = {row["tool"]: row["rule"] for row in report.proposed["tools"]}
+    assert rules == {"look": "allow", "fetch": "allow", "listing": "allow", "remove": "ask", "helper": "hide"}
+    assert report.proposed["fields"] == {"sandbox": "enforce"}
+    assert not await db_call(Proposal.objects.exists), "of a server that is to be refused nothing is proposed"
+    assert done.result["verdict"] == "refuse"
+
+
+@pytest.fixture
+def proposed(live_db: None) -> Any:
+    """A finished trial with a proposal, as the manager writes it, without starting anything."""
+
+    def make(**params: Any) -> Proposal:
+        server = newcomer()
+        listed = [
+            {"name": name, "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": name == "look"}}
+            for name in ("look", "write", "odd")
+        ]
+        observe.observe(server=server, listed=listed)
+        hashes = {tool.name: tool.latest.hash for tool in Tool.objects.select_related("latest") if tool.latest}
+        request = ask(Kind.TRY, server="new", **params)
+        rows = [
+            {"tool": name, "hash": hashes[name], "rule": rule, "why": ""}
+            for name, rule in (("look", "allow"), ("write", "ask"), ("odd", "hide"))
+        ]
+        TrialReport.objects.create(
+            server=server, request=request, verdict="attention", created_at=timezone.now(),
+            proposed={"tools": rows, "fields": {"sandbox": "enforce"}},
+        )  # fmt: skip
+        return Proposal.objects.create(
+            request=request, server=server, server_revision=server.revision, server_saved_at=server.updated_at,
+            fields={"sandbox": "enforce"}, created_at=timezone.now(),
+        )  # fmt: skip
+
+    return make
+
+
+def test_one_click_approves_allows_asks_hides_grants_and_tells(proposed: Any) -> None:
+    agents.save_agent(agent=Agent(slug="robot"), actor="test")
+    row = proposed(for_agent="robot")
+    proposals.apply(proposal_id=row.pk, user=ann(), actor="user:ann")
+    found = {tool.name: (tool.status, tool.enabled) for tool in Tool.objects.all()}
+    assert found == {"look": ("approved", True), "write": ("approved", True), "odd": ("quarantined", False)}
+    assert {(rule.tool.name, rule.outcome) for rule in PolicyRule.objects.exclude(tool=None)} == {
+        ("look", "allow"), ("write", "ask"),
+    }  # fmt: skip
+    assert {grant.tool.name for grant in Grant.objects.filter(agent__slug="robot")} == {"look", "write"}
+    server = Server.objects.get()
+    assert (server.sandbox, server.lifecycle) == ("enforce", "active"), "narrower: it stays confirmed"
+    told = MaintenanceMessage.objects.get(kind="tool_available")
+    assert told.data == {"server": "new", "tools": ["look", "write"]}
+
+
+def test_whoever_applies_it_needs_the_rights_to_do_it_by_hand(proposed: Any) -> None:
+    row = proposed()
+    bob = User.objects.create(username="bob")
+    for right in ("change_server", "approve_definition", "add_policyrule", "change_tool"):
+        with pytest.raises(Denied, match=right):
+            proposals.apply(proposal_id=row.pk, user=User.objects.get(pk=bob.pk), actor="user:bob")
+        bob.user_permissions.add(Permission.objects.get(codename=right, content_type__app_label="mcpregistry"))
+    proposals.apply(proposal_id=row.pk, user=User.objects.get(pk=bob.pk), actor="user:bob")
+
+
+def test_what_has_changed_since_is_refused_whole(proposed: Any) -> None:
+    row = proposed()
+    listed = [{"name": name, "inputSchema": {"type": "object", "title": "other"}} for name in ("look", "write", "odd")]
+    observe.observe(server=Server.objects.get(), listed=listed)
+    with pytest.raises(Conflict, match="is not as it was"):
+        proposals.apply(proposal_id=row.pk, user=ann(), actor="user:ann")
+    server = Server.objects.get()
+    server.idle_timeout = 7
+    lifecycle.save_server(server=server, actor="user:bob")
+    with pytest.raises(Conflict, match="changed or removed"):
+        proposals.apply(proposal_id=row.pk, user=ann(), actor="user:ann")
+    assert not PolicyRule.objects.exclude(tool=None).exists()
+    assert not Tool.objects.exclude(pinned=None).exists()
+
+
+async def test_cancelling_ends_the_whole_tree(manager: Any) -> None:
+    await db_call(newcomer, command=[*stdio_target("mute").argv], connect_timeout=60)
+    request = await db_call(ask, Kind.TRY, server="new")
+    await begun(await manager(), request)
+    await db_call(queue.cancel, request_id=request.pk, actor="user:bob", reason="enough")
+    done = await until(lambda: _finished(request))
+    assert (done.state, done.substate) == (State.FAILED, Substate.CANCELLED)
+    await until(lambda: not children("mute.py"))
+    assert not await db_call(TrialReport.objects.exists)
+
+
+async def test_a_server_that_does_not_start_is_to_be_refused(manager: Any) -> None:
+    await db_call(newcomer, command=["/nowhere/server"])
+    _, report = await tried(await manager())
+    assert (report.verdict, report.tools, report.proposed) == ("refuse", [], {"tools": [], "fields": {}})
+    assert "/nowhere/server" in report.findings[0]["text"]
+
+
+async def test_a_remote_server_is_tried_without_figures_of_its_machine_and_beside_its_last_trial(manager: Any) -> None:
+    reads = {"annotations": {"readOnlyHint": True}, "inputSchema": {"type": "object"}}
+    here = await manager()
+    async with fake_http(Echo(tools=[{"name": "echo", **reads}])) as remote:
+        await db_call(
+            newcomer, transport="http", command=[], sandbox_read=[], url=remote.url, allowed_networks=[*LOOPBACK]
+        )
+        _, first = await tried(here)
+        remote.tools = [{"name": "echo", **reads}, {"name": "more", **reads}]
+        _, second = await tried(here)
+    assert (first.verdict, first.figures["memory_kb"], first.figures["written"]) == ("ok", None, None)
+    assert first.figures["eras"] == ["legacy", "modern"]
+    assert first.unobserved == ["Memory, processes and files: the server runs elsewhere."]
+    assert (first.differences, first.behaves_otherwise) == ([], False)
+    assert (second.differences, second.behaves_otherwise) == (["New tools: more."], True)
+    assert len(remote.calls()) == 3, "one call of each tool in each trial"

@@ -144,6 +144,7 @@ UNFOLD: dict[str, Any] = {
                 "items": [
                     _item("Requests", "engineering", "subagents_maintenancerequest"),
                     _item("Proposals", "lightbulb", "subagents_proposal"),
+                    _item("Trials", "science", "subagents_trialreport"),
                 ],
             },
             {

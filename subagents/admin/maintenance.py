@@ -19,7 +19,7 @@ from mcpregistry.models import Server
 from subagents.admin.live import LiveAdmin, Part
 from subagents.domain.maintenance import Kind, Priority, ProposalState, State, Wish
 from subagents.maintenance import proposals, queue
-from subagents.models import MaintenanceRequest, Proposal
+from subagents.models import MaintenanceRequest, Proposal, TrialReport
 
 STATE_COLOURS = {"completed": "success", "failed": "danger", "in_progress": "info", "queued": "info"}
 PROPOSAL_COLOURS = {"waiting": "warning", "applied": "success", "declined": "info"}
@@ -178,6 +178,7 @@ def _context(row: MaintenanceRequest) -> dict[str, Any]:
         "messages_told": row.messages.order_by("-id")[:MESSAGES_SHOWN][::-1],
         "took": (until - row.started_at).total_seconds() if row.started_at else None,
         "server": Server.objects.filter(slug=row.server_slug).first() if row.server_slug else None,
+        "trial": TrialReport.objects.filter(request=row).first() if row.kind == Kind.TRY else None,
         "proposal": Proposal.objects.filter(request=row).first() if row.state == State.COMPLETED else None,
     }
 
@@ -222,4 +223,9 @@ class ProposalAdmin(ReadOnlyAdmin):
     def overview(self, request: HttpRequest, row: Proposal) -> dict[str, Any]:
         now = {name: getattr(row.server, name) for name in row.fields} if row.server else {}
         changes = [(name.replace("_", " "), now.get(name, ""), value) for name, value in row.fields.items()]
-        return {"proposed": row, "changes": changes, "outdated": row.server is not None and not row.fits(row.server)}
+        return {
+            "proposed": row,
+            "changes": changes,
+            "outdated": row.server is not None and not row.fits(row.server),
+            "trial": getattr(row.request, "trial", None),
+        }

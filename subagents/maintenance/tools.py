@@ -23,9 +23,9 @@ from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.domain.specs import AgentSpec, EndpointSpec, ServerSpec, ToolSpec
 from mcpregistry.domain.text.canonical import digest, stored
 from mcpregistry.models import Agent
-from subagents.domain.maintenance import Kind, Priority
+from subagents.domain.maintenance import Kind, Priority, ProposalState
 from subagents.maintenance import queue
-from subagents.models import MaintenanceRequest
+from subagents.models import MaintenanceRequest, Proposal, TrialReport
 
 KIND = "maintenance"
 _SERVER = ServerSpec(
@@ -150,7 +150,17 @@ def _ask(agent: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _status(agent: str, request_id: str) -> dict[str, Any]:
-    return status(_own(agent, request_id))
+    row = _own(agent, request_id)
+    return status(row) | _trial_of(row)
+
+
+def _trial_of(row: MaintenanceRequest) -> dict[str, Any]:
+    """How the server that was added at this request did when it was last tried; no more of it is told to an agent."""
+    if row.kind != Kind.ADD:
+        return {}
+    added = Proposal.objects.filter(request=row, state=ProposalState.APPLIED).values("server_id")
+    trial = TrialReport.objects.filter(server__in=added).first()
+    return {"trial": {"verdict": trial.verdict, "at": trial.created_at.isoformat()}} if trial else {}
 
 
 def _cancel(agent: str, request_id: str, reason: str) -> dict[str, Any]:

@@ -47,6 +47,7 @@ VERBS = {
     ("provider", "test"): OPERATOR, ("provider", "confirm"): ADMIN, ("run", "cancel"): OPERATOR, ("run", "resume"): OPERATOR, ("run", "replay"): OPERATOR,
     ("maintenancerequest", "cancel"): OPERATOR, ("maintenancerequest", "pause"): OPERATOR, ("maintenancerequest", "resume"): OPERATOR,
     ("proposal", "apply"): OPERATOR, ("proposal", "decline"): OPERATOR,
+    ("trialreport", "apply"): OPERATOR, ("trialreport", "decline"): OPERATOR,
 }  # fmt: skip
 
 

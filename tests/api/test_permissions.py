@@ -36,7 +36,7 @@ LOWEST = {
         GET /runs/{run_id}/accounting | GET /savings
         GET /maintenance/requests | GET /maintenance/requests/{request_id} | GET /maintenance/active
         GET /maintenance/messages
-        GET /maintenance/proposals
+        GET /maintenance/proposals | GET /maintenance/trials | GET /maintenance/trials/{trial_id}
         """,
     "operator": """
         POST /servers | PATCH /servers/{slug} | DELETE /servers/{slug} | POST /servers/{slug}/enable

@@ -46,7 +46,7 @@ from mcpregistry.services.servers import lifecycle
 from subagents.domain import maintenance
 from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.maintenance import queue
-from subagents.models import ExpertTool, LanguageModel, Proposal, Provider, Run, ToolCall
+from subagents.models import ExpertTool, LanguageModel, Proposal, Provider, Run, ToolCall, TrialReport
 from subagents.services import experts, providers, runs
 
 ACTOR = "user:seed"
@@ -155,6 +155,29 @@ def _maintenance(site: Site, now: datetime) -> None:
         fields={"idle_timeout": 60.0, "description": "Git."}, reason="It is seldom used.", created_at=now,
     )  # fmt: skip
     queue.end(proposed, maintenance.State.COMPLETED, result={"proposal": 1, "waits_for": "a person"})
+    _trial(site, now)
+
+
+def _trial(site: Site, now: datetime) -> None:
+    """A trial whose whitelist waits for a click."""
+    server = site.servers["git"]
+    request = queue.ask(kind=maintenance.Kind.TRY, params={"server": "git"}, actor=ACTOR)
+    start = {"era": "legacy", "network": "closed", "ok": True, "connect_ms": 412.5, "memory_kb": 41_000}
+    tool = {"name": "git_log", "tokens": 60, "reads": True, "call": {"outcome": "ok", "ms": 12.5, "bytes": 300}}
+    for minutes in (60, 0):
+        TrialReport.objects.create(
+            server=server, request=None if minutes else request, verdict="attention", version="1.2", starts=[start],
+            tools=[tool], findings=[{"severity": "note", "kind": "era", "tool": "", "text": "It does not speak MCP 2026-07-28."}],
+            figures={"eras": ["legacy"], "tools": 1, "memory_kb": 41_000 + minutes, "calls": {"ok": 1}, "written": ["cache"]},
+            differences=[] if minutes else ["New tools: git_log."], behaves_otherwise=not minutes,
+            unobserved=["What it tried to open."], proposed={"tools": [], "fields": {"idle_timeout": 60.0}},
+            created_at=now - timedelta(minutes=minutes),
+        )  # fmt: skip
+    Proposal.objects.create(
+        request=request, server=server, server_revision=server.revision, server_saved_at=server.updated_at,
+        fields={"idle_timeout": 60.0}, created_at=now,
+    )  # fmt: skip
+    queue.end(request, maintenance.State.COMPLETED, result={"verdict": "attention", "report": 2, "proposal": 2})
 
 
 def _expert(site: Site, now: datetime) -> None:

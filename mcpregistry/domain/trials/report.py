@@ -24,7 +24,7 @@ class Start(TypedDict, total=False):
     memory_kb: int | None
     processes: int | None
     written: list[str] | None  # files below its own folder, by their path there
-    elsewhere: list[str] | None  # other files that it held open
+    elsewhere: list[str] | None  # files that it held open of the paths that it was given
     denied: list[str]  # paths that its log says it was refused
 
 

@@ -41,7 +41,7 @@ async def tried(target: Target, choose: Choose | None = None) -> Tried:
 
     Whatever the server does wrong is in what comes back. Raises SlipsnisseError where there is nothing to start.
     """
-    home, usage = home_of(target), Usage(home_of(target))
+    home, usage = home_of(target), Usage(target)
     before = await asyncio.to_thread(files_below, home) if home else None
     connection = await open_connection(target, lambda _: None)
     ready = asyncio.Event()
@@ -53,6 +53,8 @@ async def tried(target: Target, choose: Choose | None = None) -> Tried:
         await _ready(owner, ready)
         if ready.is_set():
             await _look(connection, found, choose)
+            if connection.pid is not None:
+                await asyncio.to_thread(usage.look, connection.pid)  # one that is quick was not looked at yet
     except DownstreamError as error:
         failure = error
     finally:

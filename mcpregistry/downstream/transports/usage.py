@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from mcpregistry.domain.servers.target import Target
-from mcpregistry.downstream.transports.sandbox import DEVICES, SYSTEM
+from mcpregistry.downstream.transports.sandbox import DEVICES, SYSTEM, needed_by
 
 LOOK_SECONDS = 0.05
 MOST_PROCESSES, MOST_DESCRIPTORS, MOST_FILES, MOST_NAMED = 200, 256, 5_000, 50
@@ -27,8 +27,10 @@ _DENIED = re.compile(
 class Usage:
     """The most that was seen of one server. ``memory_kb`` and ``processes`` are None while nothing was."""
 
-    def __init__(self, home: str) -> None:
-        self._home = home
+    def __init__(self, target: Target) -> None:
+        path = os.environ.get("PATH", os.defpath)
+        own = needed_by(target.argv[0], target.cwd, path) if target.argv else []
+        self._usual = tuple({*SYSTEM, *DEVICES, *map(os.path.realpath, own), home_of(target)} - {""})
         self.memory_kb: int | None = None
         self.processes: int | None = None
         self.elsewhere: set[str] = set()
@@ -38,7 +40,7 @@ class Usage:
         while True:
             if (pid := pid_of()) is not None:
                 await asyncio.to_thread(self.look, pid)
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(LOOK_SECONDS if pid is not None else LOOK_SECONDS / 10)
 
     def look(self, pid: int) -> None:
         """Once, at the server and at what it has left to its supervisor."""
@@ -51,8 +53,7 @@ class Usage:
             self.elsewhere.update(path for path in _open_files(each) if not self._known(path))
 
     def _known(self, path: str) -> bool:
-        inside = (self._home, *SYSTEM, *DEVICES) if self._home else (*SYSTEM, *DEVICES)
-        return any(path == place or path.startswith(f"{place}/") for place in inside)
+        return any(path == place or path.startswith(f"{place}/") for place in self._usual)
 
 
 def files_below(folder: str) -> dict[str, tuple[int, int]] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,16 +13,18 @@ from django.utils import timezone
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import Conflict, Denied
 from mcpregistry.models import Agent, Grant, PolicyRule, Server, Tool
-from mcpregistry.services.access import agents
+from mcpregistry.services.access import agents, grants
 from mcpregistry.services.definitions import observe
 from mcpregistry.services.servers import lifecycle
 from subagents.domain.maintenance import Kind, State, Substate
-from subagents.maintenance import proposals, queue
+from subagents.maintenance import proposals, queue, tools
 from subagents.models import MaintenanceMessage, MaintenanceRequest, Proposal, TrialReport
+from subagents.services import retention
 from tests.fakes.http import Echo, fake_http
 from tests.fakes.targets import LOOPBACK, SERVERS, stdio_target
 from tests.subagents.maintenance.conftest import ask, ended
 from tests.subagents.maintenance.test_manager import _finished, ann, begun, children
+from tests.subagents.test_api import agent, person
 from tests.waiting import until
 
 
@@ -51,7 +54,8 @@ async def test_a_newcomer_is_measured_in_its_sandbox_and_leaves_nothing(manager:
         ("legacy", "closed", True), ("modern", "closed", True), ("legacy", "open", True),
     ]  # fmt: skip
     assert all(start["connect_ms"] > 0 and start["list_ms"] > 0 for start in report.starts)
-    assert 24 * 1024 < figures["memory_kb"] < 500 * 1024
+    assert all(24 * 1024 < start["memory_kb"] < 500 * 1024 for start in report.starts)
+    assert set(figures["elsewhere"]) <= {str(SERVERS / "newcomer.py")}, "of the paths that it was given"
     assert figures["processes"] >= 2
     assert "kept" in figures["written"]
     assert not {name for name in figures["written"] if "was_called" in name}, "what does not read alone is not called"
@@ -114,6 +118,56 @@ def test_one_click_approves_allows_asks_hides_grants_and_tells(proposed: Any) ->
     assert (server.sandbox, server.lifecycle) == ("enforce", "active"), "narrower: it stays confirmed"
     told = MaintenanceMessage.objects.get(kind="tool_available")
     assert told.data == {"server": "new", "tools": ["look", "write"]}
+
+
+def test_an_agent_that_asked_for_the_server_hears_of_its_tools_and_of_the_verdict(proposed: Any) -> None:
+    for slug in ("robot", "other"):
+        agents.save_agent(agent=Agent(slug=slug), actor="test")
+    row = proposed(for_agent="robot")
+    asked = {}
+    for slug in ("robot", "other"):
+        theirs = Agent.objects.get(slug=slug)
+        asked[slug] = queue.ask(kind=Kind.ADD, params={"server": "new"}, actor=f"agent:{slug}", agent=theirs)
+        Proposal.objects.create(
+            request=asked[slug],
+            server=row.server,
+            state="applied",
+            created_at=timezone.now(),
+            fields={"command": ["x"]},
+        )
+    proposals.apply(proposal_id=row.pk, user=ann(), actor="user:ann")
+    told = MaintenanceMessage.objects.filter(kind="tool_available").values_list("request", flat=True)
+    assert set(told) == {row.request_id, asked["robot"].pk}, "whom it serves nothing is told nothing"
+    said = tools._status("robot", asked["robot"].pk)
+    assert (said["trial"]["verdict"], set(said["trial"])) == ("attention", {"verdict", "at"})
+
+
+def test_reports_are_read_over_rest_and_agents_try_nothing(proposed: Any) -> None:
+    row = proposed()
+    viewer = person("viewer")
+    listed = viewer.get("/maintenance/trials?server=new").json()["items"]
+    assert [(each["verdict"], each["requestId"], each["proposal"]) for each in listed] == [
+        ("attention", row.request_id, row.pk)
+    ]
+    assert viewer.get("/maintenance/trials?verdict=ok").json()["items"] == []
+    whole = viewer.get(f"/maintenance/trials/{listed[0]['id']}").json()
+    assert [each["rule"] for each in whole["proposed"]["tools"]] == ["allow", "ask", "hide"]
+    assert viewer.get("/maintenance/trials/999").status_code == 404
+    order = {"type": "try_server", "params": {"server": "new"}}
+    robot = agent("robot")
+    grants.grant(agent=Agent.objects.get(slug="robot"), server=Server.objects.get(), actor="test")
+    assert robot.post("/maintenance/requests", order).status_code == 403
+    asked = person("operator").post("/maintenance/requests", order)
+    assert (asked.status_code, asked.json()["params"]) == (202, {"server": "new", "for_agent": ""})
+
+
+def test_old_reports_go_but_the_newest_of_each_server(proposed: Any) -> None:
+    row, now = proposed(), timezone.now()
+    TrialReport.objects.all().delete()
+    for days in (800, 700, 600):
+        TrialReport.objects.create(server=row.server, verdict="ok", created_at=now - timedelta(days=days))
+    retention.prune(now)
+    assert [(now - each.created_at).days for each in TrialReport.objects.all()] == [600]
 
 
 def test_whoever_applies_it_needs_the_rights_to_do_it_by_hand(proposed: Any) -> None:

@@ -1,0 +1,93 @@
+"""Reports of trials over REST: what a server did when it was tried, and what is proposed because of it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from django.http import HttpRequest
+from ninja import Schema
+from pydantic import Field
+
+from mcpregistry.api import lookup
+from mcpregistry.api.paging import Cursor, Limit, page
+from mcpregistry.api.permissions import TABLE, Rule
+from mcpregistry.api.routes import Routes
+from mcpregistry.api.schemas.basics import Page, Slug
+from mcpregistry.api.v1 import api
+from subagents.domain.maintenance import ProposalState
+from subagents.models import TrialReport
+
+_VIEW = Rule("subagents.view_trialreport")
+TABLE.update({"GET /maintenance/trials": _VIEW, "GET /maintenance/trials/{trial_id}": _VIEW})
+router = Routes(tags=["maintenance"])
+Verdict = Literal["ok", "attention", "refuse"]
+
+
+class TrialOut(Schema):
+    """One trial in short."""
+
+    id: int
+    server: str
+    requestId: str | None = Field(description="Its request; None once that was forgotten.")
+    verdict: Verdict
+    version: str = Field(description="As the server calls it.")
+    differences: list[str] = Field(description="From the trial before, in words.")
+    behaves_otherwise: bool
+    proposal: int | None = Field(description="What waits, or has waited, for a person.")
+    proposal_state: ProposalState | None
+    created_at: datetime
+
+
+class TrialDetail(TrialOut):
+    """The whole report. Times in milliseconds, memory in kilobytes; null: could not be observed."""
+
+    server_revision: int
+    findings: list[dict[str, Any]]
+    figures: dict[str, Any]
+    starts: list[dict[str, Any]]
+    tools: list[dict[str, Any]]
+    unobserved: list[str]
+    proposed: Annotated[
+        dict[str, Any], Field(description="tools: rule allow, ask or hide of each; fields of the server.")
+    ]
+
+
+@router.get("/maintenance/trials", response=Page[TrialOut])
+def list_trials(
+    request: HttpRequest,
+    *,
+    server: Slug | None = None,
+    verdict: Verdict | None = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[TrialOut]:
+    """Trials, newest first."""
+    exact = {"server__slug": server, "verdict": verdict}
+    rows = TrialReport.objects.select_related("server", "request__proposal")
+    rows = rows.filter(**{key: value for key, value in exact.items() if value is not None})
+    return page(
+        rows, order=("-created_at", "-id"), limit=limit, cursor=cursor, show=lambda row: TrialOut(**_short(row))
+    )
+
+
+@router.get("/maintenance/trials/{trial_id}", response=TrialDetail)
+def get_trial(request: HttpRequest, trial_id: lookup.Id) -> TrialDetail:
+    """One trial with everything that it has found."""
+    row = lookup.one(TrialReport.objects.select_related("server", "request__proposal"), "trial", pk=trial_id)
+    return TrialDetail(
+        **_short(row), server_revision=row.server_revision, findings=row.findings, figures=row.figures, starts=row.starts,
+        tools=row.tools, unobserved=row.unobserved, proposed=row.proposed,
+    )  # fmt: skip
+
+
+def _short(row: TrialReport) -> dict[str, Any]:
+    proposal = getattr(row.request, "proposal", None)
+    return {
+        "id": row.pk, "server": row.server.slug, "requestId": row.request_id, "verdict": row.verdict, "version": row.version,
+        "differences": row.differences, "behaves_otherwise": row.behaves_otherwise, "created_at": row.created_at,
+        "proposal": proposal.pk if proposal else None, "proposal_state": proposal.state if proposal else None,
+    }  # fmt: skip
+
+
+api.add_router("", router)

@@ -193,6 +193,7 @@ TICKS = {
     "mcpregistry.tasks.verify_audit": 600,
     "mcpregistry.tasks.prune": 3600,
     "subagents.tasks.advance_due": 2,
+    "subagents.tasks.try_due": 60,
     "subagents.tasks.prune_runs": 3600,
 }
 # A tick that waited longer than its own interval has a successor: without expiry they pile up while no worker runs.

@@ -18,7 +18,7 @@ from mcpregistry.services.servers.connections import process_name
 from mcpregistry.worker_runtime import runtime
 from subagents.llm.client import loaded
 from subagents.llm.tokens import REFERENCE, counter
-from subagents.maintenance import queue, request_lease
+from subagents.maintenance import queue, repeating, request_lease
 from subagents.maintenance.manager import Manager
 from subagents.models import ExpertTool
 from subagents.runs import lease, probing
@@ -56,6 +56,13 @@ def work_maintenance() -> None:
     """When something is asked of the background sub-agent, and every two seconds. Returns at once."""
     if queue.due(database_now(), 1):
         runtime.calls.get().soon(_maintenance.get().manager.look)
+
+
+@shared_task
+def try_due() -> None:
+    """Every minute: ask for trials of servers that are to be tried by the clock, or call themselves another version."""
+    if asked := repeating.ask_due(timezone.now()):
+        log.info("trials_due", servers=asked)
 
 
 @shared_task

@@ -139,7 +139,10 @@ class ServerAdmin(RecordAdmin):
         ("How it is reached", {"fields": ("url", "headers", "allowed_networks"), "classes": ("sn-remote",)}),
         (
             "Connection",
-            {"fields": (("connect_mode", "protocol_mode"), ("resend", "check_interval")), "classes": ("collapse",)},
+            {
+                "fields": (("connect_mode", "protocol_mode"), ("resend", "check_interval"), "trial_hours"),
+                "classes": ("collapse",),
+            },
         ),
         (
             "Limits",

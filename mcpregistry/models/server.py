@@ -170,6 +170,12 @@ class Server(models.Model):
         default=300, validators=[MinValueValidator(10)], help_text="Seconds between health checks."
     )
 
+    trial_hours = models.PositiveIntegerField(
+        "hours between trials", default=0, db_default=0, validators=[MaxValueValidator(8760)],
+        help_text="The sub-agent tries it again so often, and when it calls itself another version: also tools that claim to "
+        "only read are called. 0: never.",
+    )  # fmt: skip
+
     lifecycle = models.CharField(max_length=10, choices=Lifecycle.choices, default=Lifecycle.DRAFT, editable=False)
     revision = models.PositiveIntegerField(
         default=1, editable=False, help_text="Rises when launch facts or limits change."

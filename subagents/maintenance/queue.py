@@ -26,6 +26,7 @@ from mcpregistry.services.records import audit
 from subagents.domain.maintenance import Kind, MessageKind, Priority, State, Substate, Wish
 from subagents.models import MaintenanceMessage, MaintenanceRequest
 
+CLOCK = "clock"  # who asks for what repeats
 MOST_OPEN = 20  # requests of one agent at a time
 _MESSAGES_AT_ONCE = 100
 

@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import NotFound
+from mcpregistry.domain.notifications.events import Event
 from mcpregistry.domain.servers.target import ProtocolMode, Target
 from mcpregistry.domain.text.canonical import plain
 from mcpregistry.domain.trials import tools as looking
@@ -26,12 +27,14 @@ from mcpregistry.downstream.pool.pool import Pool
 from mcpregistry.downstream.pool.trying import tried
 from mcpregistry.models import Agent, Server, Tool
 from mcpregistry.models.server import Transport
+from mcpregistry.services.notifications import outbox
+from mcpregistry.services.servers.notes import note
 from mcpregistry.services.servers.targets import refuse_unless_runnable, target_for
 from subagents.llm.tokens import REFERENCE, counter
+from subagents.maintenance.queue import CLOCK
 from subagents.maintenance.steps import server_of
 from subagents.models import MaintenanceRequest, Proposal, TrialReport
 
-CLOCK = "clock"  # who asks for trials that repeat
 MOST_ROWS, MOST_TOLD = 500, 20
 _OTHER_NAMES = 20_000
 
@@ -102,6 +105,10 @@ def keep_report(request: MaintenanceRequest, _: Any) -> None:
         differences=[each.text for each in found], behaves_otherwise=any(each.behaviour for each in found),
         created_at=timezone.now(),
     )  # fmt: skip
+    if row.behaves_otherwise:
+        told = " ".join(each.text for each in found if each.behaviour)
+        note(server_id=server.pk, kind="trial", message=f"Otherwise than in its last trial: {told}")
+        outbox.enqueue_server(Event.TRIAL, server=server, reason=told, now=row.created_at)
     made = _propose(request, server, row)
     request.notes = {"server_id": server.pk}  # the report has it all
     request.result = {

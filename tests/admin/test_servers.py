@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.one_database, pytest.mark.usefixtures("contexts")]
 
 ADD = "/admin/mcpregistry/server/add/"
 LIMITS = {
-    "connect_mode": "lazy", "protocol_mode": "auto", "resend": "safe", "check_interval": 300, "connect_timeout": 30,
+    "connect_mode": "lazy", "protocol_mode": "auto", "resend": "safe", "check_interval": 300, "trial_hours": 0, "connect_timeout": 30,
     "request_timeout": 30, "idle_timeout": 600, "max_message_bytes": 4194304, "max_concurrency": 8, "max_tools": 2000,
     "sandbox": "off", "sandbox_network": "all",
 }  # fmt: skip

@@ -13,7 +13,7 @@ from mcpregistry.models import Channel, Delivery
 
 Kind = Literal["webhook", "email", "slack"]
 EventName = Literal[
-    "asked", "approved", "rejected", "expired", "cancelled", "void", "definitions", "unavailable", "available"
+    "asked", "approved", "rejected", "expired", "cancelled", "void", "definitions", "unavailable", "available", "trial"
 ]
 Risk = Literal["low", "medium", "high"]
 State = Literal["waiting", "failed", "sent", "given up"]

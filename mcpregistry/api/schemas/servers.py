@@ -52,6 +52,7 @@ class ServerChange(Input):
     max_concurrency: Count | None = None
     max_tools: Annotated[int, Field(ge=1, le=MOST_TOOLS)] | None = None
     check_interval: Annotated[int, Field(ge=10, le=31_536_000)] | None = None
+    trial_hours: Annotated[int, Field(ge=0, le=8760, description="Between trials; 0: none by the clock.")] | None = None
 
 
 class ServerNew(ServerChange):
@@ -101,6 +102,7 @@ class ServerOut(Schema):
     max_concurrency: int
     max_tools: int
     check_interval: int
+    trial_hours: int
     lifecycle: LifecycleName
     launch_confirmed: bool
     confirmed_at: datetime | None
@@ -210,7 +212,7 @@ class ServerTestOut(Schema):
 _SAME = (
     "slug", "name", "description", "transport", "command", "cwd", "url", "allowed_networks", "connect_mode", "resend",
     "protocol_mode", "connect_timeout", "request_timeout", "idle_timeout", "max_message_bytes", "max_concurrency", "max_tools",
-    "check_interval", "sandbox", "sandbox_network", "sandbox_read", "sandbox_write", "lifecycle", "launch_confirmed", "confirmed_at", "revision", "source", "created_at", "updated_at",
+    "check_interval", "trial_hours", "sandbox", "sandbox_network", "sandbox_read", "sandbox_write", "lifecycle", "launch_confirmed", "confirmed_at", "revision", "source", "created_at", "updated_at",
 )  # fmt: skip
 
 

@@ -52,6 +52,7 @@ class Event(StrEnum):
     DEFINITIONS = "definitions"
     UNAVAILABLE = "unavailable"
     AVAILABLE = "available"
+    TRIAL = "trial"
     TEST = "test"
 
 
@@ -59,9 +60,10 @@ TYPES: dict[Event, str] = {event: f"approval.{event}" for event in Event} | {
     Event.DEFINITIONS: "definitions.waiting",
     Event.UNAVAILABLE: "server.unavailable",
     Event.AVAILABLE: "server.available",
+    Event.TRIAL: "server.trial",
     Event.TEST: "test",
 }
-ABOUT_SERVERS = frozenset({Event.DEFINITIONS, Event.UNAVAILABLE, Event.AVAILABLE})
+ABOUT_SERVERS = frozenset({Event.DEFINITIONS, Event.UNAVAILABLE, Event.AVAILABLE, Event.TRIAL})
 TITLES: dict[Event, str] = {
     Event.ASKED: "A call waits for approval",
     Event.APPROVED: "Approved",
@@ -72,6 +74,7 @@ TITLES: dict[Event, str] = {
     Event.DEFINITIONS: "New or changed tools wait for approval",
     Event.UNAVAILABLE: "A server does not answer",
     Event.AVAILABLE: "A server answers again",
+    Event.TRIAL: "A server behaves otherwise than in its last trial",
     Event.TEST: "A test from Slipsnisse",
 }
 

@@ -73,7 +73,7 @@ def enqueue_definitions(
 
 
 def enqueue_server(event: Event, *, server: Server, reason: str = "", now: datetime | None = None) -> int:
-    """Owe a message that a server has become unavailable, or available again."""
+    """Owe a message that a server has become unavailable, or available again, or behaves otherwise in its trial."""
     channels, at = _wanting(event, server=server.slug), now or timezone.now()
     page = f"{settings.SITE_URL}/admin/mcpregistry/server/{server.pk}/change/"
     data = {"server": server.slug, "reason": plain(reason, 1_000), "url": page}

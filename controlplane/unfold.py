@@ -166,6 +166,7 @@ UNFOLD: dict[str, Any] = {
                 "separator": True,
                 "items": [
                     _item("Calls", "call_made", "mcpregistry_invocation"),
+                    _item("Conversations", "forum", "mcpregistry_conversation"),
                     _item("Audit log", "history", "mcpregistry_auditentry"),
                     _item("Server events", "event_note", "mcpregistry_serverevent"),
                     _item("Server tests", "network_check", "mcpregistry_servertest"),

@@ -14,7 +14,7 @@ from unfold.decorators import display
 from mcpregistry.admin.base import ReadOnlyAdmin
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.text.display import printable
-from mcpregistry.models import Agent, Invocation, Server
+from mcpregistry.models import Agent, Conversation, Invocation, Server
 from mcpregistry.queries import audit
 from mcpregistry.templatetags.slipsnisse import milliseconds, pretty
 
@@ -78,14 +78,28 @@ class CallAgentFilter(admin.SimpleListFilter):
         return queryset.filter(agent_slug=self.value()) if self.value() else queryset
 
 
+class ConversationFilter(admin.SimpleListFilter):
+    """The calls of the one conversation that a link names: to choose among thousands here would help nobody."""
+
+    title = "conversation"
+    parameter_name = "conversation"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        named = request.GET.get(self.parameter_name)
+        return [(named, printable(named, 40))] if named else []
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(conversation=self.value()) if self.value() else queryset
+
+
 @admin.register(Invocation)
 class InvocationAdmin(ReadOnlyAdmin):
     """Calls, read only. Long arguments and results are cut unless the whole is asked for."""
 
     list_display = ("shown_name", "shown_state", "shown_agent", "shown_server", "duration", "error_code", "received_at")
-    list_filter = ("state", PeriodFilter, CallServerFilter, CallAgentFilter, "origin")
-    search_fields = ("=id", "exposed_name", "tool_name", "error_code", "=request_id", "=requester")
-    search_help_text = "Call id, tool, error code or the person who asked"
+    list_filter = ("state", PeriodFilter, CallServerFilter, CallAgentFilter, ConversationFilter, "origin")
+    search_fields = ("=id", "exposed_name", "tool_name", "error_code", "=request_id", "=requester", "=conversation__id")
+    search_help_text = "Call id, tool, error code, conversation or the person who asked"
     sortable_by = ("received_at",)
     fields = ("origin", "shown_host", "shown_request", "server_revision", "definition_hash", "binding", "writer")
     change_form_outer_before_template = "admin/mcpregistry/call.html"
@@ -125,6 +139,9 @@ class InvocationAdmin(ReadOnlyAdmin):
         whole = request.GET.get("all") == "1"
         return {
             "call": row,
+            "conversation": Conversation.objects.filter(pk=row.conversation_id).first()
+            if row.conversation_id
+            else None,
             "state_colour": CALL_COLOURS.get(row.state, ""),
             "limit": max(len(row.arguments), len(row.result)) * 8 + 1 if whole else _SHORT,
             "whole": whole,

@@ -28,6 +28,7 @@ from mcpregistry.api.schemas.calls import CallAnswer, CallMeta, CallOrder, CallR
 from mcpregistry.api.tools import ToolName
 from mcpregistry.calls.call import CallOutcome, CallRequest, Host
 from mcpregistry.calls.catalog import Entry
+from mcpregistry.calls.conversations import within
 from mcpregistry.calls.engine import current_engine
 from mcpregistry.calls.recorded import outcome_of_record
 from mcpregistry.db import db_call
@@ -120,7 +121,8 @@ async def _call(
     who: Principal, name: str, payload: CallOrder, *, strict: bool, wait: float, call_id: str = ""
 ) -> Status[CallAnswer] | Status[Problem]:
     engine = current_engine()
-    catalogue = engine.catalogue(payload.endpoint, _agent(who, payload.agent))
+    conversation = payload.conversation or ""
+    catalogue = await within(engine.catalogue(payload.endpoint, _agent(who, payload.agent)), conversation)
     entry = catalogue.find(name)
     _check_names(entry, payload.mcp)
     name_of_host = "" if who.agent else who.actor[:100]  # a person acted for the agent: the record says who
@@ -129,7 +131,7 @@ async def _call(
         CallRequest(
             catalogue, name, payload.params, "rest",
             host_name=name_of_host, request_id=payload.mcp.request_id, host=host, call_id=call_id,
-            requester=who.requester,
+            requester=who.requester, conversation=conversation,
         )
     )  # fmt: skip
     return _told(outcome, entry, name, payload, strict=strict)

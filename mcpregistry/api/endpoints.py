@@ -21,8 +21,9 @@ from mcpregistry.api.schemas.access import (
     Listing,
     endpoint_out,
 )
-from mcpregistry.api.schemas.basics import Page, Slug, Text
+from mcpregistry.api.schemas.basics import ConversationId, Page, Slug, Text
 from mcpregistry.calls.catalog import Catalogue
+from mcpregistry.calls.conversations import within_sync
 from mcpregistry.calls.engine import current_engine
 from mcpregistry.domain.errors import ArgumentsInvalid, NotFound
 from mcpregistry.models import Endpoint
@@ -75,14 +76,20 @@ def delete_endpoint(request: HttpRequest, slug: Slug) -> Status[None]:
 
 
 @router.get("/endpoints/{slug}/tools", response=Listing)
-def list_endpoint_tools(request: HttpRequest, slug: Slug, agent: Slug | None = None) -> Listing:
-    """What hosts of the agent are shown there. An agent's token sees its own list; a person names the agent."""
+def list_endpoint_tools(
+    request: HttpRequest, slug: Slug, agent: Slug | None = None, conversation: ConversationId | None = None
+) -> Listing:
+    """What hosts of the agent are shown there, in a conversation of it if one is named.
+
+    An agent's token sees its own list; a person names the agent.
+    """
     who = principal(request).agent
     if who is None and agent is None:
         raise ArgumentsInvalid("Whose list?", remedy="Add ?agent=SLUG.")
     if who is not None and agent not in (None, who.slug):
         raise NotFound("There is no such agent.", remedy="Leave 'agent' out: the token says who you are.")
-    return _listing(current_engine().catalogue(slug, who.slug if who else str(agent)))
+    catalogue = current_engine().catalogue(slug, who.slug if who else str(agent))
+    return _listing(within_sync(catalogue, conversation or ""))
 
 
 def _listing(catalogue: Catalogue) -> Listing:

@@ -33,6 +33,7 @@ def list_invocations(
     tool: Annotated[Text | None, Query(max_length=500, description="The server's own or the exposed name.")] = None,
     origin: Literal["stdio", "http", "rest", "run"] | None = None,
     request_id: Annotated[Text | None, Query(max_length=100)] = None,
+    conversation: Annotated[Text | None, Query(max_length=32)] = None,
     since: Annotated[When | None, Query(description="Received at this time or later.")] = None,
     until: Annotated[When | None, Query(description="Received before this time.")] = None,
     limit: Limit = 50,
@@ -41,7 +42,7 @@ def list_invocations(
     """Calls, newest first, without arguments and results."""
     exact = {
         "state": state, "agent_slug": agent, "endpoint_slug": endpoint, "server_slug": server, "origin": origin,
-        "request_id": request_id, "received_at__gte": since, "received_at__lt": until,
+        "request_id": request_id, "conversation": conversation, "received_at__gte": since, "received_at__lt": until,
     }  # fmt: skip
     rows = (
         Invocation.objects.visible_to(principal(request).who)

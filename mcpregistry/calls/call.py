@@ -91,6 +91,7 @@ class CallRequest:
     host: Host = field(default_factory=Host)
     expert: str = ""  # the expert tool whose run makes the call
     requester: Requester = NOBODY
+    conversation: str = ""  # its id; ``catalogue`` is narrowed to what it may see
     call_id: str = ""  # for a caller that must find the record again whatever happens; unique, 32 hex digits
 
 

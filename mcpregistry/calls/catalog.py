@@ -21,6 +21,7 @@ from mcpregistry.domain.text.canonical import digest, stored
 from mcpregistry.models import Agent, Endpoint
 from mcpregistry.services.configuration.snapshot import load_snapshot
 
+_NARROWED = 100  # sets of servers for which a narrowed list is kept
 PAGE = 500  # every host follows a single page; not every host was seen to follow a cursor
 
 
@@ -68,6 +69,17 @@ class Catalogue:
     entries: Mapping[str, Entry]
     valid_until: float | None
     _pages: dict[tuple[str, int], bytes] = field(default_factory=dict, repr=False)
+    _narrowed: dict[frozenset[str], Catalogue] = field(default_factory=dict, repr=False)
+
+    def of_servers(self, slugs: frozenset[str]) -> Catalogue:
+        """The same with tools of these servers alone, under the same names. Tools of ours stay: they belong to no server."""
+        found = self._narrowed.get(slugs)
+        if found is None:
+            if len(self._narrowed) >= _NARROWED:
+                self._narrowed.clear()
+            kept = {name: e for name, e in self.entries.items() if e.offer.own or e.offer.server.slug in slugs}
+            found = self._narrowed[slugs] = Catalogue(self.endpoint, self.agent, kept, self.valid_until)
+        return found
 
     @cached_property
     def version(self) -> str:

@@ -64,6 +64,7 @@ def identity(call: Call) -> Identity:
         "requester": plain(request.requester.name, 150),
         "requester_id": request.requester.id,
         "request_id": plain(request.request_id, 100),
+        "conversation_id": request.conversation or None,
         "received_at": call.received_at,
     }
 

@@ -65,6 +65,7 @@ def bind(request: CallRequest, entry: Entry, arguments_json: str, decision: Deci
         agent=catalogue.agent.slug, endpoint=catalogue.endpoint.slug, server=server.slug, revision=server.revision,
         tool=plain(tool.name, 500), definition=tool.definition_hash, arguments=arguments_json,
         fingerprint=decision.terms.fingerprint if decision.terms else "", requester=request.requester.id,
+        conversation=request.conversation,
     )  # fmt: skip
 
 

@@ -16,11 +16,12 @@ LEFT_KEY = "slipsnisse.left"  # in an HTTP scope: an asyncio.Event, set when the
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """An agent on an endpoint. What it sees and may do follows from these two alone."""
+    """An agent on an endpoint. What it sees and may do follows from these two alone; a conversation can only narrow it."""
 
     agent: str
     endpoint: str
     origin: str  # "http" or "stdio"
+    conversation: str = ""  # the id that the request's header, or the command line of ``runmcp``, names
 
     @property
     def user(self) -> AuthenticatedUser:

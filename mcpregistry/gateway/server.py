@@ -25,10 +25,12 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from mcpregistry.calls.call import CallOutcome, CallRequest, OnProgress
 from mcpregistry.calls.catalog import Catalogue, Entry
+from mcpregistry.calls.conversations import within
 from mcpregistry.calls.engine import Engine
-from mcpregistry.domain.errors import NotFound, SlipsnisseError
+from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, NotFound, SlipsnisseError
 from mcpregistry.domain.version import VERSION
 from mcpregistry.gateway.answers import tool_result
+from mcpregistry.gateway.conversations import conversation_of
 from mcpregistry.gateway.identity import Caller, caller_of
 from mcpregistry.gateway.notifications import Changes
 from mcpregistry.gateway.progress import passing_on
@@ -82,6 +84,14 @@ class Gateway:
         """The catalogue of this caller. Raises NotFound when its agent or endpoint is gone."""
         return self.engine.catalogue(caller.endpoint, caller.agent)
 
+    async def seen_in(self, caller: Caller, meta: Mapping[str, Any]) -> tuple[Catalogue, str]:
+        """The catalogue as this very request may see it, and the conversation that it names, if any.
+
+        Raises as ``catalogue``, and as ``calls.conversations.within`` for a conversation that takes no requests.
+        """
+        conversation = conversation_of(caller, meta)
+        return await within(self.catalogue(caller), conversation), conversation
+
     def _build(self) -> GatewayServer:
         server = GatewayServer(
             NAME,
@@ -106,7 +116,8 @@ class Gateway:
         except MCPError:
             raise
         except SlipsnisseError as error:
-            code = t.INVALID_PARAMS if isinstance(error, NotFound) else t.INTERNAL_ERROR
+            theirs = isinstance(error, NotFound | ArgumentsInvalid | Conflict)
+            code = t.INVALID_PARAMS if theirs else t.INTERNAL_ERROR
             raise MCPError(code, str(error), {"code": error.code}) from None
         except ValueError as error:
             if type(error).__module__.startswith("pydantic"):
@@ -134,7 +145,7 @@ class Gateway:
         return result.model_copy(update={"instructions": endpoint.instructions})
 
     async def _list_tools(self, ctx: Context, params: t.PaginatedRequestParams | None) -> Any:
-        catalogue = self.catalogue(self._caller_of(ctx))
+        catalogue, _ = await self.seen_in(self._caller_of(ctx), ctx.meta or {})
         try:
             tools, after = catalogue.page(params.cursor if params else None, legacy=is_legacy(ctx))
         except ValueError as error:
@@ -143,7 +154,8 @@ class Gateway:
 
     async def _call_tool(self, ctx: Context, params: t.CallToolRequestParams) -> Any:
         caller = self._caller_of(ctx)
-        catalogue, host = self.catalogue(caller), await host_of(ctx, caller)
+        catalogue, conversation = await self.seen_in(caller, ctx.meta or {})
+        host = await host_of(ctx, caller)
         async with self._progress(ctx) as on_progress:
             request = CallRequest(
                 catalogue=catalogue,
@@ -155,6 +167,7 @@ class Gateway:
                 meta=forwarding(ctx.meta or {}),
                 on_progress=on_progress,
                 host=host,
+                conversation=conversation,
             )
             outcome = _outcome_of(ctx) or await self.engine.call(request)
         _answer.set(await self._answered(outcome, catalogue.find(params.name), caller, legacy=is_legacy(ctx)))

@@ -3,6 +3,7 @@
 from mcpregistry.models.access import Agent, Configuration, Endpoint, Grant, Token, Workspace
 from mcpregistry.models.approval import ApprovalRequest, ApprovalSeat, ApprovalVote, Permit
 from mcpregistry.models.audit import AuditArchive, AuditEntry, AuditSeal, AuditVerification
+from mcpregistry.models.conversation import Conversation
 from mcpregistry.models.feed import Change
 from mcpregistry.models.figure import Figure
 from mcpregistry.models.host_task import HostTask
@@ -29,6 +30,7 @@ __all__ = [
     "Channel",
     "Configuration",
     "Connection",
+    "Conversation",
     "Credential",
     "Definition",
     "Delivery",

@@ -7,6 +7,7 @@ from django.db.models import Q
 
 from mcpregistry.domain.lifecycle import SUPPOSED, State
 from mcpregistry.domain.text.display import printable
+from mcpregistry.models.conversation import Conversation
 from mcpregistry.models.server import Server
 from mcpregistry.models.visibility import VisibleQuerySet
 
@@ -69,6 +70,11 @@ class Invocation(models.Model):
     )  # fmt: skip
     requester_id = models.BigIntegerField(null=True, blank=True, help_text="The key of that person's account.")
     request_id = models.CharField(max_length=100, blank=True)
+    # Without a constraint: the record outlives the conversation, and what was recorded of a call does not change.
+    conversation = models.ForeignKey(
+        Conversation, null=True, blank=True, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False,
+        related_name="calls", help_text="The conversation that the call belongs to, if its caller named one.",
+    )  # fmt: skip
     writer = models.CharField(max_length=64, help_text="The process that recorded it.")
     received_at = models.DateTimeField()
     dispatched_at = models.DateTimeField(null=True, blank=True)
@@ -85,6 +91,11 @@ class Invocation(models.Model):
         indexes = [
             models.Index(fields=["-received_at", "-id"], name="call_by_time"),
             models.Index(fields=["server_slug", "-received_at"], name="call_by_server"),
+            models.Index(  # calls that name none, which are most, pay nothing for it
+                fields=["conversation", "-received_at"],
+                name="call_by_conversation",
+                condition=Q(conversation__isnull=False),
+            ),
             models.Index(
                 fields=["lease_until"], name="call_open", condition=Q(state__in=["pending", "ready", "dispatched"])
             ),

@@ -15,7 +15,7 @@ from django.db.models.functions import TruncHour
 
 from mcpregistry.domain.figures import percentile
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.models import Invocation, Server
+from mcpregistry.models import Conversation, Invocation, Server
 
 DAY = timedelta(days=1)
 # Ends that count as failures of the server or of us; a refusal by policy is not one.
@@ -81,11 +81,15 @@ def calls_per_hour(*, now: datetime, hours: int = 24) -> list[Hour]:
     return [Hour(mark, *found.get(mark, (0, 0))) for mark in marks]
 
 
-def latest_calls(*, server: Server | None = None, failed: bool = False, limit: int = 10) -> QuerySet[Invocation]:
+def latest_calls(
+    *, server: Server | None = None, conversation: Conversation | None = None, failed: bool = False, limit: int = 10
+) -> QuerySet[Invocation]:
     """The newest calls without their payloads."""
     calls = Invocation.objects.defer("arguments", "result")
     if server is not None:
         calls = calls.filter(server_slug=server.slug)
+    if conversation is not None:
+        calls = calls.filter(conversation=conversation)
     if failed:
         calls = calls.filter(state__in=FAILED)
     return calls.order_by("-received_at", "-id")[:limit]

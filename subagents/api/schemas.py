@@ -47,6 +47,7 @@ class RunOut(Schema):
     structured: Any | None
     agent: str
     requester: str = Field(description="The person who started it, where one is known.")
+    conversation: str | None = Field(description="The id of the conversation of the call that started it.")
     origin: str
     input_tokens: int
     output_tokens: int
@@ -170,7 +171,7 @@ def _facts(run: Run) -> dict[str, Any]:
         "doing": "" if run.finished_at else in_words(run.state, [call.name for call in run.open_calls]),
         "error": run.error, "answer": run.answer,
         "structured": json.loads(run.structured) if run.structured else None, "agent": run.caller,
-        "requester": run.requester,
+        "requester": run.requester, "conversation": run.conversation_id,
         "origin": run.origin, "input_tokens": run.input_tokens, "output_tokens": run.output_tokens,
         "cached_tokens": run.cached_tokens, "cache_write_tokens": run.cache_write_tokens,
         "reasoning_tokens": run.reasoning_tokens, "cache_saved": _dollars(run.cache_saved),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Prefetch, Q
 
+from mcpregistry.models import Conversation
 from mcpregistry.models.visibility import VisibleQuerySet
 from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.models.expert import ExpertVersion
@@ -48,6 +49,10 @@ class Run(Leased):
         help_text="The person who started it, where one is known. They may not approve its calls.",
     )  # fmt: skip
     requester_id = models.BigIntegerField(null=True, blank=True, help_text="The key of that person's account.")
+    conversation = models.ForeignKey(  # as of a call: the record outlives it
+        Conversation, null=True, blank=True, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False,
+        related_name="runs", help_text="The conversation of the call that started it; its own calls belong to it too.",
+    )  # fmt: skip
     endpoint_slug = models.CharField("endpoint", max_length=63, blank=True)
     origin = models.CharField(max_length=10, help_text="call, rest, command or replay")
     call_id = models.CharField(max_length=32, blank=True, help_text="The call that started it.")

@@ -128,7 +128,10 @@ class RunEngine(Driver[bool]):
         if who.agent not in self._engine.live.current.agents:  # perhaps made a moment ago
             await db_call(self._engine.live.refresh)
         catalogue = self._engine.run_catalogue(who.agent)
-        return Toolbox(self._engine, catalogue, run=taken.key, expert=who.expert, requester=who.requester)
+        return Toolbox(
+            self._engine, catalogue, run=taken.key, expert=who.expert, requester=who.requester,
+            conversation=who.conversation,
+        )  # fmt: skip
 
     async def _do(self, held: Held, step: Step) -> bool:
         match step:
@@ -145,15 +148,20 @@ class RunEngine(Driver[bool]):
 
 
 _ONE = Run.objects.filter(id=Given("id"))
-_WHO = Select(_ONE.values_list("version__expert__agent__slug", "expert_name", "requester_id", "requester", named=True))
+_WHO = Select(
+    _ONE.values_list(
+        "version__expert__agent__slug", "expert_name", "requester_id", "requester", "conversation_id", named=True
+    )
+)
 
 
 class _Identity(NamedTuple):
-    """As which agent a run's calls are made, for which expert tool, and for whom."""
+    """As which agent a run's calls are made, for which expert tool, for whom, and in which conversation."""
 
     agent: str
     expert: str
     requester: Requester
+    conversation: str
 
 
 def _wishes(run_ids: list[str]) -> dict[str, bool]:
@@ -188,8 +196,8 @@ class Decided:
 
 
 def _identity(run_id: str) -> _Identity:
-    agent, expert, key, name = _WHO.get(id=run_id)
-    return _Identity(agent, expert, Requester(key, name))
+    agent, expert, key, name, conversation = _WHO.get(id=run_id)
+    return _Identity(agent, expert, Requester(key, name), conversation or "")
 
 
 async def _cancelled(taken: Lease) -> None:

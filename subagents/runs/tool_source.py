@@ -186,6 +186,7 @@ def _begin(call: Call) -> Begun:
         expert=call.entry.offer.tool.name, arguments=json.loads(call.arguments_json), origin="call",
         caller=catalogue.agent.slug, endpoint=catalogue.endpoint.slug, call_id=call.id,
         parent=request.request_id if request.origin == "run" else "", requester=request.requester,
+        conversation=request.conversation,
     )  # fmt: skip
     if not request.host.tasks:
         return Begun(run.pk)

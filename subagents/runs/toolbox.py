@@ -44,6 +44,7 @@ class Toolbox:
     run: str
     expert: str
     requester: Requester = NOBODY  # the person who started the run: its calls are theirs
+    conversation: str = ""  # the id of that which the run, and so its calls, belong to
 
     @property
     def read_only(self) -> frozenset[str]:
@@ -97,6 +98,7 @@ class Toolbox:
         request = CallRequest(
             self.catalogue, name, arguments, "run", host_name=self.expert, request_id=self.run, on_progress=on_progress,
             host=HOST, expert=self.expert, call_id=invocation, requester=self.requester,
+            conversation=self.conversation,
         )  # fmt: skip
         return await self.engine.call(request)
 

@@ -34,13 +34,13 @@ from subagents.services.readiness import obstacles
 def start(
     *, expert: str, arguments: Mapping[str, Any], origin: str, caller: str = "", endpoint: str = "", call_id: str = "",
     parent: str = "", version: ExpertVersion | None = None, replay_of: str = "", asks: LanguageModel | None = None,
-    requester: Requester = NOBODY,
+    requester: Requester = NOBODY, conversation: str = "",
 ) -> Run:  # fmt: skip
     """Queue a run; a worker is woken once it is committed.
 
     Raises before anything is spent: ``NotFound``, ``ArgumentsInvalid``, ``Denied`` (too deep, or a model, its key or a
     tool of the whitelist is missing). ``asks``: a model in place of the version's own. ``requester``: the person behind
-    it, who may not approve what its calls ask for.
+    it, who may not approve what its calls ask for. ``conversation``: the id of that which its calls belong to.
     """
     version = version or _newest(expert)
     body = json.loads(version.body) | ({"targets": [asks.pk]} if asks else {})
@@ -52,7 +52,7 @@ def start(
         id=secrets.token_hex(16), version=version, expert_name=body["name"], arguments=canonical(arguments),
         origin=origin, caller=caller, endpoint_slug=endpoint, call_id=call_id, parent_id=parent or None, depth=depth,
         replay_of_id=replay_of or None, asks=asks, requester=plain(requester.name, 150), requester_id=requester.id,
-        created_at=timezone.now(), revision=current_revision(),
+        conversation_id=conversation or None, created_at=timezone.now(), revision=current_revision(),
     )  # fmt: skip
     transaction.on_commit(lambda: wake(run.pk))
     return run

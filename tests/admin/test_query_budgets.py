@@ -14,6 +14,7 @@ from mcpregistry.models import (
     Agent,
     Channel,
     Connection,
+    Conversation,
     Grant,
     Invocation,
     Permit,
@@ -35,7 +36,7 @@ from tests.fakes.seed import ACTOR, Site, tool
 BUDGETS = {
     "server": 12, "tool": 12, "definition": 12, "agent": 10, "token": 10, "endpoint": 9, "grant": 14, "workspace": 11,
     "credential": 9, "invocation": 11, "auditentry": 9, "connection": 11, "servertest": 11, "serverevent": 11,
-    "channel": 12, "delivery": 11, "slackidentity": 9, "policyrule": 14, "permit": 10,
+    "channel": 12, "delivery": 11, "slackidentity": 9, "policyrule": 14, "permit": 10, "conversation": 10,
 }  # fmt: skip
 
 
@@ -51,6 +52,7 @@ def more(site: Site) -> None:
         decisions.approve_waiting(server=server, actor=ACTOR, user=owner)
         agent = agents.save_agent(agent=Agent(slug=f"agent-{number}", owner=owner), actor=ACTOR)
         tokens.issue_token(name="t", agent=agent, actor=ACTOR)
+        Conversation.objects.create(agent=agent)
         grants.save_grant(grant=Grant(agent=agent, tool=Tool.objects.get(server=server)), actor=ACTOR, user=owner)
         found = Tool.objects.get(server=server)
         PolicyRule.objects.create(name=f"more {number}", tool=found, agent=agent, server=server)

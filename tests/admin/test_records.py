@@ -20,7 +20,7 @@ from mcpregistry.services.records import archiving, audit, verification
 from mcpregistry.services.servers import lifecycle
 from subagents.models import Provider
 from tests.admin.conftest import ClientOf
-from tests.fakes.seed import ACTOR, Site
+from tests.fakes.seed import ACTOR, CONVERSATION, Site
 from tests.fakes.tampered import process_wrote, seal, sealed_anew
 from tests.fakes.woken import listened_to
 
@@ -33,7 +33,17 @@ def call_page(call: Invocation) -> str:
     return reverse("admin:mcpregistry_invocation_change", args=[call.pk])
 
 
-@pytest.mark.parametrize("query", ["state__exact=succeeded", "server=git", "agent=local", "origin=http", "period=hour"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "state__exact=succeeded",
+        "server=git",
+        "agent=local",
+        "origin=http",
+        "period=hour",
+        f"conversation={CONVERSATION}",
+    ],
+)
 def test_calls_are_filtered(client_of: ClientOf, site: Site, query: str) -> None:
     name, _, value = query.partition("=")
     since = timezone.now() - timedelta(hours=1)

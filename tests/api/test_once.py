@@ -13,6 +13,7 @@ from mcpregistry.api.v1 import api
 from mcpregistry.models import (
     Agent,
     Channel,
+    Conversation,
     Delivery,
     Endpoint,
     Grant,
@@ -50,6 +51,7 @@ WRITES = [
     ("/servers/echo/tests", {}, ServerTest),
     ("/grants", GRANT, Grant),
     ("/rules", {"name": "no", "outcome": "deny"}, PolicyRule),
+    ("/conversations", {"agent": "robot"}, Conversation),
     ("/channels", HOOK, Channel),
 ]
 

@@ -37,6 +37,7 @@ LOWEST = {
         GET /maintenance/requests | GET /maintenance/requests/{request_id} | GET /maintenance/active
         GET /maintenance/messages
         GET /maintenance/proposals | GET /maintenance/trials | GET /maintenance/trials/{trial_id}
+        GET /conversations | GET /conversations/{conversation_id}
         """,
     "operator": """
         POST /servers | PATCH /servers/{slug} | DELETE /servers/{slug} | POST /servers/{slug}/enable
@@ -44,6 +45,7 @@ LOWEST = {
         POST /servers/{slug}/tests | PATCH /tools/{name} | POST /tools/{name}/call | POST /endpoints
         PATCH /endpoints/{slug} | DELETE /endpoints/{slug} | GET /config/export | POST /config/import
         POST /approvals/{approval_id}/withdraw
+        POST /conversations | PATCH /conversations/{conversation_id} | POST /conversations/{conversation_id}/end
         POST /experts/{name}/runs | POST /runs/{run_id}/cancel | POST /runs/{run_id}/resume
         POST /runs/{run_id}/replay | POST /runs/{run_id}/calls/{call_id}/settle
         POST /maintenance/requests | POST /maintenance/requests/{request_id}/cancel
@@ -75,6 +77,10 @@ AGENT = {
     "GET /approvals/{approval_id}",
     "GET /approvals/{approval_id}/result",
     "POST /approvals/{approval_id}/withdraw",
+    "GET /conversations",
+    "POST /conversations",
+    "GET /conversations/{conversation_id}",
+    "POST /conversations/{conversation_id}/end",
     "POST /experts/{name}/runs",
     "GET /runs",
     "GET /runs/{run_id}",

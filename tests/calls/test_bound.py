@@ -33,7 +33,13 @@ async def recorded(live_db: None) -> None:
     await db_call(sealed_anew)
     recorder = Recorder("web")
     recorder.start(asyncio.get_running_loop())
-    facts: dict[str, Any] = {"binding": "b" * 64, "requester": "Ann", "requester_id": 7, "reason": "A rule allows it."}
+    facts: dict[str, Any] = {
+        "binding": "b" * 64,
+        "requester": "Ann",
+        "requester_id": 7,
+        "conversation_id": "c1",
+        "reason": "A rule allows it.",
+    }
     await recorder.begin(intent(1, **facts), fact(1, "call.dispatched", binding="b" * 64))
     await finish(recorder, 1, result={"content": [{"type": "text", "text": "42"}]})
     ended = {
@@ -75,6 +81,7 @@ async def test_what_was_recorded_fits(recorded):
 
 
 WHO = "who asked what is not what was written when it was asked"
+TALK = "the conversation that it belongs to is none that was written"
 END = "its end is not what was written when it ended"
 
 
@@ -83,6 +90,7 @@ CHANGES: list[tuple[dict[str, Any], str]] = [
     ({"server_slug": "x"}, WHO), ({"server_revision": 9}, WHO), ({"definition_hash": "f" * 64}, WHO),
     ({"endpoint_slug": "x"}, WHO), ({"exposed_name": "x"}, WHO), ({"origin": "rest"}, WHO), ({"outcome": "ask"}, WHO),
     ({"host_name": "x"}, WHO), ({"request_id": "9"}, WHO), ({"received_at": timezone.now() - timedelta(days=2)}, WHO),
+    ({"conversation_id": "c2"}, TALK), ({"conversation_id": None}, TALK),
     ({"arguments": '{"a":1}'}, "its arguments are not what was written"),
     ({"arguments": ""}, "its arguments are gone"),
     ({"binding": "c" * 64}, "its binding is none that was written"),
@@ -214,3 +222,8 @@ def test_every_way_to_end_a_call_binds_it(live_db):
     assert verify(full=True).problems == ()
     change(call.pk, reason="It was not wanted.", error_code="X")
     assert len(verify(full=True).problems) == 2
+
+
+async def test_a_call_that_is_put_into_a_conversation_later_is_found(recorded):
+    await db_call(change, REFUSED, conversation_id="c1")
+    assert await told() == [f"call {REFUSED}: {TALK}"]

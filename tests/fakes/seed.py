@@ -21,6 +21,7 @@ from mcpregistry.models import (
     Agent,
     Channel,
     Connection,
+    Conversation,
     Credential,
     Delivery,
     Endpoint,
@@ -38,6 +39,7 @@ from mcpregistry.models import (
 from mcpregistry.services.access import credentials, grants, tokens
 from mcpregistry.services.access.agents import save_agent, save_endpoint, save_workspace
 from mcpregistry.services.access.roles import ROLES
+from mcpregistry.services.conversations.lifecycle import save_conversation
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.notifications import outbox
 from mcpregistry.services.policy import rules
@@ -50,6 +52,7 @@ from subagents.models import ExpertTool, LanguageModel, Proposal, Provider, Run,
 from subagents.services import experts, providers, runs
 
 ACTOR = "user:seed"
+CONVERSATION = "c" * 32
 PASSWORD = "correct horse battery staple"
 
 
@@ -103,6 +106,7 @@ def populate(*, calls: int = 2_000, now: datetime | None = None) -> Site:
         site.servers[facts["slug"]] = _server(facts, now)
     _conditions(site, now)
     _access(site, now)
+    _conversation(site)
     _calls(site, calls, now, chance)
     _notifications(site, now)
     return site
@@ -319,6 +323,16 @@ _ENDS = [(State.SUCCEEDED, "", 90), (State.TOOL_ERROR, "TOOL_CALL_FAILED", 5), (
          (State.NOT_SENT, "CONNECTION_FAILED", 1), (State.UNKNOWN, "TIMEOUT", 1)]  # fmt: skip
 
 
+def _conversation(site: Site) -> None:
+    """One of an agent, narrowed; its newest calls belong to it (``_call``)."""
+    save_conversation(
+        conversation=Conversation(
+            id=CONVERSATION, agent=site.agents["local"], title="Release notes", servers=["git", "github"]
+        ),
+        actor=ACTOR,
+    )
+
+
 def _notifications(site: Site, now: datetime) -> None:
     """An e-mail channel that works, a webhook that fails, and one Slack account."""
     channel = Channel(name="On call", kind="email", addresses=["oncall@example.org"])
@@ -354,9 +368,11 @@ def _call(
     name = chance.choice(_TOOLS[server])[0]
     hours = 0.0 if number == 0 else min(chance.expovariate(1 / 6), 23.9)
     received, took = now - timedelta(hours=hours), chance.lognormvariate(3.4, 0.9)
+    agent = chance.choice(["local", "local", "ci", "research"])
     reason = "" if state == State.SUCCEEDED else f"The {server} server answered with an error."
     return Invocation(
-        id=f"{number:032x}", state=state.value, agent_slug=chance.choice(["local", "local", "ci", "research"]),
+        id=f"{number:032x}", state=state.value, agent_slug=agent,
+        conversation_id=CONVERSATION if agent == "local" and server in ("git", "github") and number < 20 else None,
         endpoint_slug="default", server_slug=server, server_revision=1, tool_name=name, exposed_name=f"{server}__{name}",
         arguments=json.dumps({"query": f"number {number}", "limit": 10}), outcome="allow", reason=reason,
         error_code=code, result=json.dumps({"content": [{"type": "text", "text": f"Result {number}"}]}),

@@ -9,7 +9,7 @@ from mcpregistry import failpoints
 from mcpregistry.calls.engine import current_engine
 from mcpregistry.db import db_call
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.models import Configuration, Invocation
+from mcpregistry.models import Agent, Configuration, Conversation, Invocation
 from mcpregistry.services.approvals import held_calls
 from tests.api.conftest import _no_guesses_yet
 from tests.api.test_calls import Site, died, site
@@ -26,6 +26,7 @@ POINTS = {
     "refused": ["idempotency.release"],
     "not made": ["auth._Gate._closed", "idempotency.claim", "committing@1"],
     "repeated": ["recorded.outcome_of_record"],
+    "in a conversation": ["entering.enter"],
 }
 
 
@@ -97,3 +98,13 @@ async def test_a_repetition_that_cannot_be_answered_from_the_record_makes_nothin
         assert (await site.call("echo__echo", **KEYED))[0] == 503
     assert (await site.call("echo__echo", **KEYED))[1]["result"] == first[1]["result"]
     assert await db_call(Invocation.objects.count) == 1
+
+
+@pytest.mark.parametrize("point", POINTS["in a conversation"])
+async def test_a_call_whose_conversation_could_not_be_looked_up_was_not_made(site: Site, point: str) -> None:
+    opened = await db_call(lambda: Conversation.objects.create(agent=Agent.objects.get(slug="robot")))
+    with failing(point):
+        status, problem = await site.call("echo__echo", {"conversation": opened.pk}, **KEYED)
+    assert (status, problem["code"]) == (503, "BUSY")
+    assert await db_call(Invocation.objects.count) == 0
+    assert (await site.call("echo__echo", {"conversation": opened.pk}, **KEYED))[0] == 200

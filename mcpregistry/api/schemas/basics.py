@@ -63,6 +63,9 @@ When = Annotated[
 ]
 
 
+ConversationId = Annotated[Text, Field(min_length=1, max_length=32)]
+
+
 class Input(BaseModel):
     """A request body: exact types, no unknown keys."""
 

@@ -8,7 +8,7 @@ from ninja import Schema
 from pydantic import Field
 
 from mcpregistry.api.schemas.approvals import Ticket
-from mcpregistry.api.schemas.basics import Input, Slug, Text
+from mcpregistry.api.schemas.basics import ConversationId, Input, Slug, Text
 
 
 class CallMeta(Input):
@@ -25,6 +25,7 @@ class CallOrder(Input):
     params: dict[str, Any] = Field(default={}, description="The tool's arguments.")
     endpoint: Slug = "default"
     agent: Slug | None = Field(default=None, description="Only for people: the agent they act for.")
+    conversation: ConversationId | None = Field(default=None, description="An open conversation of the agent.")
     mcp: CallMeta = CallMeta()
     said: Annotated[Text, Field(max_length=2000)] = Field(
         default="", description="What you tell those who decide, if the call is held. Shown to them as yours."

@@ -36,6 +36,7 @@ class InvocationOut(Schema):
     host_name: str
     requester: str = Field(description="The person who asked, where one is known.")
     request_id: str
+    conversation: str | None = Field(description="The id of the conversation that it belongs to.")
     result_bytes: int
     received_at: datetime
     dispatched_at: datetime | None
@@ -105,4 +106,5 @@ def audit_out(row: AuditEntry) -> AuditOut:
 
 def _facts(row: Invocation) -> dict[str, Any]:
     names = {"agent": row.agent_slug, "endpoint": row.endpoint_slug, "server": row.server_slug, "tool": row.tool_name}
-    return {name: getattr(row, name) for name in _SAME} | names | {"reason": capped(row.reason)}
+    more = {"reason": capped(row.reason), "conversation": row.conversation_id}
+    return {name: getattr(row, name) for name in _SAME} | names | more

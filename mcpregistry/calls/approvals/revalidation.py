@@ -104,7 +104,7 @@ def _request(request: ApprovalRequest, catalogue: Catalogue, entry: Entry) -> Ca
     return CallRequest(
         catalogue, entry.name, json.loads(row.arguments), row.origin, host_name=row.host_name,
         request_id=row.request_id, host=Host(name=request.host, forwarding=_forwarding(request)), expert=request.expert,
-        requester=Requester(row.requester_id, row.requester),
+        requester=Requester(row.requester_id, row.requester), conversation=row.conversation_id or "",
     )  # fmt: skip
 
 

@@ -40,6 +40,7 @@ from mcpregistry.models import ApprovalRequest
 from mcpregistry.models.feed import CALLS
 from mcpregistry.services.approvals import held_calls, lookups, requests, votes
 from mcpregistry.services.approvals.held_calls import Ticket
+from mcpregistry.services.conversations.entering import out_of_sight
 from mcpregistry.services.policy.permits import Used
 from mcpregistry.services.tasks.host_tasks import TaskWish
 
@@ -318,14 +319,14 @@ class Approvals:
         return await self._sender().execute(claimed) if claimed else None
 
     def _look(self, request_id: str, now: datetime) -> tuple[ApprovalRequest, int, str]:
-        """In a database thread: the request, the configuration as it is this moment, and whether the votes hold."""
+        """In a database thread: the request, the configuration as it is this moment, and why it may not run, if so."""
         # Read before the request: whatever changes in between raises the revision, and the claim fails on it.
         revision = self._live.refresh().revision
         request = held_calls.load(request_id)
         if request.execute_by is not None and request.execute_by <= now:
             held_calls.expire(request_id=request_id, now=now)
             request = held_calls.load(request_id)
-        return request, revision, votes.lost_votes(request)
+        return request, revision, votes.lost_votes(request) or out_of_sight(request.call)
 
     async def _claim(self, call: Call, revision: int) -> Call | None:
         """Not to be interrupted: whether the claim was won decides what is to be recorded."""

@@ -16,13 +16,16 @@ def binding_of(
     arguments: str,
     fingerprint: str = "",
     requester: int | None = None,
+    conversation: str = "",
 ) -> str:
     """SHA-256 (hex) over everything that must be the same when the approved call runs.
 
     ``arguments`` are canonical JSON, ``revision`` is the server's; ``fingerprint`` is that of the rule that asked,
-    empty without one. ``requester`` is the key of the person who asked, so that two people's identical calls are two.
+    empty without one. ``requester`` is the key of the person who asked, so that two people's identical calls are two;
+    so are those of two conversations.
     """
-    asked = () if requester is None else (str(requester),)
+    asked = [] if requester is None else [str(requester)]
+    asked += [f"conversation {conversation}"] if conversation else []
     return digest(agent, endpoint, server, str(revision), tool, definition, arguments, fingerprint, *asked)
 
 

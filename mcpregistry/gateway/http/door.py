@@ -23,6 +23,7 @@ from mcp.types import INTERNAL_ERROR, INVALID_REQUEST
 from mcpregistry.calls.engine import Engine, set_current_engine
 from mcpregistry.domain.errors import ResourceLimit
 from mcpregistry.domain.text.canonical import plain
+from mcpregistry.gateway.conversations import named_in
 from mcpregistry.gateway.http.body import read_whole, replayed, single_headers, trimmed
 from mcpregistry.gateway.http.fast_call import FastLane
 from mcpregistry.gateway.http.fast_list import ListLane
@@ -139,7 +140,10 @@ class McpApp:
         slug = scope["path"].removeprefix(PREFIX).strip("/")
         if slug not in self.engine.live.current.endpoints:
             return None, (404, "NOT_FOUND", f"There is no endpoint '{plain(slug, 63)}', or it is switched off.")
-        return Caller(agent.slug, slug, "http"), None
+        conversation = named_in(scope["headers"])
+        if conversation is None:
+            return None, (400, "ARGUMENTS_INVALID", "The header Slipsnisse-Conversation is there twice. Send it once.")
+        return Caller(agent.slug, slug, "http", conversation), None
 
 
 async def _checked(scope: Scope, receive: Any, send: Any) -> Any:

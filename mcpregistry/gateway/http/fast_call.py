@@ -66,7 +66,7 @@ class FastLane:
         body, whole = await read_small(receive)
         plain = plain_request("tools/call", _KNOWN, headers, body) if whole else None
         response = _Response(plain, receive, send) if plain else None
-        judged = self._judged(caller, plain, response) if plain and response else None
+        judged = await self._judged(caller, plain, response) if plain and response else None
         if judged is None or response is None:
             return replayed(body, whole, receive)
         response.begin()
@@ -95,14 +95,14 @@ class FastLane:
         result["_meta"] = (result.get("_meta") or {}) | self._stamp
         return result
 
-    def _judged(self, caller: Caller, plain: Plain, response: _Response) -> Judged | None:
+    async def _judged(self, caller: Caller, plain: Plain, response: _Response) -> Judged | None:
         """The call as the pipeline judges it; None if it is not this lane's."""
         params, meta = plain.params, plain.params["_meta"]
         name, arguments = params.get("name"), params.get("arguments", {})
         if type(name) is not str or type(arguments) is not dict:
             return None
         try:
-            catalogue = self._gateway.catalogue(caller)
+            catalogue, conversation = await self._gateway.seen_in(caller, meta)
             entry = catalogue.find(name)
             if entry is None or (arguments and self._mirrors(entry)):
                 return None
@@ -117,6 +117,7 @@ class FastLane:
                 meta=forwarding(meta),
                 on_progress=response.report if host.progress else None,
                 host=host,
+                conversation=conversation,
             )
             judged = self._gateway.engine.judge(request)
         except SlipsnisseError:

@@ -32,7 +32,7 @@ class ListLane:
     ) -> Any:
         """Answer and return None, or return a ``receive`` that gives the SDK the same body again."""
         body, whole = await read_small(receive)
-        answer = self._answer(caller, headers, body) if whole else None
+        answer = await self._answer(caller, headers, body) if whole else None
         if answer is None:
             return replayed(body, whole, receive)
         found = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
@@ -40,12 +40,13 @@ class ListLane:
         await send({"type": "http.response.body", "body": answer})
         return None
 
-    def _answer(self, caller: Caller, headers: Mapping[str, str], body: bytes) -> bytes | None:
+    async def _answer(self, caller: Caller, headers: Mapping[str, str], body: bytes) -> bytes | None:
         plain = plain_request("tools/list", _KNOWN, headers, body)
         if plain is None or not isinstance(cursor := plain.params.get("cursor", ""), str):
             return None
         try:
-            result = self._gateway.catalogue(caller).page_bytes(cursor, legacy=False, extra=self._extra)
+            catalogue, _ = await self._gateway.seen_in(caller, plain.params["_meta"])
+            result = catalogue.page_bytes(cursor, legacy=False, extra=self._extra)
         except (SlipsnisseError, ValueError):  # the SDK's own path says it in its own words
             return None
         return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (msgspec.json.encode(plain.id), result)

@@ -40,6 +40,7 @@ _OPENING_BYTES = [f'"{name}"'.encode() for name in sorted(_OPENINGS)]
 
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
+_CONVERSATION = "slipsnisse/conversation"  # in a request's _meta; what it may see is no part of the configuration
 
 
 class Kept(NamedTuple):
@@ -337,6 +338,8 @@ def _request(line: bytes) -> tuple[str, int | str, dict[str, object]] | None:
         return None
     if not isinstance(params, dict) or "cursor" in params:
         return None
+    if isinstance(meta := params.get("_meta"), dict) and _CONVERSATION in meta:
+        return None
     return method, request_id, params
 
 
@@ -363,7 +366,8 @@ def open_door(var: Path, arguments: list[str]) -> Preload:
         embedded = not {"DATABASE_URL", "DATABASE_URL_FILE"} & set(os.environ)
         database = var / "slipsnisse.sqlite3" if embedded else None
         common = None if "--era" in named else common_path(var)  # it says what one of the two eras refuses
-        lists = lists_path(var, endpoint, agent) if endpoint and agent and not {"--era", "--config"} & named else None
+        own = {"--era", "--config", "--conversation"} & named
+        lists = lists_path(var, endpoint, agent) if endpoint and agent and not own else None
         kept = var / "openings" / f"{_digest(*arguments, *place)}.json"
         _preload = Preload(kept, common, lists, database, _file(var, arguments))
     return _preload

@@ -184,5 +184,7 @@ class _Speaker:
     def _kept(self, result: dict[str, Any], text: str) -> Kept:
         if "tools" not in result and "instructions" not in result:
             return Kept(text)  # nothing in it depends on the configuration
+        if "tools" in result and self._caller.conversation:
+            return Kept(text, until=0.0)  # true at no later start: a conversation changes with no revision
         catalogue = self._gateway.catalogue(self._caller)
         return Kept(text, self._gateway.engine.live.current.revision, catalogue.valid_until)

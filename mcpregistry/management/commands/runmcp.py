@@ -21,6 +21,7 @@ from mcpregistry.gateway.stdio.preload import open_door
 from mcpregistry.services.configuration.snapshot import load_snapshot
 
 if TYPE_CHECKING:
+    from mcpregistry.gateway.identity import Caller
     from mcpregistry.services.exchange.trusted import Served
 
 
@@ -35,6 +36,9 @@ class Command(BaseCommand):
         parser.add_argument("--agent", help="agent that the host acts as; default: by the workspace, else 'local'")
         parser.add_argument(
             "--config", metavar="FILE", help="serve the expert tools of this Slipsnisse file (YAML or JSON)"
+        )
+        parser.add_argument(
+            "--conversation", metavar="ID", default="", help="open conversation of the agent that everything belongs to"
         )
         parser.add_argument("--cwd", default=os.getcwd(), help="directory to look up in the workspaces")
         parser.add_argument(
@@ -52,15 +56,15 @@ class Command(BaseCommand):
                 preload.refers_to(served.variables)
                 options |= {"endpoint": served.endpoint, "agent": served.agent}
             endpoint, agent = chosen(load_snapshot(), options["endpoint"], options["agent"], options["cwd"])
+            caller = _caller(agent, endpoint, options["conversation"])
         except DatabaseError as error:
             raise CommandError(
                 "The database cannot be read. Run `manage.py migrate` (or `make run`) once, and check DATABASE_URL."
             ) from error
-        from mcpregistry.gateway.identity import Caller
         from mcpregistry.gateway.stdio.server import serve_stdio
 
         with _worker_for(served):
-            asyncio.run(serve_stdio(preload, Caller(agent, endpoint, "stdio"), era=options["era"]))
+            asyncio.run(serve_stdio(preload, caller, era=options["era"]))
 
     def _served(self, options: dict[str, Any]) -> Served:
         """The file is as good as the word of whoever wrote it on this command line."""
@@ -80,6 +84,20 @@ class Command(BaseCommand):
         for note in served.notes:
             self.stderr.write(note)
         return served
+
+
+def _caller(agent: str, endpoint: str, conversation: str) -> Caller:
+    """Raises ``CommandError`` for a conversation that is not the agent's, or has ended."""
+    from mcpregistry.gateway.identity import Caller
+
+    if conversation:
+        from mcpregistry.services.conversations.entering import enter
+
+        try:
+            enter(conversation, agent)
+        except SlipsnisseError as error:
+            raise CommandError(str(error)) from None
+    return Caller(agent, endpoint, "stdio", conversation)
 
 
 @contextmanager

@@ -15,6 +15,8 @@ _OPERATOR = {
     "change_tool",
     "call_tool",
     "test_server",
+    "add_conversation",
+    "change_conversation",
     "add_credential",
     "change_credential",
     *(f"{verb}_{model}" for verb in ("add", "change") for model in ("provider", "languagemodel")),

@@ -129,7 +129,7 @@ def rejoin(*, request_id: str, row: Held) -> Ticket | None:
     request = _lock(
         pk=request_id, call__agent_slug=row["agent_slug"], call__endpoint_slug=row["endpoint_slug"],
         call__server_slug=row["server_slug"], call__tool_name=row["tool_name"], call__arguments=row["arguments"],
-        call__requester_id=row["requester_id"],
+        call__requester_id=row["requester_id"], call__conversation_id=row["conversation_id"],
     )  # fmt: skip
     return None if request is None else _seated(request, row)
 

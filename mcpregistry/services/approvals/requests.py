@@ -58,4 +58,5 @@ def binding_for(request: ApprovalRequest) -> str:
         agent=call.agent_slug, endpoint=call.endpoint_slug, server=call.server_slug, revision=call.server_revision,
         tool=call.tool_name, definition=call.definition_hash, arguments=current_arguments(request),
         fingerprint=request.rule_fingerprint, requester=call.requester_id,
+        conversation=call.conversation_id or "",
     )  # fmt: skip

@@ -27,7 +27,7 @@ _ASKED = (
 )  # fmt: skip
 _READ = (
     *_ASKED, "received_at", "binding", "arguments", "reason", "state", "error_code", "result", "result_bytes",
-    "finished_at", "duration_ms", "warning",
+    "finished_at", "duration_ms", "warning", "conversation_id",
 )  # fmt: skip
 
 
@@ -36,7 +36,8 @@ _READ = (
 
 def of_begin(row: Mapping[str, Any]) -> dict[str, str]:
     """Of a call's columns as they are inserted."""
-    return {"row": _row(row), "arguments": digest(row["arguments"]), "reason": digest(row["reason"])}
+    begun = {"row": _row(row), "arguments": digest(row["arguments"]), "reason": digest(row["reason"])}
+    return begun | ({"conversation": row["conversation_id"]} if row["conversation_id"] else {})
 
 
 def of_end(end: Mapping[str, Any], text: str, length: int) -> dict[str, str]:
@@ -87,7 +88,7 @@ class _Said:
             if "vote" in body:
                 self.votes[body["voter"] or body["vote"]] = body["vote"]
         elif entry.kind.startswith("call.") or entry.kind == "approval.edited":
-            for name in ("row", "arguments", "reason", "end", "result", "binding"):
+            for name in ("row", "arguments", "reason", "end", "result", "binding", "conversation"):
                 if name in body and not (name == "arguments" and "row" not in body):
                     self.told.setdefault(name, set()).add(body[name])
 
@@ -156,6 +157,8 @@ def _misfits(said: _Said, row: Invocation | None, votes: list[ApprovalVote], for
         yield "who asked what is not what was written when it was asked"
     if _differs(said, "binding", row.binding):
         yield "its binding is none that was written"
+    if "row" in said.told and (row.conversation_id or "") not in said.told.get("conversation", {""}):
+        yield "the conversation that it belongs to is none that was written"
     if _differs(said, "reason", digest(row.reason)):
         yield "its reason is none that was written"
     yield from _payloads(said, row, forgotten)

@@ -31,6 +31,7 @@ class Identity(TypedDict):
     requester: str
     requester_id: int | None
     request_id: str
+    conversation_id: str | None
     received_at: datetime
 
 

@@ -15,6 +15,7 @@ from mcpregistry.domain.lifecycle import TERMINAL
 from mcpregistry.models import (
     ApprovalRequest,
     Configuration,
+    Conversation,
     Delivery,
     HostTask,
     Invocation,
@@ -51,6 +52,7 @@ def prune(now: datetime) -> dict[str, int]:
         "tests": _delete(ServerTest.objects.filter(finished_at__lt=calls_before)),
         "answers": _delete(KeptAnswer.objects.filter(created_at__lt=now - KEPT_FOR)),
         "attempts": _delete(LoginAttempts.objects.filter(began_at__lt=now - timedelta(days=1))),
+        "conversations": _delete(Conversation.objects.filter(last_used_at__lt=calls_before)),
         "events": trim_events(Server.objects.values_list("pk", flat=True)),
     }
 

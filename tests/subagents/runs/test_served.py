@@ -9,7 +9,7 @@ import pytest
 from django.db import OperationalError
 
 from mcpregistry.db import db_call
-from mcpregistry.models import Agent, Endpoint, Invocation, PolicyRule, Tool
+from mcpregistry.models import Agent, Conversation, Endpoint, Invocation, PolicyRule, Tool
 from mcpregistry.services.access import agents, grants
 from subagents.domain.lifecycle import RunState
 from subagents.leased import driver
@@ -29,6 +29,24 @@ async def test_a_host_calls_one_tool_and_gets_the_answer(bench: Bench, working: 
     run = await db_call(Run.objects.get)
     assert (run.call_id, run.caller, run.endpoint_slug) == (outcome.invocation_id, "ann", "default")
     assert any("thinking" in each or "calling" in each for each in told)
+
+
+async def test_what_a_run_calls_belongs_to_the_conversation_of_the_call_that_started_it(
+    bench: Bench, working: Any
+) -> None:
+    """Also where that is narrowed to other servers: what the run may call is said by the tool's own whitelist."""
+
+    def begun() -> str:
+        offered(bench)
+        elsewhere = add_server("multi", tool("all"))
+        return Conversation.objects.create(agent=Agent.objects.get(slug="ann"), servers=[elsewhere.slug]).pk
+
+    conversation = await db_call(begun)
+    outcome = await call(await working(), conversation=conversation)
+    assert outcome.result == {"content": [{"type": "text", "text": "It said hello."}]}
+    made = await db_call(lambda: list(Invocation.objects.values_list("exposed_name", "conversation").order_by("id")))
+    assert made == [("expert", conversation), ("echo__echo", conversation)]
+    assert (await db_call(Run.objects.get)).conversation_id == conversation
 
 
 async def test_it_is_listed_for_whom_it_is_meant(bench: Bench, working: Any) -> None:

@@ -1,0 +1,94 @@
+"""Conversations: list them, begin one, narrow it, end it. An agent sees and ends its own; those of others are absent to it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from django.http import HttpRequest
+from ninja import Path, Query, Status
+
+from mcpregistry.api import lookup
+from mcpregistry.api.auth import Principal, actor, principal
+from mcpregistry.api.once import once
+from mcpregistry.api.paging import Cursor, Limit, page
+from mcpregistry.api.routes import Routes
+from mcpregistry.api.schemas.basics import Page, Problem, Slug, Text
+from mcpregistry.api.schemas.conversations import (
+    ConversationChange,
+    ConversationNew,
+    ConversationOut,
+    conversation_out,
+)
+from mcpregistry.domain.errors import ArgumentsInvalid, Denied
+from mcpregistry.models import Agent, Conversation
+from mcpregistry.models.conversation import ConversationState
+from mcpregistry.services.conversations import lifecycle
+
+router = Routes(tags=["conversations"])
+
+ConversationPath = Annotated[Text, Path(min_length=1, max_length=32)]
+
+
+@router.get("/conversations", response=Page[ConversationOut])
+def list_conversations(
+    request: HttpRequest,
+    *,
+    agent: Slug | None = None,
+    state: ConversationState | None = None,
+    q: Annotated[Text | None, Query(max_length=200, description="Part of the title.")] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[ConversationOut]:
+    """Conversations, the one begun last first."""
+    exact = {"agent__slug": agent, "state": state, "title__icontains": q}
+    rows = Conversation.objects.visible_to(principal(request).who).select_related("agent")
+    rows = rows.filter(**{key: value for key, value in exact.items() if value is not None})
+    return page(rows, order=("-id",), limit=limit, cursor=cursor, show=conversation_out)
+
+
+@router.post("/conversations", response={201: ConversationOut, 404: Problem})
+@once()
+def begin_conversation(request: HttpRequest, payload: ConversationNew) -> Status[ConversationOut]:
+    """Begin a conversation. Calls belong to it that name its id."""
+    given = payload.given()
+    agent = _agent(principal(request), given.pop("agent", None))
+    row = lifecycle.save_conversation(conversation=Conversation(agent=agent, **given), actor=actor(request))
+    return Status(201, conversation_out(row))
+
+
+@router.get("/conversations/{conversation_id}", response=ConversationOut)
+def get_conversation(request: HttpRequest, conversation_id: ConversationPath) -> ConversationOut:
+    """One conversation; its calls are at /invocations?conversation=ID."""
+    return conversation_out(_one(request, conversation_id))
+
+
+@router.patch("/conversations/{conversation_id}", response={200: ConversationOut, 409: Problem})
+def change_conversation(
+    request: HttpRequest, conversation_id: ConversationPath, payload: ConversationChange
+) -> ConversationOut:
+    """Change the keys that are sent; the others stay. What it may see counts from the next call on."""
+    row = _one(request, conversation_id)
+    for name, value in payload.given().items():
+        setattr(row, name, value)
+    return conversation_out(lifecycle.save_conversation(conversation=row, actor=actor(request)))
+
+
+@router.post("/conversations/{conversation_id}/end", response={200: ConversationOut, 409: Problem})
+def end_conversation(request: HttpRequest, conversation_id: ConversationPath) -> ConversationOut:
+    """End it, for good. Calls that name it are refused from then on; those that are out or held go on."""
+    return conversation_out(lifecycle.end(conversation=_one(request, conversation_id), actor=actor(request)))
+
+
+def _one(request: HttpRequest, conversation_id: str) -> Conversation:
+    rows = Conversation.objects.visible_to(principal(request).who).select_related("agent")
+    return lookup.one(rows, "conversation", pk=conversation_id)
+
+
+def _agent(who: Principal, named: str | None) -> Agent:
+    if who.agent is None:
+        if named is None:
+            raise ArgumentsInvalid("Whose conversation?", remedy='Add "agent": "SLUG" to the body.')
+        return lookup.agent(named)
+    if named not in (None, who.agent.slug):
+        raise Denied("The token belongs to another agent.", remedy="Leave 'agent' out: the token says who you are.")
+    return who.agent

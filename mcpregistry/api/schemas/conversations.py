@@ -1,0 +1,50 @@
+"""Conversations: what goes in and what comes out."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from ninja import Schema
+from pydantic import Field
+
+from mcpregistry.api.schemas.access import Name
+from mcpregistry.api.schemas.basics import Input, Slug
+from mcpregistry.models import Conversation
+
+Servers = Annotated[list[Slug], Field(max_length=1000, description="Servers whose tools are seen in it; [] for all.")]
+
+
+class ConversationChange(Input):
+    """What may change of a conversation; every key may be left out."""
+
+    title: Name | None = None
+    servers: Servers | None = None
+
+
+class ConversationNew(ConversationChange):
+    """A new conversation. An agent's token begins one of its own; a person names the agent."""
+
+    agent: Slug | None = Field(default=None, description="Only for people: the agent whose conversation it is.")
+
+
+class ConversationOut(Schema):
+    """A conversation; ``id`` is what calls name it by."""
+
+    id: str
+    agent: str
+    title: str
+    state: str = Field(description="open or ended.")
+    servers: list[str] = Field(description="Servers whose tools are seen in it; empty: all that the agent may use.")
+    created_by: str
+    created_at: datetime
+    last_used_at: datetime
+    ended_at: datetime | None
+
+
+def conversation_out(row: Conversation) -> ConversationOut:
+    """The row as its answer."""
+    return ConversationOut(
+        id=row.pk, agent=row.agent.slug, title=row.title, state=row.state, servers=row.servers,
+        created_by=row.created_by, created_at=row.created_at, last_used_at=row.last_used_at, ended_at=row.ended_at,
+    )  # fmt: skip

@@ -1,0 +1,40 @@
+"""The catalogue as the conversation that a request names may see it; every face asks here before it lists or calls."""
+
+from __future__ import annotations
+
+import structlog
+from django.db import DatabaseError, InterfaceError
+
+from mcpregistry.calls.catalog import Catalogue
+from mcpregistry.db import db_call
+from mcpregistry.domain.errors import Busy
+from mcpregistry.services.conversations import entering
+
+log = structlog.get_logger(__name__)
+
+
+async def within(catalogue: Catalogue, conversation: str) -> Catalogue:
+    """The catalogue narrowed as this conversation of its agent says; itself where none is named.
+
+    Raises NotFound for a conversation that is not the agent's, Conflict for one that has ended, Busy when the
+    database does not say.
+    """
+    if not conversation:
+        return catalogue
+    try:
+        servers = await db_call(entering.enter, conversation, catalogue.agent.slug)
+    except (DatabaseError, InterfaceError):
+        log.exception("conversation.not_looked_up")
+        raise Busy(
+            "The conversation could not be looked up, so nothing was done.", remedy="Call again in a moment."
+        ) from None
+    return _narrowed(catalogue, servers)
+
+
+def within_sync(catalogue: Catalogue, conversation: str) -> Catalogue:
+    """The same in a thread that may ask the database."""
+    return _narrowed(catalogue, entering.enter(conversation, catalogue.agent.slug)) if conversation else catalogue
+
+
+def _narrowed(catalogue: Catalogue, servers: frozenset[str]) -> Catalogue:
+    return catalogue.of_servers(servers) if servers else catalogue

@@ -1,0 +1,36 @@
+"""Which conversation a request belongs to: a header, the command line of ``runmcp`` or ``_meta`` may name it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mcpregistry.domain.errors import ArgumentsInvalid
+from mcpregistry.gateway.identity import Caller
+
+HEADER = b"slipsnisse-conversation"
+META_KEY = "slipsnisse/conversation"  # ``stdio/preload.py`` knows it too
+
+
+def named_in(headers: list[tuple[bytes, bytes]]) -> str | None:
+    """What the header says; empty without one. None: it is there twice, and nobody can say which one counts."""
+    found = [value for name, value in headers if name == HEADER]
+    if len(found) > 1:
+        return None
+    return found[0].decode("latin-1") if found else ""
+
+
+def conversation_of(caller: Caller, meta: Mapping[str, Any]) -> str:
+    """The id that the request names, empty if none. Raises ArgumentsInvalid for what is no id, and for two of them."""
+    if META_KEY not in meta:
+        return caller.conversation
+    named = meta[META_KEY]
+    if not isinstance(named, str) or not named:
+        raise ArgumentsInvalid(
+            f"_meta['{META_KEY}'] must be the id of a conversation.", remedy="Leave it out, or name one."
+        )
+    if caller.conversation not in ("", named):
+        raise ArgumentsInvalid(
+            "The request names two conversations.", remedy=f"Leave out _meta['{META_KEY}'], or name the same one."
+        )
+    return named

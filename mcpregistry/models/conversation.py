@@ -1,0 +1,55 @@
+"""Conversations: what belongs together of an agent's calls and runs, whoever made them."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils import timezone
+
+from mcpregistry.ids import ordered_id
+from mcpregistry.models.access import Agent
+from mcpregistry.models.visibility import VisibleQuerySet
+
+
+class ConversationState(models.TextChoices):
+    """Where a conversation stands; an ended one stays ended."""
+
+    OPEN = "open", "open"
+    ENDED = "ended", "ended"
+
+
+class Conversations(VisibleQuerySet["Conversation"]):
+    """Conversations as pages and agents look for them: an agent sees its own."""
+
+    own_by = "agent__slug"
+
+
+class Conversation(models.Model):
+    """One conversation of an agent. Its calls name it; they are kept as long as calls are, whatever becomes of it.
+
+    ``servers`` are names, not rows: when the last of them is deleted, nothing is left to be seen, instead of everything.
+    """
+
+    State = ConversationState
+
+    id = models.CharField(primary_key=True, max_length=32, default=ordered_id, editable=False)
+    agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="conversations")
+    title = models.CharField(max_length=200, blank=True)
+    state = models.CharField(max_length=8, choices=ConversationState, default=ConversationState.OPEN, editable=False)
+    servers = models.JSONField(
+        default=list, blank=True, help_text="Servers whose tools are seen in it, by short name. Empty: all that the agent may use."
+    )  # fmt: skip
+    created_by = models.CharField(max_length=200, blank=True, editable=False)
+    created_at = models.DateTimeField(default=timezone.now, editable=False)
+    last_used_at = models.DateTimeField(default=timezone.now, editable=False)
+    ended_at = models.DateTimeField(null=True, blank=True, editable=False)
+
+    objects = Conversations.as_manager()
+
+    class Meta:
+        ordering = ["-last_used_at", "-id"]
+        indexes = [
+            models.Index(fields=["-last_used_at", "-id"], name="conversation_by_use"),
+        ]
+
+    def __str__(self) -> str:
+        return self.title or f"conversation {self.id[:12]}"

@@ -1,0 +1,54 @@
+"""What a call or list that names a conversation may see: asked once for each request that names one, never for others."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from django.utils import timezone
+
+from mcpregistry.domain.errors import Conflict, NotFound
+from mcpregistry.domain.text.display import printable
+from mcpregistry.models import Conversation, Invocation
+from mcpregistry.prepared_queries import Given, Select
+
+_NOTED = timedelta(minutes=1)  # how exact "last used" is: a write for each call would cost more than the look
+_ONE = Select(
+    Conversation.objects.filter(id=Given("id"), agent__slug=Given("agent", like="id"))
+    .order_by()
+    .values_list("state", "servers", "last_used_at", named=True)
+)
+
+
+def enter(conversation: str, agent: str) -> frozenset[str]:
+    """The slugs of the servers that the agent's conversation is narrowed to; empty: it is not narrowed.
+
+    Raises NotFound, the same for an absent one and another agent's, and Conflict for one that has ended.
+    """
+    found = _ONE.rows(id=conversation[:33], agent=agent)
+    if not found:
+        raise NotFound(
+            f"The agent '{agent}' has no conversation '{printable(conversation, 40)}'.",
+            remedy="Begin one with POST /api/v1/conversations, or name none.",
+        )
+    if found[0].state == Conversation.State.ENDED:
+        raise Conflict(f"The conversation {conversation} has ended.", remedy="Begin another one, or name none.")
+    _note_use(conversation, found[0].last_used_at)
+    return frozenset(found[0].servers)
+
+
+def out_of_sight(call: Invocation) -> str:
+    """Why a held call's conversation would not let it run now; empty when it would, or there is none.
+
+    What a run calls is said by the whitelist of its expert tool, in a conversation as elsewhere.
+    """
+    if call.conversation_id is None or call.origin == "run":
+        return ""
+    servers = Conversation.objects.filter(pk=call.conversation_id).values_list("servers", flat=True).first()
+    seen = servers is not None and (not servers or call.server_slug in servers)
+    return "" if seen else "its conversation no longer sees the server"
+
+
+def _note_use(conversation: str, before: object) -> None:
+    now = timezone.now()
+    if before < now - _NOTED:  # type: ignore[operator]  # a datetime, as the column has it
+        Conversation.objects.filter(pk=conversation, last_used_at__lt=now).update(last_used_at=now)

@@ -1,0 +1,63 @@
+"""Begin a conversation, change what it may see, end it. An ended one takes no calls, and stays to be read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from mcpregistry.domain.errors import ConfigInvalid, Conflict
+from mcpregistry.domain.text.display import printable
+from mcpregistry.models import Conversation, Server
+from mcpregistry.services.configuration.saving import save_checked
+from mcpregistry.services.records import audit
+
+
+@transaction.atomic
+def save_conversation(*, conversation: Conversation, actor: str) -> Conversation:
+    """Begin or change a conversation. Raises ConfigInvalid for servers that there are not, Conflict for an ended one."""
+    new = conversation._state.adding
+    if not new and Conversation.objects.select_for_update().get(pk=conversation.pk).state == Conversation.State.ENDED:
+        raise _over(conversation)
+    conversation.servers = _known(conversation.servers)
+    conversation.created_by = conversation.created_by or actor[:200]
+    save_checked(conversation)
+    kind = "conversation.begun" if new else "conversation.changed"
+    audit.record(kind=kind, actor=actor, subject=f"conversation:{conversation.pk}", **_facts(conversation))
+    return conversation
+
+
+@transaction.atomic
+def end(*, conversation: Conversation, actor: str) -> Conversation:
+    """End it, for good. Raises Conflict when it has ended already. Calls that are out or held go on."""
+    open_ones = Conversation.objects.filter(pk=conversation.pk).exclude(state=Conversation.State.ENDED)
+    now = timezone.now()
+    if not open_ones.update(state=Conversation.State.ENDED, ended_at=now, last_used_at=now):
+        raise _over(conversation)
+    audit.record(
+        kind="conversation.ended", actor=actor, subject=f"conversation:{conversation.pk}", **_facts(conversation)
+    )
+    conversation.refresh_from_db()
+    return conversation
+
+
+def _known(servers: Any) -> list[str]:
+    """The same names, each once. Raises ConfigInvalid for any other value, and for a server that there is not."""
+    if not isinstance(servers, list) or not all(isinstance(slug, str) for slug in servers):
+        raise ConfigInvalid("Servers must be a list of short names.", remedy='Write e.g. ["github"], or [] for all.')
+    named = list(dict.fromkeys(servers))
+    there = set(Server.objects.filter(slug__in=named).values_list("slug", flat=True))
+    if missing := [slug for slug in named if slug not in there]:
+        raise ConfigInvalid(
+            f"There is no server '{printable(missing[0], 63)}'.", remedy="Name servers of the site, or none for all."
+        )
+    return named
+
+
+def _over(conversation: Conversation) -> Conflict:
+    return Conflict(f"The conversation {conversation.pk} has ended.", remedy="Begin another one.")
+
+
+def _facts(conversation: Conversation) -> dict[str, Any]:
+    return {"agent": conversation.agent.slug, "servers": conversation.servers}

@@ -1,0 +1,83 @@
+"""Conversations over REST: begun, listed, narrowed and ended; an agent's own and nobody else's."""
+
+from __future__ import annotations
+
+import pytest
+from asgiref.sync import sync_to_async
+
+from mcpregistry.models import Agent, AuditEntry, Conversation
+from mcpregistry.services.access import tokens
+from mcpregistry.services.conversations import lifecycle
+from tests.api.conftest import Caller, new_agent, new_server
+from tests.api.test_calls import Site, site
+
+__all__ = ["site"]  # a fixture
+
+pytestmark = pytest.mark.one_database
+
+
+def test_an_agent_begins_sees_and_ends_its_own_alone(db, caller) -> None:
+    robot, other = caller("agent"), Caller(tokens.issue_token(agent=new_agent("eve"), name="test", actor="test")[1])
+    new_server("git")
+    made = robot.post("/conversations", {"title": "Release", "servers": ["git"]})
+    assert made.status_code == 201, made.content
+    row = made.json()
+    assert (row["agent"], row["state"], row["servers"], row["created_by"]) == ("robot", "open", ["git"], "agent:robot")
+    assert other.get(f"/conversations/{row['id']}").status_code == 404
+    assert other.post(f"/conversations/{row['id']}/end").status_code == 404
+    assert other.get("/conversations").json()["items"] == []
+    assert [each["id"] for each in robot.get("/conversations").json()["items"]] == [row["id"]]
+    assert robot.get(f"/conversations/{row['id']}").json() == row
+    assert robot.post("/conversations", {"agent": "eve"}).status_code == 403
+    over = robot.post(f"/conversations/{row['id']}/end")
+    assert (over.status_code, over.json()["state"]) == (200, "ended")
+    again = robot.post(f"/conversations/{row['id']}/end")
+    assert (again.status_code, again.json()["code"]) == (409, "CONFLICT")
+    kinds = AuditEntry.objects.filter(subject=f"conversation:{row['id']}").order_by("id").values_list("kind", "actor")
+    assert list(kinds) == [("conversation.begun", "agent:robot"), ("conversation.ended", "agent:robot")]
+
+
+def test_a_person_begins_one_for_an_agent_and_narrows_it(db, caller) -> None:
+    new_agent("robot")
+    new_server("git")
+    person = caller("operator")
+    assert person.post("/conversations", {}).status_code == 422
+    assert person.post("/conversations", {"agent": "nobody"}).status_code == 404
+    wrong = person.post("/conversations", {"agent": "robot", "servers": ["nowhere"]})
+    assert (wrong.status_code, wrong.json()["message"]) == (422, "There is no server 'nowhere'.")
+    row = person.post("/conversations", {"agent": "robot", "title": "Über alles"}).json()
+    changed = person.patch(f"/conversations/{row['id']}", {"servers": ["git"]})
+    assert (changed.status_code, changed.json()["servers"], changed.json()["title"]) == (200, ["git"], "Über alles")
+    assert [each["id"] for each in person.get("/conversations?q=ALLES&state=open&agent=robot").json()["items"]] == [
+        row["id"]
+    ]
+    assert person.get("/conversations?state=ended").json()["items"] == []
+    person.post(f"/conversations/{row['id']}/end")
+    assert person.patch(f"/conversations/{row['id']}", {"title": "x"}).status_code == 409
+    assert Conversation.objects.get().title == "Über alles"
+
+
+async def test_calls_and_lists_name_one_and_calls_are_found_by_it(site: Site) -> None:
+    def begun() -> str:
+        row = Conversation(agent=Agent.objects.get(slug="robot"), servers=["echo"])
+        return lifecycle.save_conversation(conversation=row, actor="test").pk
+
+    conversation = await sync_to_async(begun)()
+    status, answer = await site.call("echo__echo", {"conversation": conversation})
+    assert status == 200
+    await site.call("echo__echo")
+    assert (await site.call("slow__count", {"conversation": conversation}))[0] == 404
+    status, problem = await site.call("echo__echo", {"conversation": "nope"})
+    assert (status, problem["code"]) == (404, "NOT_FOUND")
+    assert "has no conversation 'nope'" in problem["message"]
+    status, listing = await site.listing(f"?conversation={conversation}")
+    assert {tool["server"] for tool in listing["tools"]} - {"slipsnisse"} == {"echo"}
+    assert (await site.listing("?conversation=nope"))[0] == 404
+    headers = {"Authorization": f"Bearer {site.tokens['viewer']}"}
+    found = await site.client.get(f"/api/v1/invocations?conversation={conversation}", headers=headers)
+    items = found.json()["items"]
+    assert [(each["state"], each["conversation"]) for each in items] == [
+        ("denied", conversation),
+        ("succeeded", conversation),
+    ]
+    assert items[1]["id"] == answer["mcp"]["invocation_id"]

@@ -30,7 +30,8 @@ class Usage:
     def __init__(self, target: Target) -> None:
         path = os.environ.get("PATH", os.defpath)
         own = needed_by(target.argv[0], target.cwd, path) if target.argv else []
-        self._usual = tuple({*SYSTEM, *DEVICES, *map(os.path.realpath, own), home_of(target)} - {""})
+        launcher = os.path.dirname(os.path.realpath(__file__))  # which the server is until its program is loaded
+        self._usual = tuple({*SYSTEM, *DEVICES, *map(os.path.realpath, own), home_of(target), launcher} - {""})
         self.memory_kb: int | None = None
         self.processes: int | None = None
         self.elsewhere: set[str] = set()

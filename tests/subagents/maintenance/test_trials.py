@@ -20,12 +20,16 @@ from subagents.domain.maintenance import Kind, State, Substate
 from subagents.maintenance import proposals, queue, tools
 from subagents.models import MaintenanceMessage, MaintenanceRequest, Proposal, TrialReport
 from subagents.services import retention
+from tests.calls.conftest import journal, site
 from tests.fakes.http import Echo, fake_http
 from tests.fakes.targets import LOOPBACK, SERVERS, stdio_target
-from tests.subagents.maintenance.conftest import ask, ended
+from tests.subagents.maintenance.conftest import ask, ended, now
 from tests.subagents.maintenance.test_manager import _finished, ann, begun, children
+from tests.subagents.maintenance.test_tools import call, furnished, said
 from tests.subagents.test_api import agent, person
 from tests.waiting import until
+
+__all__ = ["journal", "site"]
 
 
 def newcomer(**fields: Any) -> Server:
@@ -55,7 +59,7 @@ async def test_a_newcomer_is_measured_in_its_sandbox_and_leaves_nothing(manager:
     ]  # fmt: skip
     assert all(start["connect_ms"] > 0 and start["list_ms"] > 0 for start in report.starts)
     assert all(24 * 1024 < start["memory_kb"] < 500 * 1024 for start in report.starts)
-    assert set(figures["elsewhere"]) <= {str(SERVERS / "newcomer.py")}, "of the paths that it was given"
+    assert all(path.startswith(str(SERVERS)) for path in figures["elsewhere"]), "of the paths that it was given"
     assert figures["processes"] >= 2
     assert "kept" in figures["written"]
     assert not {name for name in figures["written"] if "was_called" in name}, "what does not read alone is not called"
@@ -195,10 +199,22 @@ def test_what_has_changed_since_is_refused_whole(proposed: Any) -> None:
     assert not Tool.objects.exclude(pinned=None).exists()
 
 
-async def test_cancelling_ends_the_whole_tree(manager: Any) -> None:
+async def test_others_are_answered_while_a_server_hangs_in_its_trial_and_cancelling_ends_its_tree(
+    site: Any, manager: Any
+) -> None:
+    await db_call(furnished)
     await db_call(newcomer, command=[*stdio_target("mute").argv], connect_timeout=60)
+    here, sub_agent = await site(), await manager()
     request = await db_call(ask, Kind.TRY, server="new")
-    await begun(await manager(), request)
+    tree = await begun(sub_agent, request)
+    assert (await call(here, "echo__echo")).state == "succeeded"
+    asked = await said(here, "mcp_request_server_addition", serverName="git", purpose="history")
+    assert (await said(here, "mcp_check_subagent_status", requestId=asked["requestId"]))["state"] == "queued"
+    assert (await said(here, "mcp_cancel_subagent_work", requestId=asked["requestId"]))["substate"] == "cancelled"
+    assert "tools" in await said(here, "mcp_list_available_tools")
+    meanwhile = await now(request)
+    assert (meanwhile.state, meanwhile.step) == (State.IN_PROGRESS, 1)
+    assert set(tree) <= set(children("mute.py")), "the very start that they were answered beside"
     await db_call(queue.cancel, request_id=request.pk, actor="user:bob", reason="enough")
     done = await until(lambda: _finished(request))
     assert (done.state, done.substate) == (State.FAILED, Substate.CANCELLED)

@@ -17,6 +17,7 @@ from django.utils import timezone
 from mcpregistry.db import database_now
 from mcpregistry.services.approvals import held_calls
 from mcpregistry.services.configuration.dispatch import wake
+from mcpregistry.services.energy import reservations
 from mcpregistry.services.policy import permits
 from mcpregistry.services.records import seals, sinks, verification
 from mcpregistry.services.servers import checks, connections, trials
@@ -82,6 +83,7 @@ def reap() -> None:
         "tests_given_up": trials.give_up_lost(now),
         "tests_resent": trials.resend_waiting(now),
         "connections": connections.forget_stale(now),
+        "energy_charged": reservations.settle_due(),
     }
     if any(done.values()):
         log.info("reaped", **done)

@@ -20,6 +20,7 @@ from mcpregistry.models import Agent, Configuration, Endpoint, Permit, PolicyRul
 from mcpregistry.services.access import agents, credentials, grants
 from mcpregistry.services.configuration import site as settings_of
 from mcpregistry.services.definitions import decisions, observe
+from mcpregistry.services.energy import pools
 from mcpregistry.services.notifications import outbox
 from mcpregistry.services.policy import rules
 from mcpregistry.services.records import audit
@@ -173,6 +174,7 @@ def _slack_person(taking: Taking, row: Any, entry: Entry) -> Any:
 _TOOL = kind_of("tools")
 SAVERS: dict[str, Callable[[Taking, Any, Entry], Any]] = {
     "roles": _role, "configuration": _configuration, "credentials": _credential, "servers": _server, "tools": _tool,
+    "energy_pools": lambda taking, row, entry: pools.save_pool(pool=row, actor=ACTOR),
     "agents": lambda taking, row, entry: agents.save_agent(agent=row, actor=ACTOR),
     "endpoints": lambda taking, row, entry: agents.save_endpoint(endpoint=row, actor=ACTOR),
     "workspaces": lambda taking, row, entry: agents.save_workspace(workspace=row, actor=ACTOR),

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 import structlog
 from django.db import DatabaseError, InterfaceError
 
-from mcpregistry.calls import rows, stages
+from mcpregistry.calls import energy, rows, stages
 from mcpregistry.calls.call import Call, CallOutcome, CallRequest, Judged
 from mcpregistry.calls.catalog import Entry
 from mcpregistry.calls.floods import Floods
@@ -230,10 +230,23 @@ class Pipeline:
 
         A server's task goes on after this; whoever follows it records its end (``calls/remote_tasks/adoption.py``).
         """
-        outcome = await self._dispatched(call)
+        outcome = await self._energised(call) or await self._dispatched(call)
         if outcome.state is State.DISPATCHED:
             return outcome
-        return await self._finished(call, outcome)
+        outcome = await self._finished(call, outcome)
+        await energy.settle(call)
+        return outcome
+
+    async def _energised(self, call: Call) -> CallOutcome | None:
+        """How the call ends for which there is no energy; None: it may go out. Here, for here pass approved calls too."""
+        try:
+            await energy.reserve(call)
+        except asyncio.CancelledError:
+            self.abandon(call)
+            raise
+        except SlipsnisseError as error:
+            return outcome_of(call, State.NOT_SENT, error=error)
+        return None
 
     def abandon(self, call: Call) -> None:
         """A claimed call whose caller left before it was sent."""

@@ -58,7 +58,10 @@ class GrantSpec:
 
 @dataclass(frozen=True, slots=True)
 class AgentSpec:
-    """An enabled agent with its grants. ``calls_per_minute`` None: no limit; ``hold_seconds`` None: as its hosts bear."""
+    """An enabled agent with its grants. ``calls_per_minute`` None: no limit; ``hold_seconds`` None: as its hosts bear.
+
+    ``energy_pool``: the key of the pool that its calls are charged to; None: they cost nothing.
+    """
 
     id: int
     slug: str
@@ -66,6 +69,7 @@ class AgentSpec:
     calls_per_minute: int | None
     grants: tuple[GrantSpec, ...]
     hold_seconds: int | None = None
+    energy_pool: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

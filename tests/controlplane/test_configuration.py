@@ -27,6 +27,7 @@ from mcpregistry.models import (
     Configuration,
     Credential,
     Endpoint,
+    EnergyPool,
     Grant,
     Permit,
     PolicyRule,
@@ -37,6 +38,7 @@ from mcpregistry.models import (
 )  # fmt: skip
 from mcpregistry.models.sealing import sealed
 from mcpregistry.services.access import agents, credentials, grants
+from mcpregistry.services.energy import pools
 from mcpregistry.services.servers import lifecycle
 from subagents.models import ExpertTool, LanguageModel, Provider
 from subagents.services import experts, providers
@@ -50,7 +52,7 @@ _PASSING = {  # times, places in this database, and what was merely seen
     "last_seen_at", "server_revision", "revision", "last_ok_at", "last_error", "last_error_code", "last_error_at",
     "consecutive_failures", "unavailable_since", "protocol_era", "server_info", "server_instructions", "refreshed_at",
     "left_out", "last_connected_at", "launch_by", "test_asked_at", "tested_at", "test_model", "test_answer", "test_error",
-    "test_ms", "source",
+    "test_ms", "source", "level", "level_at",
 }  # fmt: skip
 
 
@@ -68,8 +70,12 @@ def furnished() -> None:
     odd.env, odd.extra = {"TOKEN": "${TOKEN}", "HUB": "${cred:hub}", "PLAIN": "p4ss"}, {"x": {"y": "z"}}
     lifecycle.disable_server(server=lifecycle.save_server(server=odd, actor=ACTOR), actor=ACTOR)
     ann = User.objects.get(username="approver")
+    energy = pools.save_pool(
+        pool=EnergyPool(slug="shared", capacity=50.0, regeneration=0.25, on_empty="wait"), actor=ACTOR
+    )
     agent = agents.save_agent(
-        agent=Agent(slug="odd-one", owner=ann, calls_per_minute=3, capabilities=["mcp_git::*"]), actor=ACTOR
+        agent=Agent(slug="odd-one", owner=ann, energy_pool=energy, calls_per_minute=3, capabilities=["mcp_git::*"]),
+        actor=ACTOR,
     )
     place = agents.save_endpoint(
         endpoint=Endpoint(slug="odd-place", instructions="Be\nbrief.", hold_seconds=9), actor=ACTOR
@@ -389,7 +395,7 @@ def test_whatever_configures_a_site_is_in_its_document():
         "Connection", "ServerEvent", "ServerTest", "Invocation", "ApprovalRequest", "ApprovalSeat", "ApprovalVote",
         "AuditEntry", "AuditSeal", "AuditArchive", "AuditVerification", "HostTask", "Change", "Figure", "KeptAnswer", "LoginAttempts", "Delivery",
         "Run", "Turn", "Attempt", "StoredOutput", "ToolCall", "MaintenanceRequest", "MaintenanceMessage", "Proposal",
-        "TrialReport", "Conversation",
+        "TrialReport", "Conversation", "EnergyEntry", "EnergyReservation",
     }  # fmt: skip
     ours = [model for app in ("auth", "mcpregistry", "subagents") for model in apps.get_app_config(app).get_models()]
     told = {kind.model for kind in KINDS}

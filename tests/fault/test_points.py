@@ -49,6 +49,8 @@ BESIDE = {
     "tools._ask": "an agent is told that nobody knows, or an error (tests/subagents/maintenance/test_tools.py)",
     "tools._status": "as above",
     "tools._cancel": "as above",
+    "reservations.reserve": "only of agents with an energy pool (tests/calls/test_energy.py)",
+    "reservations.settle": "as above",
     "lookups.of_caller": "asked only after another fault (tests/calls/test_unheard.py)",
 }
 # Where a process can die, but the database is not asked.

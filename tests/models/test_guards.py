@@ -21,6 +21,7 @@ from mcpregistry.models import (
     Credential,
     Definition,
     Endpoint,
+    EnergyPool,
     Grant,
     Invocation,
     Permit,
@@ -160,7 +161,8 @@ def rows() -> dict[type[models.Model], Any]:
         server = Server.objects.create(slug=f"s{n}")
         tool = Tool.objects.create(server=server, name=f"t{n}", first_seen_at=NOW, last_seen_at=NOW)
         Definition.objects.create(tool=tool, hash=f"h{n}", body="{}", seen_at=NOW)
-        agent, endpoint = Agent.objects.create(slug=f"a{n}"), Endpoint.objects.create(slug=f"e{n}")
+        pool = EnergyPool.objects.create(slug=f"p{n}")
+        agent, endpoint = Agent.objects.create(slug=f"a{n}", energy_pool=pool), Endpoint.objects.create(slug=f"e{n}")
         found = {
             Server: server, Tool: tool, Agent: agent, Endpoint: endpoint,
             Grant: Grant.objects.create(agent=agent, server=server),

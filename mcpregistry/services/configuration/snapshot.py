@@ -199,7 +199,9 @@ def _agents(grants: dict[int, list[GrantSpec]]) -> dict[str, AgentSpec]:
 
 def _agent(agent: Agent, grants: list[GrantSpec], known: Meanings) -> AgentSpec:
     clear = frozenset(known[name][0] for name in agent.capabilities if len(known[name]) == 1)
-    return AgentSpec(agent.id, agent.slug, clear, agent.calls_per_minute, tuple(grants), agent.hold_seconds)
+    return AgentSpec(
+        agent.id, agent.slug, clear, agent.calls_per_minute, tuple(grants), agent.hold_seconds, agent.energy_pool_id
+    )
 
 
 def _endpoint(endpoint: Endpoint, grants: list[GrantSpec]) -> EndpointSpec:

@@ -17,6 +17,7 @@ from mcpregistry.models import (
     Configuration,
     Conversation,
     Delivery,
+    EnergyEntry,
     HostTask,
     Invocation,
     KeptAnswer,
@@ -53,6 +54,7 @@ def prune(now: datetime) -> dict[str, int]:
         "answers": _delete(KeptAnswer.objects.filter(created_at__lt=now - KEPT_FOR)),
         "attempts": _delete(LoginAttempts.objects.filter(began_at__lt=now - timedelta(days=1))),
         "conversations": _delete(Conversation.objects.filter(last_used_at__lt=calls_before)),
+        "energy": _delete(EnergyEntry.objects.filter(at__lt=calls_before)),
         "events": trim_events(Server.objects.values_list("pk", flat=True)),
     }
 

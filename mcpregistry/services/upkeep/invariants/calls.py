@@ -27,7 +27,7 @@ from mcpregistry.services.records import chains
 from mcpregistry.services.records.ending import CORRECTED
 from mcpregistry.services.servers.connections import STALE_AFTER
 from mcpregistry.services.servers.trials import LOST_AFTER
-from mcpregistry.services.upkeep.invariants import approvals
+from mcpregistry.services.upkeep.invariants import approvals, energy
 from mcpregistry.services.upkeep.reaping import ACTOR as REAPER
 
 EXAMPLES = 5
@@ -182,6 +182,7 @@ _RULES: list[Rule] = [
     ("No test waits for a dead worker.", _lost_test),
     ("No connection of a dead process is shown.", _stale_connection),
     *approvals.RULES,
+    *energy.RULES,
 ]
 _QUIET_RULES: list[Rule] = [
     ("Nothing is left open.", _open_call),

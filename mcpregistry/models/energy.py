@@ -1,0 +1,136 @@
+"""Energy: pools that agents draw on, what was drawn, and what calls that are out will draw."""
+
+from __future__ import annotations
+
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+from django.db.models import Q
+from django.utils import timezone
+from simple_history.models import HistoricalRecords
+
+from mcpregistry.domain.energy import Level, OnEmpty, Rates, Stand, word_for
+from mcpregistry.models.server import slug_validator
+
+_MOST = 1e9
+_AT_LEAST_0 = [MinValueValidator(0), MaxValueValidator(_MOST)]
+
+
+class LowPolicy(models.TextChoices):
+    """What becomes of the background sub-agent's work when the level is critical."""
+
+    AUTO = "auto", "by how far it is: finish from 80 %, cancel low priority below 50 %, else pause"
+    FINISH = "finish", "let it finish"
+    PAUSE = "pause", "pause it until the level is back"
+    CANCEL = "cancel", "cancel it"
+
+
+class EnergyPool(models.Model):
+    """Energy that refills by itself. One agent draws on it, or several together."""
+
+    slug = models.CharField(max_length=63, unique=True, validators=[slug_validator])
+    description = models.TextField(blank=True)
+    capacity = models.FloatField(default=100.0, validators=[MinValueValidator(0.001), MaxValueValidator(_MOST)])
+    regeneration = models.FloatField(
+        default=1.0, validators=_AT_LEAST_0, help_text="Units per second that come back, up to the capacity."
+    )
+    critical = models.FloatField(
+        default=10.0, validators=_AT_LEAST_0, help_text="Below this the background sub-agent's work is cut back."
+    )
+    resume = models.FloatField(
+        default=30.0, validators=_AT_LEAST_0, help_text="From this on, work that was paused for lack of energy goes on."
+    )
+    low_policy = models.CharField(
+        "at the critical level", max_length=8, choices=LowPolicy.choices, default=LowPolicy.AUTO
+    )
+    on_empty = models.CharField(
+        "calls without enough", max_length=8, default=OnEmpty.DENY.value,
+        choices=[(OnEmpty.DENY.value, "are refused, with the time until there is enough"),
+                 (OnEmpty.WAIT.value, "wait for it, then are refused"),
+                 (OnEmpty.ALLOW.value, "run all the same: it is only counted")],
+    )  # fmt: skip
+    max_wait = models.FloatField(
+        "longest wait", default=20.0, validators=[MinValueValidator(0), MaxValueValidator(45)],
+        help_text="Seconds that a call waits for energy at most.",
+    )  # fmt: skip
+    per_call = models.FloatField("a call costs", default=0.0, validators=_AT_LEAST_0)
+    per_second = models.FloatField(
+        "and for each second", default=2.0, validators=_AT_LEAST_0,
+        help_text="From sending to the end; time in which people were asked costs nothing.",
+    )  # fmt: skip
+    per_kilobyte = models.FloatField("and for each KiB", default=0.0, validators=_AT_LEAST_0)
+    level = models.FloatField(default=100.0, editable=False)
+    level_at = models.DateTimeField(default=timezone.now, editable=False)
+
+    history = HistoricalRecords(excluded_fields=["level", "level_at"])
+
+    class Meta:
+        ordering = ["slug"]
+        constraints = [
+            models.CheckConstraint(condition=Q(resume__gte=models.F("critical")), name="energy_resume_above_critical")
+        ]
+
+    def __str__(self) -> str:
+        return self.slug
+
+    @property
+    def stand(self) -> Stand:
+        """As it was written last, to be reckoned on from."""
+        return Stand(self.level, self.level_at, self.capacity, self.regeneration)
+
+    @property
+    def rates(self) -> Rates:
+        return Rates(self.per_call, self.per_second, self.per_kilobyte)
+
+    def word(self, level: float) -> Level:
+        """How this level is called, for this pool."""
+        return word_for(level, critical=self.critical, resume=self.resume)
+
+
+class EnergyEntry(models.Model):
+    """One charge or gift. Only ever added; ``reference`` makes sure that nothing is charged twice."""
+
+    class Kind(models.TextChoices):
+        CALL = "call", "call"
+        MAINTENANCE = "maintenance", "background sub-agent"
+        GRANT = "grant", "given by a person"
+        SETTING = "setting", "the pool was changed"
+
+    pool = models.ForeignKey(EnergyPool, on_delete=models.CASCADE, related_name="entries")
+    kind = models.CharField(max_length=12, choices=Kind.choices)
+    amount = models.FloatField(help_text="Units taken; below zero: given.")
+    before = models.FloatField()
+    after = models.FloatField()
+    agent_slug = models.CharField("agent", max_length=63, blank=True)
+    reference = models.CharField(max_length=80, blank=True, help_text="The call, or what else it was for.")
+    at = models.DateTimeField()
+
+    class Meta:
+        verbose_name_plural = "energy entries"
+        ordering = ["-id"]
+        indexes = [models.Index(fields=["pool", "-id"], name="energy_entries_of_pool")]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["kind", "reference"], condition=~Q(reference=""), name="energy_charged_once"
+            )
+        ]  # fmt: skip
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.amount:g}"
+
+    @property
+    def overdraft(self) -> float:
+        """Units that were not there to be taken."""
+        return max(0.0, self.amount - (self.before - self.after))
+
+
+class EnergyReservation(models.Model):
+    """What a call that is out is expected to cost. Goes when the call has ended, in the transaction that charges it."""
+
+    pool = models.ForeignKey(EnergyPool, on_delete=models.CASCADE, related_name="reservations")
+    call_id = models.CharField(max_length=32, unique=True)
+    agent_slug = models.CharField(max_length=63)
+    amount = models.FloatField()
+    made_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"{self.amount:g} for {self.call_id}"

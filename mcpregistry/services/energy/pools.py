@@ -1,0 +1,116 @@
+"""Pools and their books: configured by people, charged by whatever costs energy.
+
+``charge`` is the one writer of a level. It locks the pool's row, so that many processes take one after the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db import transaction
+from django.db.models import Sum
+
+from mcpregistry.db import database_now
+from mcpregistry.domain.energy import Level
+from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound
+from mcpregistry.models import Agent, EnergyEntry, EnergyPool, EnergyReservation
+from mcpregistry.services.configuration.saving import save_checked
+from mcpregistry.services.records import audit
+
+Kind = EnergyEntry.Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a pool stands now. ``reserved``: for calls that are out; ``seconds_to_full`` None: it never will be."""
+
+    level: float
+    reserved: float
+    state: Level
+    seconds_to_full: float | None
+
+
+@transaction.atomic
+def save_pool(*, pool: EnergyPool, actor: str) -> EnergyPool:
+    """Create or change a pool; what it held until now is kept, up to its capacity. Raises ``ConfigInvalid``."""
+    if pool.resume < pool.critical:
+        raise ConfigInvalid(
+            "Work would be resumed at a level that is critical still.",
+            remedy="Set resume to the critical level or above.",
+        )
+    now, new = database_now(), pool.pk is None
+    if new:
+        pool.level, pool.level_at = pool.capacity, now
+    else:
+        _keep_level(pool, now)
+    save_checked(pool)
+    audit.record(
+        kind="energy.pool_created" if new else "energy.pool_changed", actor=actor, subject=f"energy:{pool.slug}",
+        capacity=pool.capacity, regeneration=pool.regeneration, on_empty=pool.on_empty,
+    )  # fmt: skip
+    return pool
+
+
+def _keep_level(pool: EnergyPool, now: datetime) -> None:
+    """What came back so far came by the earlier rate; an entry tells where the books go on."""
+    before = locked(pool.pk).stand.level_at(now)
+    pool.level, pool.level_at = min(pool.capacity, before), now
+    EnergyEntry.objects.create(
+        pool=pool, kind=Kind.SETTING, amount=before - pool.level, before=before, after=pool.level, at=now
+    )
+
+
+@transaction.atomic
+def delete_pool(*, pool: EnergyPool, actor: str) -> None:
+    """Delete a pool with its books. Raises Conflict while agents draw on it."""
+    if names := list(Agent.objects.filter(energy_pool=pool).values_list("slug", flat=True)[:5]):
+        raise Conflict(f"Agents draw on it: {', '.join(names)}.", remedy="Give them another pool, or none, first.")
+    audit.record(kind="energy.pool_deleted", actor=actor, subject=f"energy:{pool.slug}")
+    pool.delete()
+
+
+def locked(pool_id: int) -> EnergyPool:
+    """The pool, held for this transaction. Raises NotFound."""
+    pool = EnergyPool.objects.select_for_update().filter(pk=pool_id).first()
+    if pool is None:
+        raise NotFound("There is no such energy pool.")
+    return pool
+
+
+def charge(
+    pool: EnergyPool, kind: EnergyEntry.Kind, amount: float, *, now: datetime, agent: str = "", reference: str = ""
+) -> EnergyEntry:
+    """Take ``amount`` units of a pool that this transaction holds (``locked``), and write it down."""
+    before, stand = pool.stand.level_at(now), pool.stand.less(amount, now)
+    pool.level, pool.level_at = stand.level, stand.at
+    EnergyPool.objects.filter(pk=pool.pk).update(level=pool.level, level_at=pool.level_at)
+    return EnergyEntry.objects.create(
+        pool=pool, kind=kind, amount=amount, before=before, after=pool.level, agent_slug=agent, reference=reference,
+        at=now,
+    )  # fmt: skip
+
+
+@transaction.atomic
+def grant(*, pool_id: int, amount: float, actor: str) -> EnergyEntry:
+    """A person gives units, up to the capacity. Raises ConfigInvalid and NotFound."""
+    if not 0 < amount <= 1e9:
+        raise ConfigInvalid("Give a positive number of units.", remedy="At most the capacity is of use.")
+    pool = locked(pool_id)
+    entry = charge(pool, Kind.GRANT, -amount, now=database_now())
+    audit.record(
+        kind="energy.granted", actor=actor, subject=f"energy:{pool.slug}", amount=amount, level=round(entry.after, 3)
+    )
+    return entry
+
+
+def reserved(pool: EnergyPool) -> float:
+    """Units that calls which are out are expected to cost."""
+    return EnergyReservation.objects.filter(pool=pool).aggregate(total=Sum("amount"))["total"] or 0.0
+
+
+def standing(pool: EnergyPool) -> Standing:
+    """How it stands now; pages, REST and owners ask. Locks nothing."""
+    now = database_now()
+    level, full = pool.stand.level_at(now), pool.stand.seconds_until(pool.capacity, now)
+    return Standing(level, reserved(pool), pool.word(level), full if full != float("inf") else None)

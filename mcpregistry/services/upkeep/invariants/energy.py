@@ -1,0 +1,39 @@
+"""What must be true of the books of energy: each entry goes on where the one before it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from itertools import pairwise
+
+from mcpregistry.db import streamed
+from mcpregistry.models import EnergyEntry, EnergyPool
+
+_CLOSE = 1e-6  # of the capacity: sums of floating point
+
+
+def unbalanced(now: datetime) -> Iterator[str]:
+    """Entries since a pool was last changed that do not follow from the one before, and levels not told by the last."""
+    for pool in EnergyPool.objects.all():
+        entries = EnergyEntry.objects.filter(pool=pool).order_by("id")
+        changed = entries.filter(kind=EnergyEntry.Kind.SETTING).last()
+        yield from _gaps(pool, list(streamed(entries.filter(pk__gte=changed.pk) if changed else entries)))
+
+
+def _gaps(pool: EnergyPool, entries: list[EnergyEntry]) -> Iterator[str]:
+    at = entries[0].at if entries else None
+    for last, entry in pairwise(entries):
+        assert at is not None
+        passed = max(0.0, (entry.at - at).total_seconds())
+        at = max(at, entry.at)  # by whom the clock was behind, it refilled nothing
+        before = min(pool.capacity, last.after + pool.regeneration * passed)
+        after = min(pool.capacity, max(0.0, entry.before - entry.amount))
+        if abs(entry.before - before) + abs(entry.after - after) > _CLOSE * max(1.0, pool.capacity):
+            yield f"{pool.slug}: entry {entry.pk}"
+    if entries and abs(entries[-1].after - pool.level) > _CLOSE * max(1.0, pool.capacity):
+        yield f"{pool.slug}: its level is not told by its last entry"
+
+
+RULES: list[tuple[str, Callable[[datetime], Iterator[str]]]] = [
+    ("The books of energy balance.", unbalanced),
+]

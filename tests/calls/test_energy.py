@@ -1,0 +1,161 @@
+"""Calls of an agent with an energy pool: set aside before they go out, charged by their records when they have ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import OperationalError, transaction
+
+from mcpregistry.db import db_call
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.models import Agent, Configuration, EnergyEntry, EnergyPool, EnergyReservation, Invocation, Tool
+from mcpregistry.services.access import agents
+from mcpregistry.services.energy import pools, reservations
+from tests.calls.conftest import Site, add_server, tool
+from tests.calls.test_approvals import bob, held, vote
+from tests.waiting import until
+
+__all__ = ["bob"]
+Make = Callable[..., Any]
+
+
+def pooled(journal: Any, **fields: Any) -> None:
+    """The agent "ann" draws on a pool that does not refill, unless ``fields`` say otherwise; a call may cost 4."""
+    add_server("slow", tool("count"), env={"FAKE_JOURNAL": str(journal)})
+    pool = pools.save_pool(pool=EnergyPool(**{"slug": "p", "regeneration": 0.0} | fields), actor="test")
+    ann = Agent.objects.get(slug="ann")
+    ann.energy_pool = pool
+    agents.save_agent(agent=ann, actor="test")
+    Tool.objects.update(call_energy=4.0)
+
+
+@transaction.atomic
+def drain(regeneration: float) -> None:
+    """Nothing is left, and this is what comes back each second from now on."""
+    pool = EnergyPool.objects.get()
+    pool.regeneration = regeneration
+    pool = pools.locked(pools.save_pool(pool=pool, actor="test").pk)
+    pools.charge(pool, EnergyEntry.Kind.MAINTENANCE, pool.level, now=pool.level_at)
+
+
+def books() -> list[tuple[str, float]]:
+    return [(entry.reference, entry.amount) for entry in EnergyEntry.objects.filter(kind="call").order_by("id")]
+
+
+def by_the_record() -> list[tuple[str, float]]:
+    """Two units for each second from sending to the end."""
+    calls = Invocation.objects.exclude(dispatched_at=None).exclude(state=State.NOT_SENT).order_by("finished_at")
+    return [
+        (call.pk, 2 * (call.finished_at - call.dispatched_at).total_seconds())
+        for call in calls
+        if call.finished_at and call.dispatched_at
+    ]
+
+
+async def test_a_call_costs_by_its_time_whether_it_succeeds_or_fails(site: Make, journal: Any) -> None:
+    await db_call(pooled, journal)
+    here: Site = await site()
+    ended = [await here.call("slow__count", {"steps": 1, "pause": pause}) for pause in (0.01, 0.4)]
+    ended.append(await here.call("slow__count", {"steps": 1, "pause": 0.2, "refuse": True}))
+    assert [outcome.state for outcome in ended] == [State.SUCCEEDED, State.SUCCEEDED, State.TOOL_ERROR]
+    entries = await db_call(books)
+    assert entries == [(call, pytest.approx(cost)) for call, cost in await db_call(by_the_record)]
+    assert entries[1][1] - entries[0][1] > 0.6
+    left = await db_call(lambda: EnergyPool.objects.get().level)
+    assert left == pytest.approx(100 - sum(cost for _, cost in entries), abs=1e-6)
+
+
+async def test_who_has_no_pool_asks_nobody(site: Make, journal: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    await db_call(add_server, "slow", tool("count"))
+    here: Site = await site()
+    for name in ("reserve", "settle"):
+        monkeypatch.setattr(reservations, name, None)
+    assert (await here.call("slow__count", {"steps": 1})).state == State.SUCCEEDED
+
+
+async def test_calls_at_once_do_not_all_pass_on_one_balance(site: Make, journal: Any) -> None:
+    await db_call(lambda: pooled(journal, capacity=9.0, critical=1.0, resume=1.0))
+    here: Site = await site()
+    outcomes = await asyncio.gather(*(here.call("slow__count", {"steps": 1, "pause": 0.3}) for _ in range(4)))
+    refused = [outcome for outcome in outcomes if outcome.state == State.NOT_SENT]
+    assert (len(refused), len(here.sent())) == (2, 2)
+    assert {outcome.error_code for outcome in refused} == {"INSUFFICIENT_ENERGY"}
+    assert "estimated to cost 4.0 units" in refused[0].message
+    assert "ask the operator" in refused[0].remedy, "nothing comes back by itself"
+    assert len(await db_call(books)) == 2
+
+
+async def test_a_call_waits_for_energy_where_that_is_wished_and_is_told_for_how_long_where_not(
+    site: Make, journal: Any
+) -> None:
+    await db_call(lambda: pooled(journal, regeneration=8.0, on_empty="wait", capacity=10.0, resume=10.0))
+    await db_call(drain, 8.0)
+    here: Site = await site()
+    assert (await here.call("slow__count", {"steps": 1})).state == State.SUCCEEDED
+    await db_call(drain, 0.05)
+    refused = await here.call("slow__count", {"steps": 1})
+    assert (refused.state, refused.remedy.startswith("Call again in ")) == (State.NOT_SENT, True)
+    assert len(here.sent()) == 1
+
+
+async def test_time_in_which_people_are_asked_costs_nothing_and_holds_nothing(
+    site: Make, journal: Any, bob: User
+) -> None:
+    await db_call(pooled, journal)
+    await db_call(lambda: Configuration.objects.update(default_outcome="ask"))
+    here: Site = await site()
+    calling = asyncio.ensure_future(here.call("slow__count", {"steps": 1}))
+    await held()
+    assert not await db_call(EnergyReservation.objects.exists)
+    await vote(bob)
+    assert (await calling).state == State.SUCCEEDED
+    await until(lambda: db_call(EnergyEntry.objects.exists))
+    assert await db_call(books) == [(call, pytest.approx(cost)) for call, cost in await db_call(by_the_record)]
+
+
+@pytest.mark.fault
+async def test_what_cannot_be_set_aside_is_not_sent_and_what_cannot_be_charged_is_charged_by_the_clock(
+    site: Make, journal: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await db_call(pooled, journal)
+    here: Site = await site()
+
+    def fails(**_: Any) -> None:
+        raise OperationalError("hunter2")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reservations, "reserve", fails)
+        outcome = await here.call("slow__count", {"steps": 1})
+    assert (outcome.state, outcome.error_code, "hunter2" in outcome.message) == (State.NOT_SENT, "NOT_RECORDED", False)
+    assert here.sent() == []
+    with monkeypatch.context() as patch:
+        patch.setattr(reservations, "settle", fails)
+        assert (await here.call("slow__count", {"steps": 1})).state == State.SUCCEEDED
+    assert await db_call(books) == []
+    assert await db_call(reservations.settle_due) == 1
+    assert await db_call(books) == [(call, pytest.approx(cost)) for call, cost in await db_call(by_the_record)]
+
+
+@pytest.mark.fault
+async def test_a_caller_that_leaves_is_charged_for_what_was_done_and_for_nothing_else(site: Make, journal: Any) -> None:
+    await db_call(lambda: pooled(journal, on_empty="wait"))
+    here: Site = await site()
+    calling = asyncio.ensure_future(here.call("slow__count", {"steps": 100, "pause": 0.05}))
+    await here.until_sent()
+    calling.cancel()
+    await until(lambda: db_call(lambda: Invocation.objects.filter(state=State.UNKNOWN).exists()))
+    assert await db_call(reservations.settle_due) == 1
+    ((_, cost),) = await db_call(books)
+    assert cost > 0
+    await db_call(drain, 0.3)
+    waiting = asyncio.ensure_future(here.call("slow__count", {"steps": 1}))
+    await until(lambda: db_call(lambda: Invocation.objects.filter(state=State.DISPATCHED).exists()))
+    waiting.cancel()
+    await until(lambda: db_call(lambda: Invocation.objects.filter(state=State.NOT_SENT).exists()))
+    await db_call(reservations.settle_due)
+    assert not await db_call(EnergyReservation.objects.exists)
+    assert len(here.sent()) == 1

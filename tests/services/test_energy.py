@@ -1,0 +1,214 @@
+"""Pools and their books: nothing is lost or charged twice, whoever comes at the same time or dies in between."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, connection, transaction
+from django.utils import timezone
+
+from mcpregistry.db import database_now
+from mcpregistry.domain.energy import Level
+from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.ids import ordered_id
+from mcpregistry.models import Agent, EnergyEntry, EnergyPool, EnergyReservation, Invocation
+from mcpregistry.services.access import agents
+from mcpregistry.services.energy import pools, reservations
+from mcpregistry.services.upkeep import retention
+from mcpregistry.services.upkeep.invariants import energy as rules
+
+
+def pool(**fields: Any) -> EnergyPool:
+    made = pools.save_pool(pool=EnergyPool(**{"slug": "shared", "regeneration": 0.0} | fields), actor="test")
+    return EnergyPool.objects.get(pk=made.pk)
+
+
+def call(state: State = State.DISPATCHED, seconds: float | None = None) -> str:
+    """A call that was sent; ``seconds`` ago by its own record, if it has ended."""
+    now = timezone.now()
+    return Invocation.objects.create(
+        id=ordered_id(), state=state, agent_slug="ann", tool_name="t", exposed_name="t", origin="http", writer="w",
+        received_at=now - timedelta(hours=1), dispatched_at=now - timedelta(seconds=seconds or 0),
+        finished_at=None if seconds is None else now,
+    ).pk  # fmt: skip
+
+
+def reserve(row: EnergyPool, amount: float, call_id: str | None = None) -> reservations.Shortage | None:
+    return reservations.reserve(pool_id=row.pk, call_id=call_id or call(), agent="ann", amount=amount)
+
+
+def level(row: EnergyPool) -> float:
+    return pools.standing(EnergyPool.objects.get(pk=row.pk)).level
+
+
+@pytest.fixture(autouse=True)
+def _books_balance(db: None) -> Any:
+    yield
+    assert list(rules.unbalanced(timezone.now())) == []
+
+
+def test_a_pool_is_full_at_first_and_tells_how_it_stands():
+    row = pool(capacity=50.0, regeneration=2.0)
+    assert pools.standing(row) == pools.Standing(50, 0, Level.OK, 0)
+    pools.grant(pool_id=row.pk, amount=30, actor="test")
+    assert level(row) == 50, "never more than its capacity"
+    with pytest.raises(NotFound):
+        pools.grant(pool_id=0, amount=1, actor="test")
+    with pytest.raises(ConfigInvalid):
+        pools.grant(pool_id=row.pk, amount=float("nan"), actor="test")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"resume": 5.0}, {"capacity": 0.0}, {"regeneration": -1.0}, {"on_empty": "x"}, {"max_wait": 60.0}]
+)
+def test_what_makes_no_pool_is_refused(wrong):
+    with pytest.raises(ConfigInvalid):
+        pool(**wrong)
+
+
+def test_a_pool_that_is_changed_keeps_what_it_held_and_goes_on_by_its_new_rate():
+    row = pool(capacity=100.0)
+    reserve(row, 1, call_id := call(State.SUCCEEDED, 20))
+    reservations.settle(call_id=call_id)
+    row.capacity, row.regeneration = 50.0, 0.0
+    pools.save_pool(pool=row, actor="test")
+    assert level(row) == 50
+    assert [(entry.kind, entry.amount) for entry in EnergyEntry.objects.order_by("id")] == [
+        ("call", 40),
+        ("setting", 10),
+    ]
+
+
+def test_a_pool_with_agents_stays():
+    row = pool()
+    agents.save_agent(agent=Agent(slug="ann", energy_pool=row), actor="test")
+    with pytest.raises(Conflict, match="ann"):
+        pools.delete_pool(pool=row, actor="test")
+    Agent.objects.update(energy_pool=None)
+    pools.delete_pool(pool=row, actor="test")
+    assert not EnergyPool.objects.exists()
+
+
+def test_calls_cannot_all_pass_on_one_balance():
+    row = pool(capacity=10.0, critical=1.0, resume=1.0)
+    assert [reserve(row, 4) is None for _ in range(3)] == [True, True, False]
+    short = reserve(row, 4)
+    assert short is not None
+    assert (short.pool, short.needed, short.available) == ("shared", 4, 2)
+
+
+def test_a_reservation_is_made_once_however_often_it_is_asked():
+    row, call_id = pool(capacity=10.0), call()
+    assert [reserve(row, 6, call_id) for _ in range(3)] == [None] * 3
+    assert EnergyReservation.objects.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "seconds", "cost"),
+    [
+        (State.SUCCEEDED, 3, 6),
+        (State.TOOL_ERROR, 3, 6),
+        (State.UNKNOWN, 3, 6),
+        (State.NOT_SENT, 3, 0),
+        (State.CANCELLED, 3, 0),
+    ],
+)
+def test_a_call_is_charged_once_by_what_its_record_says(state, seconds, cost):
+    row, call_id = pool(), call(state, seconds)
+    if state == State.CANCELLED:
+        Invocation.objects.update(dispatched_at=None)
+    reserve(row, 5, call_id)
+    assert [reservations.settle(call_id=call_id) for _ in range(3)] == [True, False, False]
+    assert level(row) == pytest.approx(100 - cost, abs=1e-3)
+    assert not EnergyReservation.objects.exists()
+
+
+def test_a_call_that_is_out_is_not_charged_and_one_without_a_record_is_forgotten():
+    row, out = pool(), call()
+    reserve(row, 5, out)
+    reserve(row, 5, "gone")
+    assert not reservations.settle(call_id=out)
+    assert reservations.settle_due() == 1
+    assert list(EnergyReservation.objects.values_list("call_id", flat=True)) == [out]
+
+
+def test_who_lacks_energy_first_charges_what_has_ended_without_its_process():
+    """Which had died, so that what it had set aside was too much."""
+    row = pool(capacity=10.0, critical=1.0, resume=1.0)
+    reserve(row, 9, call(State.SUCCEEDED, 1))
+    assert reserve(row, 5) is None
+    assert level(row) == pytest.approx(8, abs=1e-3)
+
+
+def test_a_shortage_tells_when_there_is_enough():
+    row = pool(capacity=10.0, regeneration=2.0, critical=1.0, resume=1.0)
+    reserve(row, 8)
+    short = reserve(row, 6)
+    assert short is not None
+    assert short.seconds == pytest.approx(float("inf")), "14 are more than it ever holds"
+    EnergyReservation.objects.all().delete()
+    EnergyPool.objects.update(level=2.0, level_at=database_now())
+    short = reserve(row, 6)
+    assert short is not None
+    assert 1.5 < short.seconds <= 2
+
+
+def test_a_pool_that_only_counts_refuses_nobody():
+    row = pool(capacity=1.0, critical=0.0, resume=0.0, on_empty="allow")
+    call_id = call(State.SUCCEEDED, 30)
+    assert reserve(row, 50, call_id) is None
+    reservations.settle(call_id=call_id)
+    entry = EnergyEntry.objects.get()
+    assert (entry.after, round(entry.overdraft)) == (0, 59)
+
+
+def test_books_that_were_changed_by_hand_are_found():
+    row = pool()
+    for seconds in (1, 2, 3):
+        reserve(row, 1, call_id := call(State.SUCCEEDED, seconds))
+        reservations.settle(call_id=call_id)
+    second = EnergyEntry.objects.order_by("id")[1]
+    EnergyEntry.objects.filter(pk=second.pk).update(amount=1.0)
+    assert list(rules.unbalanced(timezone.now())) == [f"shared: entry {second.pk}"]
+    EnergyEntry.objects.filter(pk=second.pk).update(amount=4.0)
+    EnergyPool.objects.update(level=77.0)
+    assert len(list(rules.unbalanced(timezone.now()))) == 1
+    EnergyPool.objects.update(level=EnergyEntry.objects.latest("id").after)
+
+
+def test_the_database_itself_refuses_a_second_charge():
+    row = pool()
+    with transaction.atomic():
+        pools.charge(pools.locked(row.pk), EnergyEntry.Kind.CALL, 1, now=database_now(), reference="c")
+    with pytest.raises(IntegrityError), transaction.atomic():
+        pools.charge(pools.locked(row.pk), EnergyEntry.Kind.CALL, 1, now=database_now(), reference="c")
+
+
+def test_entries_go_with_the_records_of_their_time():
+    row = pool()
+    pools.grant(pool_id=row.pk, amount=1, actor="test")
+    EnergyEntry.objects.update(at=datetime(2020, 1, 1, tzinfo=UTC))
+    assert retention.prune(timezone.now())["energy"] == 1
+
+
+@pytest.mark.usefixtures("live_db")
+def test_many_who_charge_at_once_take_exactly_what_they_take():
+    """Levels, entries and reservations agree, over connections of their own."""
+    row = pool(capacity=10_000.0)
+    calls = [call(State.SUCCEEDED, 0.5) for _ in range(120)]
+
+    def spend(call_id: str) -> None:
+        assert reservations.reserve(pool_id=row.pk, call_id=call_id, agent="ann", amount=1) is None
+        reservations.settle(call_id=call_id)
+        reservations.settle(call_id=call_id)
+        connection.close()
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(spend, calls))
+    assert EnergyEntry.objects.filter(kind="call").count() == len(calls)
+    assert level(row) == pytest.approx(10_000 - len(calls), abs=1e-3)
+    assert not EnergyReservation.objects.exists()

@@ -65,6 +65,18 @@ TABLE: tuple[Variable, ...] = (
     Variable(
         "SLIPSNISSE_PASS_ENV", "", "variables that a server's ${NAME} may read, comma-separated; others stay unset"
     ),
+    Variable(
+        "SLIPSNISSE_PYPI_INDEX",
+        "",
+        "package index (PEP 503) from which servers' Python packages are installed; uv's own default, or what UV_DEFAULT_INDEX or PIP_INDEX_URL names, when unset",
+        secret=True,
+    ),
+    Variable(
+        "SLIPSNISSE_NPM_REGISTRY",
+        "",
+        "registry from which servers' npm packages are installed; npm's own default, or what npm_config_registry names, when unset",
+        secret=True,
+    ),
     Variable("MCP_TOOL_APPROVAL", "true", "false: a call that no policy rule speaks about runs without being approved"),
     Variable(
         "SLIPSNISSE_HOLD",

@@ -40,6 +40,8 @@ MCP_ALLOWED_ORIGINS = [SITE_URL, *env.words("SLIPSNISSE_ORIGINS")]
 STDIO_ENABLED = env.flag("SLIPSNISSE_STDIO")
 PASS_ENV = env.words("SLIPSNISSE_PASS_ENV")
 FOUR_EYES = env.flag("SLIPSNISSE_FOUR_EYES")
+PYPI_INDEX = env.text("SLIPSNISSE_PYPI_INDEX")
+NPM_REGISTRY = env.text("SLIPSNISSE_NPM_REGISTRY")
 METRICS_LOCAL = env.flag("SLIPSNISSE_METRICS_LOCAL")
 MAX_CONNECTIONS = env.number("SLIPSNISSE_MAX_CONNECTIONS")
 MCP_TOOL_APPROVAL = not env.text("MCP_TOOL_APPROVAL") or env.flag("MCP_TOOL_APPROVAL")  # empty: people are asked
@@ -188,6 +190,7 @@ TICKS = {
     "mcpregistry.tasks.check_due_servers": 15,
     "mcpregistry.tasks.run_ready": 2,
     "mcpregistry.tasks.reap": 10,
+    "mcpregistry.tasks.sweep_installs": 30,
     "mcpregistry.tasks.deliver_notifications": 5,
     "mcpregistry.tasks.seal_audit": 30,
     "mcpregistry.tasks.verify_audit": 600,

@@ -18,6 +18,7 @@ from mcpregistry.db import database_now
 from mcpregistry.services.approvals import held_calls
 from mcpregistry.services.configuration.dispatch import wake
 from mcpregistry.services.energy import reservations
+from mcpregistry.services.installs import sweeping, work
 from mcpregistry.services.policy import permits
 from mcpregistry.services.records import seals, sinks, verification
 from mcpregistry.services.servers import checks, connections, trials
@@ -87,6 +88,22 @@ def reap() -> None:
     }
     if any(done.values()):
         log.info("reaped", **done)
+
+
+@shared_task
+def work_install(install_id: int) -> None:
+    """Resolve a package that was asked for, or install one that was approved; some minutes at most."""
+    install = work.work(install_id=install_id)
+    if install is not None:
+        log.info("install_worked", package=str(install), state=install.state)
+
+
+@shared_task
+def sweep_installs() -> None:
+    """Every half minute: what became of installations whose worker died, and which folders nobody needs."""
+    done = sweeping.sweep(database_now())
+    if any(done.values()):
+        log.info("installs_swept", **done)
 
 
 @shared_task

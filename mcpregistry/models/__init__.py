@@ -10,6 +10,7 @@ from mcpregistry.models.figure import Figure
 from mcpregistry.models.host_task import HostTask
 from mcpregistry.models.idempotency import KeptAnswer
 from mcpregistry.models.imported import ImportedFile
+from mcpregistry.models.install import Install
 from mcpregistry.models.invocation import Invocation
 from mcpregistry.models.login import LoginAttempts
 from mcpregistry.models.notification import Channel, Delivery, SlackIdentity
@@ -43,6 +44,7 @@ __all__ = [
     "Grant",
     "HostTask",
     "ImportedFile",
+    "Install",
     "Invocation",
     "KeptAnswer",
     "LoginAttempts",

@@ -14,11 +14,13 @@ from dataclasses import replace
 
 from django.conf import settings
 
+from mcpregistry.domain.installs.states import InstallState
 from mcpregistry.domain.servers.sandbox import Policy, Protection, check_paths, protection
 from mcpregistry.domain.servers.target import Sandbox
 from mcpregistry.downstream.transports import confinement
 from mcpregistry.downstream.transports.sandbox import resolved
-from mcpregistry.models import Server, ServerTest
+from mcpregistry.models import Install, Server, ServerTest
+from mcpregistry.models.install import named_in
 from mcpregistry.models.server import SandboxMode, Transport
 
 
@@ -55,7 +57,7 @@ def sandbox_of(server: Server, *, forced: bool = False) -> Sandbox | None:
     folders = tuple({os.path.realpath(path) for path in (home, *policy.write, *_written_by_confined())})
     return Sandbox(
         home=home,
-        read=_places(policy.read, folders, _unreadable()),
+        read=(*_places(policy.read, folders, _unreadable()), *_places(_installed(server), folders, ())),
         write=_places(policy.write, folders, _unwritable()),
         network=policy.network,
     )
@@ -65,6 +67,13 @@ def _written_by_confined() -> list[str]:
     """What servers in a sandbox may write: a link there may be theirs, and one would let another out of its own."""
     rows = Server.objects.filter(transport=Transport.STDIO, sandbox=SandboxMode.ENFORCE)
     return [path for paths in rows.values_list("sandbox_write", flat=True) for path in paths]
+
+
+def _installed(server: Server) -> tuple[str, ...]:
+    """The folder of the package that its command starts; what else of this site's data it names stays shut."""
+    named = named_in(server.command)
+    rows = Install.objects.filter(uid__in=named, state=InstallState.INSTALLED) if named else ()
+    return tuple(row.folder for row in rows if row.started_by(server.command))
 
 
 def _places(paths: tuple[str, ...], writable: tuple[str, ...], private: tuple[str, ...]) -> tuple[str, ...]:

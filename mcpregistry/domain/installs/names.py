@@ -1,0 +1,67 @@
+"""Names and versions of packages, checked before any program sees them: none is an option, an address or a path."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+
+from mcpregistry.domain.errors import ConfigInvalid
+
+
+class Ecosystem(StrEnum):
+    """Where a package comes from."""
+
+    NPM = "npm"
+    PYPI = "pypi"
+
+
+_NAMES = {
+    Ecosystem.NPM: re.compile(r"(?:@[a-z0-9][a-z0-9._~-]*/)?[a-z0-9][a-z0-9._~-]*"),
+    Ecosystem.PYPI: re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"),
+}
+_VERSIONS = {
+    Ecosystem.NPM: re.compile(r"\d+\.\d+\.\d+(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?", re.ASCII),
+    Ecosystem.PYPI: re.compile(r"(?:\d+!)?\d+(?:\.\d+)*[0-9A-Za-z.+_-]*", re.ASCII),
+}
+_EXAMPLES = {Ecosystem.NPM: "@modelcontextprotocol/server-everything", Ecosystem.PYPI: "mcp-server-time"}
+MOST_SIGNS, MOST_VERSION_SIGNS = 214, 64
+_PROGRAM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+
+
+def check_ecosystem(word: str) -> Ecosystem:
+    """The ecosystem of this name. Raises ConfigInvalid."""
+    try:
+        return Ecosystem(word)
+    except ValueError as error:
+        raise ConfigInvalid(f"There are no packages of the kind '{word:.40}'.", remedy="Choose npm or pypi.") from error
+
+
+def check_name(ecosystem: Ecosystem, name: str) -> str:
+    """The package's plain name. Raises ConfigInvalid for addresses, paths, options, versions and tags."""
+    if len(name) > MOST_SIGNS or not _NAMES[ecosystem].fullmatch(name):
+        raise ConfigInvalid(
+            f"'{name:.100}' is no name of a package of {ecosystem}.",
+            remedy=f"Write the name alone, e.g. {_EXAMPLES[ecosystem]}; no address, path, option or version.",
+        )
+    return name
+
+
+def check_version(ecosystem: Ecosystem, version: str) -> str:
+    """One exact version; empty for the newest. Raises ConfigInvalid for ranges, tags and anything else."""
+    if version and (len(version) > MOST_VERSION_SIGNS or not _VERSIONS[ecosystem].fullmatch(version)):
+        raise ConfigInvalid(
+            f"'{version:.80}' is no exact version.", remedy="Write e.g. 1.2.3, or leave it empty for the newest."
+        )
+    return version
+
+
+def check_program(name: str) -> str:
+    """The name of a program in the package; empty where the package has one only. Raises ConfigInvalid."""
+    if name and not _PROGRAM.fullmatch(name):
+        raise ConfigInvalid(f"'{name:.80}' is no name of a program.", remedy="Write its name alone, without a path.")
+    return name
+
+
+def normal(ecosystem: Ecosystem, name: str) -> str:
+    """The one spelling by which two names of the same package are equal."""
+    return re.sub(r"[-_.]+", "-", name).lower() if ecosystem == Ecosystem.PYPI else name

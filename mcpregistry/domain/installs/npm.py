@@ -1,0 +1,106 @@
+"""npm's ``package-lock.json``, version 3: what is in it, and what is refused.
+
+https://docs.npmjs.com/cli/configuring-npm/package-lock-json
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from mcpregistry.domain.installs.lock import Lock, Locked, LockRefused, check_size
+from mcpregistry.domain.installs.names import Ecosystem, check_name
+
+_ELSEWHERE = (
+    "Only packages of the registry are installed, by their hash. Ask its maker for a version that needs no other."
+)
+_INTEGRITY = re.compile(r"sha(?:256|384|512)-[A-Za-z0-9+/]+={0,2}")  # SHA-1 alone names no file
+
+
+def read(text: str, package: str) -> Lock:
+    """The lock of one package with all it needs. Raises LockRefused, with the package at fault."""
+    check_size(text)
+    entries = _entries(text)
+    check_size(text, len(entries))
+    packages = tuple(_locked(path, entry) for path, entry in entries.items() if path)
+    top = next((each for each in packages if each.path == f"node_modules/{package}"), None)
+    root = entries.get("") or {}
+    if top is None or list(root.get("dependencies") or {}) != [package] or root.get("workspaces"):
+        raise LockRefused(f"The lock is not that of {package} alone.", remedy="Resolve it anew.")
+    return Lock(Ecosystem.NPM, top, packages)
+
+
+def asked_for(text: str) -> dict[str, str]:
+    """What the lock was made from: the package with the version as it was asked for."""
+    found: dict[str, str] = _entries(text)[""]["dependencies"]
+    return found
+
+
+def manifest(package: str, version: str) -> str:
+    """The ``package.json`` that asks for this package alone."""
+    return json.dumps(
+        {"name": "installed", "version": "1.0.0", "private": True, "dependencies": {package: version or "latest"}}
+    )
+
+
+def _entries(text: str) -> dict[str, dict[str, Any]]:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise LockRefused("npm's lock is no JSON.", remedy="Resolve it anew.") from error
+    entries = document.get("packages") if isinstance(document, dict) else None
+    if not isinstance(entries, dict) or document.get("lockfileVersion") != 3:
+        raise LockRefused("npm's lock has not version 3.", remedy="Install npm 9 or newer.")
+    if not all(isinstance(entry, dict) for entry in entries.values()):
+        raise LockRefused("npm's lock is not one that npm writes.", remedy="Resolve it anew.")
+    return entries
+
+
+def _locked(path: str, entry: dict[str, Any]) -> Locked:
+    name = _name(path)
+    version, integrity = entry.get("version"), entry.get("integrity")
+    if entry.get("link"):
+        raise LockRefused(f"{name} is a link to a folder.", remedy=_ELSEWHERE)
+    if resolved := entry.get("resolved"):
+        raise LockRefused(f"{name} comes from {_place(str(resolved))} instead of the registry.", remedy=_ELSEWHERE)
+    if not isinstance(version, str) or not isinstance(integrity, str):
+        raise LockRefused(f"The registry gives no hash for {name} that could be checked.", remedy=_ELSEWHERE)
+    hashes = tuple(word for word in integrity.split() if _INTEGRITY.fullmatch(word))
+    if not hashes:
+        raise LockRefused(f"The registry gives no hash for {name} that could be checked.", remedy=_ELSEWHERE)
+    if entry.get("hasInstallScript"):
+        raise LockRefused(
+            f"{name} {version} wants to run a script while it is installed (postinstall or its like).",
+            remedy="None is run here. Choose a version or a server without one.",
+        )
+    check_name(Ecosystem.NPM, str(entry.get("name", name)))  # an alias has its real name here
+    return Locked(str(entry.get("name", name)), version, hashes, _licence(entry), path, _programs(name, entry))
+
+
+def _name(path: str) -> str:
+    """``node_modules/a/node_modules/@b/c`` is the place of ``@b/c``."""
+    if not path.startswith("node_modules/") or ".." in path.split("/"):
+        raise LockRefused(f"'{path:.100}' is a folder instead of a package of the registry.", remedy=_ELSEWHERE)
+    return check_name(Ecosystem.NPM, path.rpartition("node_modules/")[2])
+
+
+def _place(address: str) -> str:
+    """What kind of address it is, in words; the address itself may hold a token."""
+    kind = address.partition(":")[0].lower()
+    if kind.startswith(("git", "ssh")) or address.endswith(".git") or ".git#" in address:
+        return "a git repository"
+    return "a file" if kind == "file" else "an address of its own"
+
+
+def _licence(entry: dict[str, Any]) -> str:
+    said = entry.get("license")
+    return said[:100] if isinstance(said, str) else ""
+
+
+def _programs(name: str, entry: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    said = entry.get("bin")
+    if isinstance(said, str):
+        said = {name.rpartition("/")[2]: said}
+    pairs = said.items() if isinstance(said, dict) else ()
+    return tuple((key, value) for key, value in pairs if isinstance(value, str))

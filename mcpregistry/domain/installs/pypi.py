@@ -1,0 +1,51 @@
+"""Requirements that are pinned and have their hashes, as ``uv pip compile --generate-hashes`` writes them."""
+
+from __future__ import annotations
+
+import re
+
+from mcpregistry.domain.installs.lock import Lock, Locked, LockRefused, check_size
+from mcpregistry.domain.installs.names import Ecosystem, check_name, check_version, normal
+
+_PINNED = re.compile(r"([A-Za-z0-9._-]+)==([^\s;]+)")
+_HASH = re.compile(r"--hash=(sha256:[0-9a-f]{64})")
+_ELSEWHERE = "Only packages of the index are installed, by their hash. Ask its maker for a version that needs no other."
+
+
+def read(text: str, package: str) -> Lock:
+    """The lock of one package with all it needs. Raises LockRefused, with the line at fault."""
+    check_size(text)
+    lines = [
+        line for line in text.replace("\\\n", " ").splitlines() if line.strip() and not line.lstrip().startswith("#")
+    ]
+    check_size(text, len(lines))
+    packages = tuple(_locked(line) for line in lines)
+    wanted = normal(Ecosystem.PYPI, package)
+    top = next((each for each in packages if normal(Ecosystem.PYPI, each.name) == wanted), None)
+    if top is None:
+        raise LockRefused(f"The lock does not hold {package}.", remedy="Resolve it anew.")
+    return Lock(Ecosystem.PYPI, top, packages)
+
+
+def requirement(package: str, version: str) -> str:
+    """The one line from which a lock is made."""
+    return f"{package}=={version}\n" if version else f"{package}\n"
+
+
+def _locked(line: str) -> Locked:
+    first, *rest = line.split()
+    pinned = _PINNED.fullmatch(first.rstrip(";"))
+    if pinned is None or "@" in rest:
+        raise LockRefused(f"{_what(line)} comes from elsewhere than the index, or is not pinned.", remedy=_ELSEWHERE)
+    name, version = pinned.groups()
+    hashes = tuple(_HASH.findall(line))
+    unknown = [word for word in rest if word.startswith("-") and not _HASH.fullmatch(word)]
+    if unknown or not hashes:
+        raise LockRefused(f"The index gives no hash for {name} that could be checked.", remedy=_ELSEWHERE)
+    return Locked(check_name(Ecosystem.PYPI, name), check_version(Ecosystem.PYPI, version), hashes)
+
+
+def _what(line: str) -> str:
+    """The name at the line's beginning; never an address, which may hold a password."""
+    name = re.match(r"\s*([A-Za-z0-9._-]+)\s*(?:\[|@|=|<|>|$)", line)
+    return name.group(1)[:100] if name else "A package"

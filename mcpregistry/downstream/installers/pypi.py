@@ -1,0 +1,86 @@
+"""uv: a lock of one package, and an installation strictly from such a lock. No package is built: wheels only."""
+
+from __future__ import annotations
+
+import configparser
+import email
+import os
+from pathlib import Path
+
+from mcpregistry.domain.installs import pypi as locks
+from mcpregistry.domain.installs.lock import Lock
+from mcpregistry.domain.installs.names import Ecosystem, normal
+from mcpregistry.domain.installs.reasons import InstallFailed
+from mcpregistry.downstream.installers import programs
+from mcpregistry.downstream.installers.ending import ended
+from mcpregistry.downstream.installers.running import Place, run
+
+_VENV, _MOST_METADATA = "venv", 1 << 20
+
+
+def resolve(*, package: str, version: str, index: str, place: Place) -> str:
+    """The text of a lock, not yet read. Raises InstallFailed."""
+    Path(place.build, "asked").write_text(locks.requirement(package, version))
+    _uv(
+        ["pip", "compile", "asked", "--generate-hashes", "--no-emit-index-url", "--no-header", "--no-annotate",
+         "--only-binary", ":all:", "--python", programs.python(), "--output-file", "lock"],
+        index, place,
+    )  # fmt: skip
+    try:
+        return Path(place.build, "lock").read_text()
+    except (OSError, ValueError) as error:
+        raise InstallFailed("uv has written no lock.", remedy="Ask again.") from error
+
+
+def install(*, text: str, index: str, place: Place) -> None:
+    """What the lock says, and nothing else, into a virtual environment below ``place.build``. Raises InstallFailed."""
+    Path(place.build, "lock").write_text(text)
+    _uv(["venv", _VENV, "--relocatable", "--no-project", "--python", programs.python()], index, place)
+    python = str(Path(place.build, _VENV, "bin", "python"))
+    # Compiled now: the folder is read-only afterwards, and each start would compile anew.
+    _uv(
+        ["pip", "sync", "lock", "--require-hashes", "--only-binary", ":all:", "--compile-bytecode", "--python", python],
+        index, place,
+    )  # fmt: skip
+
+
+def programs_of(lock: Lock, build: str) -> dict[str, list[str]]:
+    """The command of each program that the package names: its interpreter and its file below ``build``."""
+    folder = Path(build, _VENV, "bin")
+    return {name: [str(folder / "python"), str(folder / name)] for name in _scripts(lock.package.name, build)}
+
+
+def licences(build: str) -> dict[str, str]:
+    """What the installed packages say of their licences, by name; those that say nothing are left out."""
+    found = {}
+    for file in Path(build, _VENV).glob("lib/python*/site-packages/*.dist-info/METADATA"):
+        said = email.message_from_string(file.read_bytes()[:_MOST_METADATA].decode(errors="replace"))
+        licence = said.get("License-Expression") or said.get("License") or ""
+        if (name := said.get("Name")) and licence:
+            found[normal(Ecosystem.PYPI, name)] = licence.splitlines()[0][:100]
+    return found
+
+
+def _scripts(package: str, build: str) -> list[str]:
+    """The console scripts of the package itself, not of those that it needs."""
+    wanted = normal(Ecosystem.PYPI, package)
+    for file in Path(build, _VENV).glob("lib/python*/site-packages/*.dist-info/entry_points.txt"):
+        if normal(Ecosystem.PYPI, file.parent.name.split("-")[0]) == wanted:
+            return _console_scripts(file)
+    return []
+
+
+def _console_scripts(file: Path) -> list[str]:
+    parser = configparser.ConfigParser(delimiters=("=",), interpolation=None, strict=False)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    try:
+        parser.read_string(file.read_bytes()[:_MOST_METADATA].decode(errors="replace"))
+    except configparser.Error:
+        return []
+    return [*parser["console_scripts"]] if "console_scripts" in parser else []
+
+
+def _uv(verb: list[str], index: str, place: Place) -> None:
+    env = programs.for_uv(place.home, index)
+    found = run([programs.uv(), *verb, "--quiet"], place=place, env=env, read=programs.readable(index, os.devnull))
+    ended(*found, verb="uv " + " ".join(verb[:2]))

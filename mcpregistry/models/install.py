@@ -1,0 +1,90 @@
+"""Installations of servers' packages: what was asked for, its lock, who approved it, and where it lies."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.conf import settings
+from django.db import models
+
+from mcpregistry.domain.installs.names import Ecosystem
+from mcpregistry.domain.installs.states import InstallState
+from mcpregistry.models.server import Server, slug_validator
+
+FOLDER = "installs"
+STATES = [(state.value, state.value.capitalize()) for state in InstallState]
+ECOSYSTEMS = [(Ecosystem.NPM.value, "npm"), (Ecosystem.PYPI.value, "PyPI")]
+
+
+class Install(models.Model):
+    """One package in one version with all it needs, in a folder of its own. What may follow on what: ``MOVES``."""
+
+    uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    server = models.ForeignKey(Server, null=True, blank=True, on_delete=models.SET_NULL, related_name="installs")
+    slug = models.CharField(
+        "short name",
+        max_length=63,
+        blank=True,
+        validators=[slug_validator],
+        help_text="Of the server that is made of it.",
+    )
+    ecosystem = models.CharField(max_length=10, choices=ECOSYSTEMS)
+    package = models.CharField(max_length=214)
+    wanted = models.CharField(
+        "wanted version", max_length=64, blank=True, help_text="One exact version. Empty: the newest."
+    )
+    program = models.CharField(
+        max_length=100, blank=True, help_text="Which of its programs is the server, where it has several."
+    )
+    state = models.CharField(max_length=12, choices=STATES, default=InstallState.REQUESTED.value)
+    state_at = models.DateTimeField()
+    lease_until = models.DateTimeField(null=True, blank=True, help_text="While a worker works on it.")
+    reason = models.TextField(blank=True, help_text="Why it failed, and what to do.")
+    version = models.CharField(max_length=100, blank=True)
+    lock = models.TextField(blank=True)
+    lock_sha256 = models.CharField("lock's SHA-256", max_length=64, blank=True)
+    licences = models.JSONField(default=dict, blank=True)
+    size = models.BigIntegerField(null=True, blank=True, help_text="Bytes.")
+    files = models.PositiveIntegerField(null=True, blank=True)
+    command = models.JSONField(default=list, blank=True, help_text="The program and its file, as it is started.")
+    requested_by = models.CharField(max_length=200)
+    approved_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    approved_at = models.DateTimeField(null=True, blank=True)
+    used_at = models.DateTimeField(null=True, blank=True, help_text="When a server was last set to it.")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["-created_at", "-id"]
+        permissions = [("approve_install", "Can approve that a package is installed")]
+        indexes = [models.Index(fields=["state", "state_at"], name="install_by_state")]
+
+    def __str__(self) -> str:
+        return f"{self.package} {self.version or self.wanted}".strip()
+
+    @property
+    def place(self) -> str:
+        """The folder of everything that belongs to it."""
+        return f"{settings.VAR_DIR}/{FOLDER}/{self.uid}"
+
+    @property
+    def folder(self) -> str:
+        """Where it is kept once installed. The lock's hash is its name, and so part of the launch that people confirm."""
+        return f"{self.place}/{self.lock_sha256}"
+
+    def started_by(self, command: list[str]) -> bool:
+        """Whether the command starts something of its folder."""
+        return any(word.startswith(f"{self.folder}/") for word in command)
+
+
+def named_in(command: list[str]) -> list[uuid.UUID]:
+    """The installations whose folders the words of a command name."""
+    found = []
+    for word in command:
+        head, _, rest = word.partition(f"{settings.VAR_DIR}/{FOLDER}/")
+        try:
+            found += [uuid.UUID(rest.split("/")[0])] if not head and rest else []
+        except ValueError:
+            continue
+    return found

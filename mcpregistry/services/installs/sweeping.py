@@ -1,0 +1,89 @@
+"""What the clock does for installations: what was lost is sent again or given up, and what nobody needs is taken away."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from datetime import datetime, timedelta
+
+import structlog
+from django.conf import settings
+
+from mcpregistry.domain.installs.reasons import INTERRUPTED
+from mcpregistry.domain.installs.states import InstallState
+from mcpregistry.downstream.installers import tree
+from mcpregistry.models import Install, Server
+from mcpregistry.models.install import FOLDER
+from mcpregistry.models.server import Transport
+from mcpregistry.services.installs.requests import previous, remove, send
+from mcpregistry.services.installs.work import clear
+
+log = structlog.get_logger(__name__)
+
+RESEND_AFTER = timedelta(seconds=30)
+KEPT = timedelta(days=7)  # of what no server starts
+_AT_WORK = (InstallState.RESOLVING, InstallState.INSTALLING)
+
+
+def sweep(now: datetime) -> dict[str, int]:
+    """Every half minute. Returns how much of each there was."""
+    return {
+        "given_up": give_up_lost(now),
+        "sent_again": resend_waiting(now),
+        "unused": remove_unused(now),
+        "cleared": clear_leftovers(),
+    }
+
+
+def give_up_lost(now: datetime) -> int:
+    """End what a worker began that has died; its installer died with it."""
+    lost = Install.objects.filter(state__in=_AT_WORK, lease_until__lt=now)
+    return lost.update(state=InstallState.FAILED, state_at=now, lease_until=None, reason=str(INTERRUPTED))
+
+
+def resend_waiting(now: datetime) -> int:
+    """Send again what nobody has taken: its message was lost, or could not be sent."""
+    waiting = Install.objects.filter(
+        state__in=[InstallState.REQUESTED, InstallState.APPROVED], state_at__lt=now - RESEND_AFTER
+    )
+    return sum(send(install) for install in waiting.order_by("state_at")[:20])
+
+
+def remove_unused(now: datetime) -> int:
+    """Give up what no server starts, some days later; not that to which a server could be rolled back."""
+    servers = list(Server.objects.filter(transport=Transport.STDIO, installs__isnull=False).distinct())
+    kept = {before.pk for server in servers if (before := previous(server))}
+    old = Install.objects.filter(state=InstallState.INSTALLED, state_at__lt=now - KEPT).exclude(used_at__gt=now - KEPT)
+    commands = [*Server.objects.filter(transport=Transport.STDIO).values_list("command", flat=True)] if old else []
+    unused = [each for each in old if each.pk not in kept and not any(map(each.started_by, commands))]
+    for install in unused:
+        remove(install=install, actor="clock")
+    return len(unused)
+
+
+def clear_leftovers() -> int:
+    """Take away every folder that is neither installed nor being worked on."""
+    root = f"{settings.VAR_DIR}/{FOLDER}"
+    names = os.listdir(root) if os.path.isdir(root) else []
+    rows = {str(install.uid): install for install in Install.objects.filter(uid__in=filter(_is_uid, names))}
+    return sum(_cleared(f"{root}/{name}", rows.get(name)) for name in names)
+
+
+def _cleared(place: str, install: Install | None) -> bool:
+    try:
+        if install is None or install.state in (InstallState.FAILED, InstallState.REMOVED):
+            tree.remove(place)
+            return True
+        if install.state == InstallState.INSTALLED and os.listdir(place) != [install.lock_sha256]:
+            clear(install)
+            return True
+    except OSError as error:  # told each time, and tried again
+        log.warning("install_not_cleared", place=os.path.basename(place), error=type(error).__name__)
+    return False
+
+
+def _is_uid(name: str) -> bool:
+    try:
+        return str(uuid.UUID(name)) == name
+    except ValueError:
+        return False

@@ -1,0 +1,185 @@
+"""The work on installations, as a worker does it: resolve what was asked for, install what was approved.
+
+Invariants:
+* One worker works on a row, by a lease; a row whose lease has run out has failed, and is not taken up by itself.
+* The folder with the lock's hash as its name appears whole, by one rename, or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import structlog
+from django.conf import settings
+
+from mcpregistry.db import database_now
+from mcpregistry.domain.errors import ConfigInvalid, SlipsnisseError
+from mcpregistry.domain.installs.lock import Lock, digest
+from mcpregistry.domain.installs.names import Ecosystem
+from mcpregistry.domain.installs.reasons import INTERRUPTED, InstallFailed, failure
+from mcpregistry.domain.installs.states import WORKED, InstallState
+from mcpregistry.domain.text.canonical import plain
+from mcpregistry.downstream.installers import npm, programs, pypi, tree
+from mcpregistry.downstream.installers.running import Bounds, Place
+from mcpregistry.models import Install
+from mcpregistry.services.installs import requests
+from mcpregistry.services.records import audit
+
+log = structlog.get_logger(__name__)
+
+LEASE = timedelta(seconds=60)
+_WORK = "work"
+
+
+@dataclass
+class Job:
+    """One row at work. ``beat`` renews its lease, and ends the installer where the row is no longer ours."""
+
+    install: Install
+    doing: InstallState
+    bounds: Bounds
+    _renewed: float = field(default=0.0)
+
+    def beat(self) -> None:
+        """Renew the lease once in a while. Raises InstallFailed when the row was taken from us."""
+        now = database_now()
+        if now.timestamp() - self._renewed < LEASE.total_seconds() / 4:
+            return
+        rows = Install.objects.filter(pk=self.install.pk, state=self.doing)
+        if not rows.update(lease_until=now + LEASE):
+            raise INTERRUPTED
+        self._renewed = now.timestamp()
+
+    def place(self, build: str) -> Place:
+        """Fresh folders: the installer's home, and ``build``."""
+        home = os.path.join(self.install.place, _WORK)
+        for folder in (home, build):
+            tree.remove(folder)
+            os.makedirs(folder, mode=0o700)
+        return Place(home=home, build=build, beat=self.beat, bounds=self.bounds)
+
+
+def work(*, install_id: int, bounds: Bounds | None = None) -> Install | None:
+    """Take the row and do what it waits for. None: somebody else has it, or it waits for nothing."""
+    job = _claim(install_id, bounds or Bounds())
+    if job is None:
+        return None
+    steps: dict[InstallState, Callable[[Job], dict[str, object]]] = {
+        InstallState.RESOLVING: _resolve,
+        InstallState.INSTALLING: _install,
+    }
+    try:
+        values = steps[job.doing](job)
+    except SlipsnisseError as error:
+        return _end(job, InstallState.FAILED, {"reason": plain(str(error))})
+    except OSError as error:  # ours: a full disk, a folder of another user
+        log.warning("install_failed", install=str(job.install.uid), error=type(error).__name__, errno=error.errno)
+        return _end(job, InstallState.FAILED, {"reason": str(failure(error.strerror or ""))})
+    finally:
+        clear(job.install)
+    after = InstallState.WAITING if job.doing == InstallState.RESOLVING else InstallState.INSTALLED
+    return _end(job, after, values)
+
+
+def clear(install: Install) -> None:
+    """Take away all but what is installed: an installer's folders, and a build that was not finished."""
+    keep = install.lock_sha256 if os.path.isdir(install.folder) and install.lock_sha256 else ""
+    if not os.path.isdir(install.place):
+        return
+    for name in os.listdir(install.place):
+        if name != keep:
+            tree.remove(os.path.join(install.place, name))
+    if not keep:
+        os.rmdir(install.place)
+
+
+def _claim(install_id: int, bounds: Bounds) -> Job | None:
+    now = database_now()
+    for waiting, doing in WORKED.items():
+        rows = Install.objects.filter(pk=install_id, state=waiting)
+        if rows.update(state=doing, state_at=now, lease_until=now + LEASE, reason=""):
+            return Job(Install.objects.select_related("server").get(pk=install_id), doing, bounds)
+    return None
+
+
+def _resolve(job: Job) -> dict[str, object]:
+    install = job.install
+    place = job.place(os.path.join(install.place, "resolve"))
+    if install.ecosystem == Ecosystem.NPM:
+        text = npm.resolve(package=install.package, version=install.wanted, registry=settings.NPM_REGISTRY, place=place)
+    else:
+        text = pypi.resolve(package=install.package, version=install.wanted, index=settings.PYPI_INDEX, place=place)
+    install.lock = text
+    lock = _read(install)
+    if install.ecosystem == Ecosystem.NPM:
+        _chosen(install, npm.programs_of(lock, install.folder))
+    licences = {each.name: each.licence for each in lock.packages if each.licence}
+    return {
+        "lock": text, "lock_sha256": digest(text), "version": lock.package.version, "licences": licences,
+    }  # fmt: skip
+
+
+def _install(job: Job) -> dict[str, object]:
+    install = job.install
+    lock = _read(install)
+    if digest(install.lock) != install.lock_sha256:
+        raise InstallFailed("The lock was changed after it was approved.", remedy="Resolve the package anew.")
+    build = f"{install.folder}.tmp"
+    place = job.place(build)
+    if install.ecosystem == Ecosystem.NPM:
+        npm.install(lock=lock, text=install.lock, registry=settings.NPM_REGISTRY, place=place)
+        command, licences = _chosen(install, npm.programs_of(lock, build)), install.licences
+    else:
+        pypi.install(text=install.lock, index=settings.PYPI_INDEX, place=place)
+        command, licences = _chosen(install, pypi.programs_of(lock, build)), pypi.licences(build)
+    size, files = tree.verify(build, may_lead_to=frozenset({programs.python()}))
+    _check_program(command[-1], build)
+    tree.seal(build)
+    tree.remove(install.folder)
+    os.rename(build, install.folder)
+    moved = [word.replace(f"{build}/", f"{install.folder}/", 1) for word in command]
+    return {"command": moved, "size": size, "files": files, "licences": licences}
+
+
+def _read(install: Install) -> Lock:
+    lock = requests.lock_of(install)
+    if lock is None:
+        raise ConfigInvalid("It has no lock.", remedy="Resolve it anew.")
+    return lock
+
+
+def _chosen(install: Install, found: dict[str, list[str]]) -> list[str]:
+    """The command of the program that is the server. Raises InstallFailed where that is not plain."""
+    name = install.program or (next(iter(found)) if len(found) == 1 else install.package.rpartition("/")[2])
+    if name in found:
+        return found[name]
+    if not found:
+        raise InstallFailed(f"{install} has no program that could be started.", remedy="Choose another package.")
+    names = ", ".join(sorted(found)[:20])
+    raise InstallFailed(f"{install} has several programs: {names}.", remedy="Ask again, and say which is the server.")
+
+
+def _check_program(file: str, build: str) -> None:
+    """It is a file of the package, also behind a link."""
+    place = os.path.realpath(file)
+    if not place.startswith(os.path.realpath(build) + "/") or not os.path.isfile(place):
+        raise InstallFailed("The program that it names is not in it.", remedy="Choose another version.")
+
+
+def _end(job: Job, state: InstallState, values: dict[str, object]) -> Install | None:
+    """Compare-and-set: the clock may have given it up meanwhile, and then what was done counts for nothing."""
+    rows = Install.objects.filter(pk=job.install.pk, state=job.doing)
+    ended = rows.update(state=state, state_at=database_now(), lease_until=None, **values)
+    install = Install.objects.select_related("server").get(pk=job.install.pk)
+    if not ended:
+        tree.remove(install.place)
+        return None
+    kind = {"waiting": "install.resolved", "installed": "install.installed", "failed": "install.failed"}[state.value]
+    audit.record(
+        kind=kind, actor="worker", subject=f"install:{install.uid}", package=install.package, version=install.version,
+        lock=install.lock_sha256, reason=install.reason,
+    )  # fmt: skip
+    return install

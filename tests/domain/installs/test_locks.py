@@ -1,0 +1,187 @@
+"""Locks are read strictly: whatever is not a package of the registry with a hash is refused, with its name and the reason."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.installs import npm, pypi
+from mcpregistry.domain.installs.lock import LockRefused, differences, digest
+from mcpregistry.domain.installs.names import (
+    Ecosystem,
+    check_ecosystem,
+    check_name,
+    check_program,
+    check_version,
+    normal,
+)
+from mcpregistry.domain.installs.reasons import failure
+
+HASH, OTHER = "sha512-" + "A" * 86 + "==", "sha512-" + "B" * 86 + "=="
+WHEEL = "sha256:" + "a" * 64
+
+
+def lock_of(**entries: dict[str, Any]) -> str:
+    packages = {
+        f"node_modules/{name}": {"version": "1.0.0", "integrity": HASH, **entry} for name, entry in entries.items()
+    }
+    return json.dumps({"lockfileVersion": 3, "packages": {"": {"dependencies": {"srv": "1.0.0"}}, **packages}})
+
+
+def test_an_npm_lock_says_packages_versions_hashes_licences_and_programs() -> None:
+    lock = npm.read(lock_of(srv={"bin": "cli.js", "license": "MIT"}, dep={"version": "2.1.0"}), "srv")
+    assert (lock.package.version, lock.package.licence, lock.package.programs) == ("1.0.0", "MIT", (("srv", "cli.js"),))
+    assert [(each.name, each.version, each.hashes) for each in lock.packages] == [
+        ("srv", "1.0.0", (HASH,)),
+        ("dep", "2.1.0", (HASH,)),
+    ]
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        ({"resolved": "git+ssh://git@host/x.git#abc"}, "dep comes from a git repository"),
+        ({"resolved": "https://user:secret@host/x.tgz"}, "dep comes from an address of its own"),
+        ({"resolved": "file:../x"}, "dep comes from a file"),
+        ({"link": True}, "dep is a link"),
+        ({"integrity": ""}, "no hash for dep"),
+        ({"integrity": None}, "no hash for dep"),
+        ({"integrity": "sha1-2jmj7l5rSw0yVb/vlWAYkK/YBwk="}, "no hash for dep"),
+        ({"hasInstallScript": True}, "dep 1.0.0 wants to run a script"),
+        ({"version": None}, "no hash for dep"),
+        ({"name": "../../x"}, "no name of a package"),
+    ],
+)
+def test_what_is_no_package_of_the_registry_is_refused_by_name(entry: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigInvalid, match=reason) as refused:
+        npm.read(lock_of(srv={}, dep=entry), "srv")
+    assert "secret" not in str(refused.value)
+    assert refused.value.remedy
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"lockfileVersion": 3, "packages": {"a": 1}}', "[" * 100_000])
+def test_what_is_no_lock_of_npm_is_refused(text: str) -> None:
+    with pytest.raises(LockRefused):
+        npm.read(text, "srv")
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("path", ["../srv", "packages/a", "node_modules/../../a", "node_modules/-rf"])
+def test_a_place_outside_of_the_modules_is_refused(path: str) -> None:
+    document = json.loads(lock_of(srv={}))
+    document["packages"][path] = {"version": "1.0.0", "integrity": HASH}
+    with pytest.raises(ConfigInvalid):
+        npm.read(json.dumps(document), "srv")
+
+
+@pytest.mark.attack
+def test_a_lock_of_something_else_is_refused() -> None:
+    with pytest.raises(LockRefused, match="not that of other"):
+        npm.read(lock_of(srv={}), "other")
+
+
+def test_pinned_requirements_say_packages_versions_and_hashes() -> None:
+    lock = pypi.read(
+        f"# made\ndep==1.0 \\\n    --hash={WHEEL}\nMy_Srv==2.0 ; python_version > '3' \\\n    --hash={WHEEL}\n",
+        "my-srv",
+    )
+    assert (lock.package.name, lock.package.version, lock.package.hashes) == ("My_Srv", "2.0", (WHEEL,))
+    assert len(lock.packages) == 2
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("dep @ git+https://u:secret@host/x.git", "dep comes from elsewhere"),
+        ("git+https://u:secret@host/x", "comes from elsewhere"),
+        ("-e ./here", "comes from elsewhere"),
+        ("--find-links https://u:secret@host/", "comes from elsewhere"),
+        ("dep>=1", "dep comes from elsewhere"),
+        ("dep==1.0", "no hash for dep"),
+        ("dep==1.0 --hash=md5:00", "no hash for dep"),
+        (f"dep==1.0 --hash={WHEEL} --global-option=x", "no hash for dep"),
+        ("./dep-1.0-py3-none-any.whl", "comes from elsewhere"),
+    ],
+)
+def test_what_is_not_pinned_in_the_index_is_refused(line: str, reason: str) -> None:
+    with pytest.raises(ConfigInvalid, match=reason) as refused:
+        pypi.read(f"srv==1.0 --hash={WHEEL}\n{line}\n", "srv")
+    assert "secret" not in str(refused.value)
+
+
+def test_two_locks_differ_by_packages_versions_and_files() -> None:
+    before = npm.read(lock_of(srv={}, gone={}, same={}, files={}), "srv")
+    after = npm.read(lock_of(srv={"version": "1.1.0"}, new={}, same={}, files={"integrity": OTHER}), "srv")
+    assert [str(change) for change in differences(before, after)] == [
+        "files 1.0.0 has other files under the same version",
+        "gone 1.0.0 is gone",
+        "new 1.0.0 is new",
+        "srv 1.0.0 → 1.1.0",
+    ]
+    assert differences(after, after) == []
+    assert len(differences(None, after)) == 4
+    assert digest("a") != digest("b")
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    "name",
+    ["-rf", "--registry=x", "a b", "https://x", "git+x", "../x", "a/b/c", "", "a@1", "file:x", "a\n", "x" * 215, "."],
+)
+def test_a_name_that_is_more_than_a_name_is_refused(name: str) -> None:
+    for ecosystem in Ecosystem:
+        with pytest.raises(ConfigInvalid):
+            check_name(ecosystem, name)
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("version", ["-1", "latest", "^1.0.0", ">=1", "1.0 --x", "git+x", "1.0.0\n", "*", "1" * 65])
+def test_a_version_that_is_no_single_one_is_refused(version: str) -> None:
+    for ecosystem in Ecosystem:
+        with pytest.raises(ConfigInvalid):
+            check_version(ecosystem, version)
+    with pytest.raises(ConfigInvalid):
+        check_ecosystem(version)
+    with pytest.raises(ConfigInvalid):
+        check_program("../" + version)
+
+
+def test_plain_names_and_versions_pass() -> None:
+    assert check_name(Ecosystem.NPM, "@scope/server-x") == "@scope/server-x"
+    assert check_name(check_ecosystem("pypi"), "mcp-server-time") == "mcp-server-time"
+    assert check_version(Ecosystem.NPM, "2026.8.31-rc.1") == "2026.8.31-rc.1"
+    assert check_version(Ecosystem.PYPI, "1!2.0rc1") == "1!2.0rc1"
+    assert normal(Ecosystem.PYPI, "My_Server.x") == normal(Ecosystem.PYPI, "my-server-x")
+    assert (check_version(Ecosystem.PYPI, ""), check_program("cli")) == ("", "cli")
+
+
+@pytest.mark.parametrize(
+    ("output", "sentence"),
+    [
+        ("error: Failed to download `dep==1.0`\n  cause: Hash mismatch for `dep==1.0`\n", "sends for dep==1.0 is not the one that was approved"),
+        ("npm error code EINTEGRITY\nnpm error Integrity checksum failed when using sha512: wanted …", "its hash is another"),
+        ("error: No solution found when resolving dependencies\n  cause: Because sd==1.0 has no usable wheels and you", "sd==1.0 has a source distribution only"),
+        ("cause: Package `dep` was included as a URL dependency. URL", "needs dep from an address"),
+        ("npm error code 128\nnpm error An unknown git error occurred\nnpm error command git --no-replace-objects ls-remote https://u:secret@x/x.git", "from a git repository"),
+        ("cause: Because there is no version of srv==9.9 and you", "no version srv==9.9"),
+        ("npm error code ETARGET\nnpm error notarget No matching version found for @a/srv@9.0.0.\n", "no version @a/srv@9.0.0"),
+        ("cause: Because nothere was not found in the package registry and", "no package nothere"),
+        ("npm error 404  The requested resource 'nope@1.0.0' could not be found or", "no package nope@1.0.0"),
+        ("npm error code ENOSPC", "disk is full"),
+        ("cause: No space left on device (os error 28)", "disk is full"),
+        ("npm error code ECONNREFUSED", "does not answer"),
+        ("error: Request failed after 3 retries in 9.1s\n  cause: Failed to fetch: http://u:secret@host", "does not answer"),
+        ("Traceback: secret", "not known here"),
+    ],
+)  # fmt: skip
+def test_what_installers_say_becomes_one_sentence_with_a_remedy(output: str, sentence: str) -> None:
+    error = failure(output)
+    assert sentence in error.message
+    assert error.remedy
+    assert "secret" not in str(error)

@@ -1,0 +1,139 @@
+"""An installer is confined, bounded, and never outlives who started it; what it leaves is looked through."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mcpregistry.domain.installs.reasons import InstallFailed
+from mcpregistry.downstream.installers import programs, tree
+from mcpregistry.downstream.installers.ending import ended
+from mcpregistry.downstream.installers.running import Bounds, Place, run
+from tests.waiting import eventually
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    for name in ("home", "build"):
+        (tmp_path / name).mkdir()
+    return Place(home=str(tmp_path / "home"), build=str(tmp_path / "build"))
+
+
+def shell(script: str, place: Place, **bounds: float) -> tuple[int, str]:
+    bounded = Place(place.home, place.build, place.beat, Bounds(**{"seconds": 60, **bounds}))  # type: ignore[arg-type]
+    return run(["sh", "-c", script], place=bounded, env={})
+
+
+def alive(mark: str) -> bool:
+    return any(mark in " ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"]))
+
+
+@pytest.mark.attack
+def test_it_writes_its_own_folders_and_gets_nothing_of_our_environment(
+    place: Place, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setenv("SLIPSNISSE_SECRET", "not for installers")
+    code, said = shell(f"env; echo x > {place.build}/kept; echo x > {tmp_path}/elsewhere; ls /root {tmp_path}", place)
+    assert (tmp_path / "build" / "kept").exists()
+    assert not (tmp_path / "elsewhere").exists()
+    assert "not for installers" not in said
+    assert code != 0
+    assert "ermission denied" in said
+
+
+@pytest.mark.parametrize(
+    ("script", "bounds", "reason"),
+    [
+        ("sleep 4711.{n}", {"seconds": 0.2}, "took longer than 0 s"),
+        ("head -c 3000000 /dev/zero > big; sleep 4711.{n}", {"written": 1 << 20}, "more files than the 1 MB"),
+        ("sleep 4711.{n}", {"memory": 1 << 10}, "more memory than the 0 MB"),
+    ],
+)  # fmt: skip
+def test_beyond_its_bounds_it_is_ended_with_all_that_it_started(place: Place, script: str, bounds, reason: str) -> None:
+    mark = f"4711.{os.getpid()}"
+    with pytest.raises(InstallFailed, match=reason):
+        shell(script.replace("4711.{n}", f"{mark} & sleep {mark}"), place, **bounds)
+    assert not alive(mark)
+
+
+def test_it_ends_where_its_work_is_not_ours_any_more(place: Place) -> None:
+    def taken() -> None:
+        raise InstallFailed("taken")
+
+    with pytest.raises(InstallFailed, match="taken"):
+        run(["sleep", "4712"], place=Place(place.home, place.build, taken), env={})
+    assert not alive("sleep 4712")
+
+
+def test_it_dies_with_the_process_that_started_it(place: Place) -> None:
+    script = (
+        "from mcpregistry.downstream.installers.running import Place, run\n"
+        f"run(['sleep', '4713'], place=Place({place.home!r}, {place.build!r}), env={{}})"
+    )
+    worker = subprocess.Popen([sys.executable, "-c", script])
+    eventually(lambda: alive("sleep 4713"))
+    worker.send_signal(signal.SIGKILL)
+    worker.wait()
+    eventually(lambda: not alive("sleep 4713"))
+
+
+def test_a_program_that_is_not_there_is_told_plainly(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InstallFailed, match="was not found"):
+        run(["no-such-program"], place=place, env={})
+    monkeypatch.setenv("PATH", place.home)
+    with pytest.raises(InstallFailed, match=r"Node\.js is needed"):
+        programs.npm()
+
+
+def test_a_failure_is_logged_without_addresses(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(InstallFailed):
+        ended(1, "npm error at https://me:secret@host/x and git+ssh://git@host", verb="npm ci")
+    assert "secret" not in caplog.text
+    ended(0, "", verb="npm ci")
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("kind", ["absolute", "out", "chain", "setuid", "fifo", "socket"])
+def test_what_leads_or_reaches_out_of_the_tree_is_refused(tmp_path: Path, kind: str, monkeypatch) -> None:
+    root = tmp_path / "tree"
+    (root / "sub").mkdir(parents=True)
+    (root / "sub" / "file").write_text("x")
+    tree.verify(str(root))
+    odd = root / "sub" / "odd"
+    if kind in ("absolute", "out", "chain"):
+        odd.symlink_to({"absolute": str(root / "sub" / "file"), "out": "../../x", "chain": "../odd/../.."}[kind])
+    elif kind == "setuid":
+        odd.write_text("x")
+        odd.chmod(0o4755)
+    elif kind == "fifo":
+        os.mkfifo(odd)
+    else:
+        monkeypatch.chdir(odd.parent)
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind("odd")
+    with pytest.raises(InstallFailed, match="odd"):
+        tree.verify(str(root))
+
+
+def test_a_tree_is_counted_sealed_and_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "tree"
+    (root / "sub").mkdir(parents=True)
+    (root / "sub" / "file").write_text("12345")
+    (root / "link").symlink_to("sub/file")
+    (root / "python").symlink_to(programs.python())
+    assert tree.verify(str(root), may_lead_to=frozenset({programs.python()}))[1] == 4
+    tree.seal(str(root))
+    assert not any(path.lstat().st_mode & 0o222 for path in (root, root / "sub", root / "sub" / "file"))
+    monkeypatch.setattr(tree, "MOST_FILES", 2)
+    with pytest.raises(InstallFailed, match="more files"):
+        tree.verify(str(root), may_lead_to=frozenset({programs.python()}))
+    tree.remove(str(root))
+    tree.remove(str(root))
+    assert not root.exists()

@@ -1,0 +1,384 @@
+"""Packages of servers, with the real uv and the real npm against registries on loopback: from the name to what is started."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from django.conf import settings as site
+from django.contrib.auth.models import User
+
+from mcpregistry.db import database_now
+from mcpregistry.domain.errors import ConfigInvalid, Conflict
+from mcpregistry.domain.installs.states import InstallState
+from mcpregistry.downstream.installers import tree
+from mcpregistry.downstream.pool.trying import tried
+from mcpregistry.models import AuditEntry, Install, Server
+from mcpregistry.services import installs
+from mcpregistry.services.installs import requests, sweeping, work
+from mcpregistry.services.servers import lifecycle
+from mcpregistry.services.servers.sandbox import sandbox_of
+from mcpregistry.services.servers.targets import target_for
+from tests.fakes.packages import Packages, serving
+
+pytestmark = pytest.mark.django_db
+PERSON = "user:ann"
+SERVER = """
+import json, sys
+def main():
+    for line in sys.stdin:
+        asked = json.loads(line)
+        if "id" not in asked:
+            continue
+        answers = {
+            "initialize": {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "small", "version": "1"}},
+            "tools/list": {"tools": [{"name": "ping", "inputSchema": {"type": "object"}}]},
+        }
+        answer = answers.get(asked["method"])
+        said = {"result": answer} if answer else {"error": {"code": -32601, "message": "no"}}
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **said}), flush=True)
+"""
+JS = """#!/usr/bin/env node
+const dep = require("small-dep");
+require("readline").createInterface({input: process.stdin}).on("line", line => {
+  const asked = JSON.parse(line);
+  if (asked.id === undefined) return;
+  const answers = {
+    "initialize": {protocolVersion: "2025-11-25", capabilities: {tools: {}}, serverInfo: {name: "small", version: dep}},
+    "tools/list": {tools: [{name: "ping", inputSchema: {type: "object"}}]},
+  };
+  const answer = answers[asked.method];
+  const said = answer ? {result: answer} : {error: {code: -32601, message: "no"}};
+  console.log(JSON.stringify({jsonrpc: "2.0", id: asked.id, ...said}));
+});
+"""
+
+
+@pytest.fixture
+def packages(settings: Any, tmp_path: Path) -> Iterator[Packages]:
+    """Both registries with a small server in each, and a site that installs from them."""
+    with serving() as served:
+        settings.VAR_DIR = tmp_path / "var"
+        settings.PYPI_INDEX, settings.NPM_REGISTRY = f"{served.address}/simple", f"{served.address}/npm/"
+        served.add_wheel("small-dep", "1.0", {"small_dep.py": "X = 1\n"})
+        served.add_wheel(
+            "small-server",
+            "1.0",
+            {"small_server.py": SERVER},
+            requires=("small-dep",),
+            program="small-server = small_server:main",
+        )
+        for version in ("1.0.0", "1.1.0"):
+            served.add_npm("small-dep", version, {"index.js": f'module.exports = "{version}";'})
+            served.add_npm(
+                "@small/server", version, {"main.js": JS}, bin={"small": "main.js"}, dependencies={"small-dep": version}
+            )
+        yield served
+
+
+def resolved(package: str, version: str = "", *, ecosystem: str = "npm", **more: Any) -> Install:
+    install = installs.resolve(ecosystem=ecosystem, package=package, version=version, actor=PERSON, **more)
+    found = work.work(install_id=install.pk)
+    assert found is not None
+    return found
+
+
+def approved(install: Install) -> Install:
+    assert install.state == InstallState.WAITING, install.reason
+    return requests.approve(install=install, lock_sha256=install.lock_sha256, actor=PERSON)
+
+
+def installed(*words: str, **more: Any) -> Install:
+    install = work.work(install_id=approved(resolved(*words, **more)).pk)
+    assert install is not None
+    assert install.state == InstallState.INSTALLED, install.reason
+    return install
+
+
+def started(server: Server) -> list[str]:
+    """The tools of the server, started in its sandbox as it is confirmed."""
+    server = lifecycle.confirm_launch(server=server, actor=PERSON, launch_hash=server.launch_hash())
+    found = asyncio.run(tried(target_for(server.pk)))
+    assert found.discovery is not None, found.start
+    return [tool["name"] for tool in found.discovery.tools]
+
+
+def nothing_left() -> bool:
+    root = site.VAR_DIR / "installs"
+    return not root.exists() or not any(root.iterdir())
+
+
+def installers() -> list[psutil.Process]:
+    return psutil.Process().children(recursive=True)
+
+
+def test_a_python_package_is_locked_approved_installed_and_started_without_a_network(packages: Packages) -> None:
+    install = resolved("small-server", "1.0", ecosystem="pypi")
+    assert nothing_left()
+    assert [str(change) for change in requests.changes_of(install)] == [
+        "small-dep 1.0 is new",
+        "small-server 1.0 is new",
+    ]
+    with pytest.raises(Conflict, match="not the one that was shown"):
+        requests.approve(install=install, lock_sha256="0" * 64, actor=PERSON)
+    person = User.objects.create(username="ann")
+    requests.approve(install=install, lock_sha256=install.lock_sha256, actor=PERSON, user=person)
+    install = work.work(install_id=install.pk) or install
+    assert (install.state, install.reason, install.approved_by) == (InstallState.INSTALLED, "", person)
+    assert install.licences == {"small-server": "MIT", "small-dep": "MIT"}
+    assert os.listdir(install.place) == [install.lock_sha256]
+    assert not any(os.lstat(path).st_mode & 0o222 for path in Path(install.folder).rglob("*") if not path.is_symlink())
+    server = requests.use(install=install, actor=PERSON)
+    assert (server.slug, server.lifecycle, server.sandbox) == ("small-server", "draft", "enforce")
+    assert server.command[0].startswith(install.folder)
+    server.sandbox_network = "none"
+    server = lifecycle.save_server(server=server, actor=PERSON)
+    packages.wheels.clear()
+    assert started(server) == ["ping"]
+    told = AuditEntry.objects.filter(subject=f"install:{install.uid}").order_by("seq").values_list("kind", flat=True)
+    assert [*told] == [f"install.{word}" for word in ("requested", "resolved", "approved", "installed", "used")]
+
+
+@pytest.mark.one_database
+@pytest.mark.node
+def test_an_npm_package_is_replaced_by_a_newer_one_and_rolled_back(packages: Packages) -> None:
+    old = installed("@small/server", "1.0.0", slug="small")
+    server = requests.use(install=old, actor=PERSON)
+    server.command = [*server.command, "--quiet"]
+    server = lifecycle.save_server(server=server, actor=PERSON)
+    assert started(server) == ["ping"]
+    new = resolved("@small/server", server=server)
+    assert [str(change) for change in requests.changes_of(new)] == [
+        "@small/server 1.0.0 → 1.1.0",
+        "small-dep 1.0.0 → 1.1.0",
+    ]
+    new = work.work(install_id=approved(new).pk) or new
+    server.refresh_from_db()
+    assert server.launch_confirmed  # nothing has changed for it yet
+    server = requests.use(install=new, actor=PERSON)
+    assert (server.lifecycle, server.command[1:]) == (
+        "draft",
+        [f"{new.folder}/node_modules/@small/server/main.js", "--quiet"],
+    )
+    packages.npm.clear()
+    assert started(server) == ["ping"]
+    with pytest.raises(Conflict, match="starts it"):
+        requests.remove(install=new, actor=PERSON)
+    server = requests.roll_back(server=server, actor=PERSON)
+    assert (server.lifecycle, server.command[1:]) == (
+        "draft",
+        [f"{old.folder}/node_modules/@small/server/main.js", "--quiet"],
+    )
+    assert started(server) == ["ping"]
+    Install.objects.update(state_at=database_now() - timedelta(days=30), used_at=database_now() - timedelta(days=29))
+    assert sweeping.remove_unused(database_now()) == 0  # one is started, the other is what it could be set to again
+    Install.objects.filter(pk=new.pk).update(used_at=None)
+    assert sweeping.sweep(database_now())["unused"] == 1
+    assert (os.path.isdir(new.place), os.path.isdir(old.place)) == (False, True)
+
+
+@pytest.mark.one_database
+@pytest.mark.node
+@pytest.mark.parametrize(
+    ("ecosystem", "package", "version", "reason"),
+    [
+        ("pypi", "sdist-only", "1.0", "sdist-only==1.0 has a source distribution only"),
+        ("pypi", "from-git", "1.0", "needs small-dep from an address or a git repository"),
+        ("pypi", "small-server", "9.9", "There is no version small-server==9.9"),
+        ("npm", "with-script", "1.0.0", "wants to run a script while it is installed"),
+        ("npm", "from-git", "1.0.0", "from a git repository or another address"),
+        ("npm", "from-address", "1.0.0", "from a git repository or another address"),
+        ("npm", "small-dep", "1.0.0", "has no program that could be started"),
+        ("npm", "@small/server", "9.9.9", "There is no version @small/server@9.9.9"),
+        ("npm", "not-there", "", "has no package not-there"),
+    ],
+)
+def test_what_may_not_be_installed_fails_with_its_reason_and_leaves_nothing(
+    packages: Packages, ecosystem: str, package: str, version: str, reason: str
+) -> None:
+    packages.wheels["sdist-only"] = {"sdist-only-1.0.tar.gz": b"x"}
+    packages.add_wheel("from-git", "1.0", {}, requires=("small-dep @ git+https://127.0.0.1:1/x.git",))
+    packages.add_npm("with-script", "1.0.0", {}, scripts={"postinstall": "touch x"})
+    packages.add_npm("from-git", "1.0.0", {}, dependencies={"small-dep": "git+https://127.0.0.1:1/x.git"})
+    address = f"{packages.address}/npm/small-dep/-/x+1.0.0.tgz"
+    packages.add_npm("from-address", "1.0.0", {}, dependencies={"small-dep": address})
+    install = resolved(package, version, ecosystem=ecosystem)
+    assert (install.state, reason in install.reason) == (InstallState.FAILED, True), install.reason
+    assert nothing_left()
+    assert not installers()
+
+
+@pytest.mark.one_database
+@pytest.mark.attack
+@pytest.mark.node
+@pytest.mark.parametrize("ecosystem", ["pypi", "npm"])
+def test_another_file_than_the_approved_one_is_never_installed(packages: Packages, ecosystem: str) -> None:
+    package = "small-server" if ecosystem == "pypi" else "@small/server"
+    install = approved(resolved(package, ecosystem=ecosystem))
+    if ecosystem == "pypi":
+        packages.add_wheel("small-dep", "1.0", {"small_dep.py": "X = 'another'\n"})
+    else:
+        packages.add_npm("small-dep", "1.1.0", {"index.js": "module.exports = 'another'"})
+    failed = work.work(install_id=install.pk)
+    assert failed is not None
+    assert failed.state == InstallState.FAILED
+    assert "is not the one that was approved" in failed.reason
+    assert nothing_left()
+
+
+def _killed(packages: Packages, monkeypatch: pytest.MonkeyPatch) -> str:
+    def kill(path: str) -> None:
+        for each in psutil.Process().children(recursive=True):
+            if each.name() in ("uv", "node") or "npm" in each.name():
+                each.kill()
+
+    packages.before = lambda path: kill(path) if path.startswith("/files/") else None
+    return "not known here"
+
+
+def _full(packages: Packages, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A disk on which no file may grow beyond 64 KB: the shell sets it, the real installer meets it."""
+    folder = Path(site.VAR_DIR).parent / "bin"
+    folder.mkdir()
+    real = shutil.which("uv", path=os.path.dirname(work.programs.uv()))
+    wrapper = folder / "uv"
+    wrapper.write_text(f'#!/bin/sh\ntrap "" XFSZ\nulimit -f 1\nexec {real} "$@"\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setattr(work.programs, "uv", lambda: str(wrapper))
+    monkeypatch.setattr(work.programs, "readable", lambda *_: (real,))
+    packages.add_wheel("small-dep", "1.0", {"small_dep.py": "X = 1\n" * 100_000})
+    return "disk is full"
+
+
+def _our_disk(packages: Packages, monkeypatch: pytest.MonkeyPatch) -> str:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tree, "seal", full)
+    return "disk is full"
+
+
+@pytest.mark.one_database
+@pytest.mark.parametrize("breaks", [_killed, _full, _our_disk])
+def test_a_broken_installation_leaves_nothing_half_done_and_nothing_running(
+    packages: Packages, monkeypatch: pytest.MonkeyPatch, breaks: Callable[..., str]
+) -> None:
+    packages.add_wheel("small-dep", "1.0", {"small_dep.py": "X = 1\n" * 100_000})
+    install = approved(resolved("small-server", ecosystem="pypi"))
+    reason = breaks(packages, monkeypatch)
+    failed = work.work(install_id=install.pk)
+    assert failed is not None
+    assert (failed.state, reason in failed.reason) == (InstallState.FAILED, True), failed.reason
+    assert nothing_left()
+    assert not installers()
+
+
+def row(state: InstallState, **facts: Any) -> Install:
+    given = {
+        "ecosystem": "npm",
+        "package": "a",
+        "requested_by": PERSON,
+        "state_at": database_now(),
+        "lock_sha256": "f" * 64,
+    }
+    install = Install.objects.create(state=state, **given | facts)
+    for name in (
+        f"{install.lock_sha256}.tmp",
+        "work",
+        *([install.lock_sha256] if state == InstallState.INSTALLED else []),
+    ):
+        Path(install.place, name).mkdir(parents=True)
+    return install
+
+
+@pytest.fixture
+def var(settings: Any, tmp_path: Path) -> Path:
+    settings.VAR_DIR = tmp_path / "var"
+    return tmp_path / "var"
+
+
+def test_what_a_dead_worker_left_is_given_up_and_swept(var: Path) -> None:
+    now = database_now()
+    dead = row(InstallState.INSTALLING, lease_until=now - timedelta(seconds=1))
+    busy = row(InstallState.INSTALLING, lease_until=now + timedelta(seconds=30))
+    done = row(InstallState.INSTALLED)
+    (var / "installs" / "stranger").mkdir()
+    assert sweeping.sweep(now) == {"given_up": 1, "sent_again": 0, "unused": 0, "cleared": 3}
+    dead.refresh_from_db()
+    assert (dead.state, dead.reason) == (
+        InstallState.FAILED,
+        "The worker or its installer ended before it was done. Ask again.",
+    )
+    assert sorted(os.listdir(var / "installs")) == sorted([str(busy.uid), str(done.uid)])
+    assert os.listdir(done.place) == ["f" * 64]
+    assert len(os.listdir(busy.place)) == 2
+    assert not any(sweeping.sweep(now).values())
+
+
+def test_a_message_that_was_lost_is_sent_again_and_the_work_is_done_once(
+    var: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+    monkeypatch.setattr(requests, "wake", lambda task, pk: sent.append(pk) or True)
+    install = row(InstallState.REQUESTED, state_at=database_now() - timedelta(minutes=1))
+    assert sweeping.sweep(database_now())["sent_again"] == 1
+    assert sent == [install.pk]
+    monkeypatch.setattr(work, "_resolve", lambda job: {"version": "1.0.0", "lock": "{}"})
+    found = work.work(install_id=install.pk)
+    assert found is not None
+    assert found.state == InstallState.WAITING
+    assert work.work(install_id=install.pk) is None
+
+
+def test_who_lost_the_row_meanwhile_changes_nothing(var: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install = row(InstallState.APPROVED)
+
+    def taken(job: work.Job) -> dict[str, object]:
+        Path(job.install.folder).mkdir(parents=True)
+        Install.objects.update(state=InstallState.FAILED, reason="given up")
+        job.beat()
+        return {}
+
+    monkeypatch.setattr(work, "_install", taken)
+    assert work.work(install_id=install.pk) is None
+    install.refresh_from_db()
+    assert (install.state, install.reason) == (InstallState.FAILED, "given up")
+    assert nothing_left()
+
+
+@pytest.mark.attack
+def test_what_is_no_name_is_refused_before_any_program_sees_it(var: Path) -> None:
+    for package, version in (("--registry=x", ""), ("a", "git+x"), ("file:x", ""), ("a b", "")):
+        with pytest.raises(ConfigInvalid):
+            installs.resolve(ecosystem="npm", package=package, version=version, actor=PERSON)
+    remote = Server.objects.create(slug="far", transport="http", url="https://example.org")
+    with pytest.raises(ConfigInvalid, match="Only local servers"):
+        installs.resolve(ecosystem="npm", package="a", server=remote, actor=PERSON)
+    assert not Install.objects.exists()
+
+
+def test_many_requests_wait_for_those_before_them(var: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "MOST_OPEN", 1)
+    installs.resolve(ecosystem="npm", package="a", actor=PERSON)
+    with pytest.raises(Conflict, match="being resolved already"):
+        installs.resolve(ecosystem="npm", package="b", actor=PERSON)
+
+
+@pytest.mark.attack
+def test_a_server_reads_its_own_package_and_no_other(var: Path) -> None:
+    mine, other = row(InstallState.INSTALLED), row(InstallState.REMOVED)
+    own = f"{mine.folder}/main.js"
+    server = Server.objects.create(slug="s", command=["node", own], sandbox="enforce", sandbox_network="none")
+    sandbox = sandbox_of(server)
+    assert sandbox is not None
+    assert sandbox.read == (mine.folder,)
+    for command in (["node", f"{other.folder}/x"], ["node", f"{var}/installs/{mine.uid}/x"], ["node", f"{var}/keys"]):
+        server.command = command
+        assert sandbox_of(server).read == ()  # type: ignore[union-attr]

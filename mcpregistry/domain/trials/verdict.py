@@ -86,6 +86,9 @@ def _of_starts(starts: Sequence[Start]) -> Iterator[Finding]:
         tried = [start for start in starts if start["era"] == era and start["network"] in ways]
         if tried and not any(start["ok"] for start in tried):
             yield _finding("note", "era", f"It does not speak MCP {name}.")
+    for start in working:
+        if start.get("error"):
+            yield _finding("alarm", "ended", f"It ended while it was tried: {start['error']}")
     if len({start["tools"] for start in working}) > 1:
         yield _finding("alarm", "eras differ", "It offers other tools in one start than in another.")
     if not any(start["network"] != "open" for start in working):

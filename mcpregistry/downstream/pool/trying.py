@@ -115,7 +115,7 @@ async def _call(connection: Connection, name: str, arguments: bytes, limit: floa
         result = await connection.call(name, msgspec.Raw(arguments), timeout=limit)
     except DownstreamError as error:
         outcome = Called(
-            outcome="error" if error.code == "TOOL_CALL_FAILED" else "failed", why=plain(error.message, 300)
+            outcome="error" if error.code == "TOOL_CALL_FAILED" else "failed", why=_said(connection, error.message, 300)
         )
     else:
         outcome = Called(outcome="error" if result.get("isError") else "ok", bytes=len(msgspec.json.encode(result)))
@@ -128,16 +128,21 @@ def _told(found: Tried, connection: Connection, failure: DownstreamError | None)
     start, seen = found.start, connection.discovery
     listed = seen is not None and "list" in seen.timings
     if failure is not None:
-        start["code"], start["error"] = failure.code, plain(str(failure), 1_000)
+        start["code"], start["error"] = failure.code, _said(connection, str(failure), 1_000)
     start["denied"] = denied(connection.stderr_tail().decode(errors="replace"))
     if seen is None or not listed:
         return
     found.discovery = seen
-    info = {name: plain(str(seen.server_info.get(name, "")), 200) for name in ("name", "version")}
+    info = {name: _said(connection, str(seen.server_info.get(name, "")), 200) for name in ("name", "version")}
     start |= Start(
         ok=True, protocol=seen.protocol_version, server=info, tools=len(seen.tools), left_out=len(seen.problems),
         connect_ms=round(seen.timings["connect"], 1), list_ms=round(seen.timings["list"], 1),
     )  # fmt: skip
+
+
+def _said(connection: Connection, text: str, most: int) -> str:
+    """Its words, without the secrets that we gave it."""
+    return plain(connection.redactor.text(text), most)
 
 
 def _used(start: Start, target: Target, usage: Usage, files: list[str] | None) -> None:

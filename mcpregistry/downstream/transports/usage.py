@@ -60,7 +60,11 @@ class Usage:
 def files_below(folder: str) -> dict[str, tuple[int, int]] | None:
     """Size and time of every file below the folder, by its path there; None where there are too many to look at."""
     found: dict[str, tuple[int, int]] = {}
+    folders = 0
     for place, _, names in os.walk(folder):
+        folders += 1
+        if folders > MOST_FILES:
+            return None
         for name in names:
             try:
                 stat = os.lstat(path := os.path.join(place, name))

@@ -45,6 +45,7 @@ def said(starts: list[Start], tools: list[ToolSeen]) -> tuple[str, list[str]]:
         ([start()], [one(destroys=True)], ("attention", ["claims"])),
         ([start(), start(era="modern", tools=3)], [one()], ("attention", ["eras differ"])),
         ([start(memory_kb=3_000_000, processes=30, connect_ms=20_000.0)], [one()], ("attention", ["memory", "processes", "slow"])),
+        ([start(error="gone")], [one()], ("attention", ["ended"])),
         ([start()], [one(tokens=30_000)], ("attention", ["tokens"])),
         ([start(denied=["/etc/shadow"], left_out=2)], [one()], ("attention", ["left out", "denied"])),
     ],

@@ -1,6 +1,7 @@
 """A server nobody knows yet: it takes memory, starts a process, keeps a file, and one of its tools needs the network.
 
-``NEWCOMER_PORT``: the port on loopback that "fetch" connects to. ``NEWCOMER_VERSION``: what it calls itself.
+``NEWCOMER_PORT``: the port on loopback that "fetch" connects to. ``NEWCOMER_TOKEN``: a secret that it
+gives away. ``NEWCOMER_WITHOUT``: names of tools that it does not offer.
 """
 
 import os
@@ -8,7 +9,7 @@ import socket
 import subprocess
 import sys
 
-from rpc import Server, text, tool
+from rpc import Refused, Server, text, tool
 
 WORD = {"type": "object", "properties": {"word": {"type": "string", "minLength": 3}}, "required": ["word"]}
 PATH = {"type": "object", "properties": {"p": {"enum": ["/srv/list"]}}, "required": ["p"]}
@@ -17,6 +18,7 @@ TOOLS = [
     tool("look", "Looks a word up.", WORD, annotations=READS),
     tool("fetch", "Fetches a page.", annotations=READS),
     tool("listing", "Tells what is there.", PATH, annotations=READS),
+    tool("keys", "Tells which keys there are.", annotations=READS),
     tool("remove", "Removes everything.", annotations={"destructiveHint": True}),
     tool(
         "helper",
@@ -32,6 +34,8 @@ def call(context):
             socket.create_connection(("127.0.0.1", int(os.environ["NEWCOMER_PORT"])), 5).close()
         except OSError as error:
             return text(str(error)) | {"isError": True}
+    if context.name == "keys":
+        raise Refused(-32000, "not with " + os.environ["NEWCOMER_TOKEN"])
     if context.name in ("remove", "helper"):
         with open(os.path.join(os.environ["HOME"], "was_called"), "w"):
             pass

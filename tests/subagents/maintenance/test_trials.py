@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from datetime import timedelta
 from typing import Any
@@ -48,12 +49,12 @@ async def tried(here: Any, server: str = "new", **params: Any) -> tuple[Maintena
 
 async def test_a_newcomer_is_measured_in_its_sandbox_and_leaves_nothing(manager: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        env = {"NEWCOMER_PORT": str(listening.getsockname()[1])}
+        env = {"NEWCOMER_PORT": str(listening.getsockname()[1]), "NEWCOMER_TOKEN": "s3cret-of-the-newcomer"}
         await db_call(newcomer, env=env)
         done, report = await tried(await manager())
     assert not children("newcomer.py")
     figures = report.figures
-    assert (figures["eras"], figures["tools"], figures["version"]) == (["legacy", "modern"], 5, "1")
+    assert (figures["eras"], figures["tools"], figures["version"]) == (["legacy", "modern"], 6, "1")
     assert [(start["era"], start["network"], start["ok"]) for start in report.starts] == [
         ("legacy", "closed", True), ("modern", "closed", True), ("legacy", "open", True),
     ]  # fmt: skip
@@ -65,7 +66,12 @@ async def test_a_newcomer_is_measured_in_its_sandbox_and_leaves_nothing(manager:
     assert not {name for name in figures["written"] if "was_called" in name}, "what does not read alone is not called"
     assert figures["tokens"] > 100
     calls = {tool["name"]: tool["call"]["outcome"] for tool in report.tools}
-    assert calls == {"look": "ok", "fetch": "ok", "listing": "skipped", "remove": "skipped", "helper": "skipped"}
+    assert calls == {
+        "look": "ok", "fetch": "ok", "keys": "error", "listing": "skipped", "remove": "skipped", "helper": "skipped",
+    }  # fmt: skip
+    why = next(tool["call"]["why"] for tool in report.tools if tool["name"] == "keys")
+    assert why.startswith("not with ")
+    assert "s3cret" not in json.dumps([done.result, report.tools, report.starts, report.findings, report.figures])
     assert figures["network_needed"] is True, "fetch answers with the network open only"
     assert report.verdict == "refuse", "a definition of it gives orders to models"
     kinds = {(each["kind"], each["tool"]) for each in report.findings}
@@ -73,7 +79,14 @@ async def test_a_newcomer_is_measured_in_its_sandbox_and_leaves_nothing(manager:
     assert any("/etc/shadow" in each["text"] for each in report.findings)
     assert any("kernel refuses" in each for each in report.unobserved)
     rules = {row["tool"]: row["rule"] for row in report.proposed["tools"]}
-    assert rules == {"look": "allow", "fetch": "allow", "listing": "allow", "remove": "ask", "helper": "hide"}
+    assert rules == {
+        "look": "allow",
+        "fetch": "allow",
+        "keys": "allow",
+        "listing": "allow",
+        "remove": "ask",
+        "helper": "hide",
+    }
     assert report.proposed["fields"] == {"sandbox": "enforce"}
     assert not await db_call(Proposal.objects.exists), "of a server that is to be refused nothing is proposed"
     assert done.result["verdict"] == "refuse"
@@ -219,6 +232,14 @@ async def test_others_are_answered_while_a_server_hangs_in_its_trial_and_cancell
     done = await until(lambda: _finished(request))
     assert (done.state, done.substate) == (State.FAILED, Substate.CANCELLED)
     await until(lambda: not children("mute.py"))
+    assert not await db_call(TrialReport.objects.exists)
+
+
+async def test_one_that_nobody_has_confirmed_is_not_tried(manager: Any) -> None:
+    draft = Server(slug="new", command=[*stdio_target("newcomer").argv], sandbox_read=[str(SERVERS)])
+    await db_call(lambda: lifecycle.save_server(server=draft, actor="user:maker"))
+    done = await ended(await manager(), await db_call(ask, Kind.TRY, server="new"))
+    assert (done.state, "draft" in done.error) == (State.FAILED, True)
     assert not await db_call(TrialReport.objects.exists)
 
 

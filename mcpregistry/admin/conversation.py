@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from django import forms
 from django.contrib import admin
+from django.contrib.auth.models import User
+from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.urls import URLPattern, path, reverse
 from unfold.decorators import display
 
-from mcpregistry.admin.base import CappedPaginator, RecordAdmin, Verb, actor
+from mcpregistry.admin.base import CappedPaginator, Verb, actor
 from mcpregistry.admin.fields import WordsField
 from mcpregistry.admin.forms import RecordForm
+from mcpregistry.admin.live import LiveAdmin, Part
+from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Conversation
+from mcpregistry.models.conversation import LONGEST_MESSAGE, MessageKind
 from mcpregistry.queries.calls import latest_calls
-from mcpregistry.services.conversations import lifecycle
+from mcpregistry.queries.conversations import latest_messages
+from mcpregistry.services.conversations import lifecycle, messages
 
 STATE_COLOURS = {"open": "success", "ended": "info"}
 _CALLS_SHOWN = 20
+_WRITE = "mcpregistry.add_message"
 
 
 class ConversationForm(RecordForm[Conversation]):
@@ -41,8 +49,11 @@ def _end(request: HttpRequest, row: Conversation) -> str:
 
 
 @admin.register(Conversation)
-class ConversationAdmin(RecordAdmin):
-    """Conversations with their newest calls. An ended one is only read, and none is deleted by hand: retention does it."""
+class ConversationAdmin(LiveAdmin):
+    """Conversations with what was said and their newest calls; people write here to the agent.
+
+    An ended one is only read, and none is deleted by hand: retention does it.
+    """
 
     form = ConversationForm
     paginator = CappedPaginator
@@ -92,4 +103,43 @@ class ConversationAdmin(RecordAdmin):
     def overview(self, request: HttpRequest, row: Conversation) -> dict[str, Any]:
         may_see = request.user.has_perm("mcpregistry.view_invocation")
         calls = latest_calls(conversation=row, limit=_CALLS_SHOWN) if may_see else ()
-        return {"conversation": row, "state_colour": STATE_COLOURS.get(row.state, ""), "calls": calls}
+        writes = request.user.has_perm(_WRITE) and row.state != Conversation.State.ENDED
+        return _told(request, row) | {
+            "conversation": row,
+            "state_colour": STATE_COLOURS.get(row.state, ""),
+            "calls": calls,
+            "live_url": self.live_url(row),
+            "say_url": reverse("admin:mcpregistry_conversation_say", args=[row.pk]) if writes else "",
+            "longest": LONGEST_MESSAGE,
+        }
+
+    def live_part(self, request: HttpRequest, row: Conversation, name: str) -> Part:
+        goes_on = row.state != Conversation.State.ENDED
+        return Part("admin/mcpregistry/conversation_messages.html", _told(request, row), goes_on)
+
+    def get_urls(self) -> list[URLPattern]:
+        say = self.admin_site.admin_view(self.say_view)
+        return [path("<path:object_id>/say/", say, name="mcpregistry_conversation_say"), *super().get_urls()]
+
+    def say_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Write ``text`` to the agent. POST only."""
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        row = self.get_object(request, object_id)
+        if row is None:
+            raise Http404
+        if not request.user.has_perm(_WRITE):
+            raise PermissionDenied
+        back = reverse("admin:mcpregistry_conversation_change", args=[row.pk])
+        try:
+            messages.say(
+                conversation=row, kind=MessageKind.IN, text=request.POST.get("text", ""), author=actor(request),
+                user=cast(User, request.user),
+            )  # fmt: skip
+        except SlipsnisseError as error:
+            return self._refused(request, error, back)
+        return HttpResponseRedirect(f"{back}#say")
+
+
+def _told(request: HttpRequest, row: Conversation) -> dict[str, Any]:
+    return {"said": latest_messages(row) if request.user.has_perm("mcpregistry.view_message") else []}

@@ -1,4 +1,7 @@
-"""Conversations: list them, begin one, narrow it, end it. An agent sees and ends its own; those of others are absent to it."""
+"""Conversations: list them, begin one, narrow it, end it, and write in it.
+
+An agent sees, ends and writes in its own; those of others are absent to it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from django.http import HttpRequest
 from ninja import Path, Query, Status
 
 from mcpregistry.api import lookup
-from mcpregistry.api.auth import Principal, actor, principal
+from mcpregistry.api.auth import Principal, actor, person, principal
 from mcpregistry.api.once import once
 from mcpregistry.api.paging import Cursor, Limit, page
 from mcpregistry.api.routes import Routes
@@ -17,12 +20,15 @@ from mcpregistry.api.schemas.conversations import (
     ConversationChange,
     ConversationNew,
     ConversationOut,
+    MessageNew,
+    MessageOut,
     conversation_out,
+    message_out,
 )
 from mcpregistry.domain.errors import ArgumentsInvalid, Denied
-from mcpregistry.models import Agent, Conversation
-from mcpregistry.models.conversation import ConversationState
-from mcpregistry.services.conversations import lifecycle
+from mcpregistry.models import Agent, Conversation, Message
+from mcpregistry.models.conversation import ConversationState, MessageKind
+from mcpregistry.services.conversations import lifecycle, messages
 
 router = Routes(tags=["conversations"])
 
@@ -77,6 +83,44 @@ def change_conversation(
 def end_conversation(request: HttpRequest, conversation_id: ConversationPath) -> ConversationOut:
     """End it, for good. Calls that name it are refused from then on; those that are out or held go on."""
     return conversation_out(lifecycle.end(conversation=_one(request, conversation_id), actor=actor(request)))
+
+
+@router.get("/conversations/{conversation_id}/messages", response=Page[MessageOut])
+def list_messages(
+    request: HttpRequest,
+    conversation_id: ConversationPath,
+    *,
+    after: Annotated[int | None, Query(ge=0, lt=2**63, description="Only messages with a greater id.")] = None,
+    thoughts: Annotated[bool, Query(description="Also what the agent has kept for itself.")] = False,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[MessageOut]:
+    """Messages, the oldest first. Ask again with ``after`` for what was written since: none is missed."""
+    rows = Message.objects.visible_to(principal(request).who).filter(conversation=_one(request, conversation_id))
+    if not thoughts:
+        rows = rows.exclude(kind=MessageKind.THOUGHT)
+    if after is not None:
+        rows = rows.filter(id__gt=after)
+    return page(rows, order=("id",), limit=limit, cursor=cursor, show=message_out)
+
+
+@router.post("/conversations/{conversation_id}/messages", response={201: MessageOut, 409: Problem})
+@once()
+def write_message(request: HttpRequest, conversation_id: ConversationPath, payload: MessageNew) -> Status[MessageOut]:
+    """Write to the agent, or with an agent's own token as the agent. Answers at once, whatever the agent is doing."""
+    row = messages.say(
+        conversation=_one(request, conversation_id), kind=_kind(principal(request), payload), text=payload.text,
+        author=actor(request), user=person(request),
+    )  # fmt: skip
+    return Status(201, message_out(row))
+
+
+def _kind(who: Principal, payload: MessageNew) -> MessageKind:
+    if who.agent is not None:
+        return MessageKind.THOUGHT if payload.thought else MessageKind.OUT
+    if payload.thought:
+        raise ArgumentsInvalid("Only an agent keeps thoughts.", remedy="Leave out 'thought'.")
+    return MessageKind.IN
 
 
 def _one(request: HttpRequest, conversation_id: str) -> Conversation:

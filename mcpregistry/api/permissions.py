@@ -76,6 +76,8 @@ TABLE: dict[str, Rule] = {
     "GET /conversations/{conversation_id}": Rule("view_conversation", agent=True),
     "PATCH /conversations/{conversation_id}": Rule("change_conversation"),
     "POST /conversations/{conversation_id}/end": Rule("change_conversation", agent=True),
+    "GET /conversations/{conversation_id}/messages": Rule("view_message", agent=True),
+    "POST /conversations/{conversation_id}/messages": Rule("add_message", agent=True),
     "GET /invocations": Rule("view_invocation"),
     "GET /invocations/{invocation_id}": Rule("view_invocation"),
     "GET /approvals": Rule("view_approvalrequest"),

@@ -3,7 +3,7 @@
 from mcpregistry.models.access import Agent, Configuration, Endpoint, Grant, Token, Workspace
 from mcpregistry.models.approval import ApprovalRequest, ApprovalSeat, ApprovalVote, Permit
 from mcpregistry.models.audit import AuditArchive, AuditEntry, AuditSeal, AuditVerification
-from mcpregistry.models.conversation import Conversation
+from mcpregistry.models.conversation import Conversation, Message
 from mcpregistry.models.energy import EnergyEntry, EnergyPool, EnergyReservation
 from mcpregistry.models.feed import Change
 from mcpregistry.models.figure import Figure
@@ -48,6 +48,7 @@ __all__ = [
     "Invocation",
     "KeptAnswer",
     "LoginAttempts",
+    "Message",
     "Permit",
     "PolicyRule",
     "RecoveryCode",

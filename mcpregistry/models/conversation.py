@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Self
+
+from django.core.validators import MaxLengthValidator
 from django.db import models
+from django.db.models import Q
 from django.utils import timezone
 
 from mcpregistry.ids import ordered_id
 from mcpregistry.models.access import Agent
 from mcpregistry.models.visibility import VisibleQuerySet
+
+LONGEST_MESSAGE = 20_000  # characters
 
 
 class ConversationState(models.TextChoices):
@@ -21,6 +27,10 @@ class Conversations(VisibleQuerySet["Conversation"]):
     """Conversations as pages and agents look for them: an agent sees its own."""
 
     own_by = "agent__slug"
+
+    def open(self) -> Self:
+        """Those that have not ended."""
+        return self.exclude(state=ConversationState.ENDED)
 
 
 class Conversation(models.Model):
@@ -53,3 +63,42 @@ class Conversation(models.Model):
 
     def __str__(self) -> str:
         return self.title or f"conversation {self.id[:12]}"
+
+
+class MessageKind(models.TextChoices):
+    """Which way a message goes."""
+
+    IN = "in", "to the agent"
+    OUT = "out", "from the agent"
+    THOUGHT = "thought", "kept by the agent"
+
+
+class Messages(VisibleQuerySet["Message"]):
+    """Messages: an agent sees those of its own conversations."""
+
+    own_by = "conversation__agent__slug"
+
+
+class Message(models.Model):
+    """What somebody has written in a conversation. Its text is erased with the payloads of calls of its time."""
+
+    Kind = MessageKind
+
+    conversation = models.ForeignKey(Conversation, on_delete=models.CASCADE, related_name="messages")
+    kind = models.CharField(max_length=8, choices=MessageKind)
+    text = models.TextField(validators=[MaxLengthValidator(LONGEST_MESSAGE)])
+    author = models.CharField(max_length=200, help_text="Who wrote it, as the audit log names them.")
+    author_id = models.BigIntegerField(null=True, blank=True, help_text="The key of that person's account.")
+    created_at = models.DateTimeField(default=timezone.now)
+
+    objects = Messages.as_manager()
+
+    class Meta:
+        ordering = ["id"]
+        indexes = [
+            models.Index(fields=["conversation", "id"], name="message_by_conversation"),
+            models.Index(fields=["created_at"], name="message_with_text", condition=~Q(text="")),
+        ]
+
+    def __str__(self) -> str:
+        return f"message {self.pk} of {self.conversation_id}"

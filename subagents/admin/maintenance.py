@@ -14,9 +14,9 @@ from unfold.decorators import display
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from mcpregistry.admin.base import ReadOnlyAdmin, Verb, actor
+from mcpregistry.admin.live import LiveAdmin, Part
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Server
-from subagents.admin.live import LiveAdmin, Part
 from subagents.domain.maintenance import Kind, Priority, ProposalState, State, Wish
 from subagents.maintenance import proposals, queue
 from subagents.models import MaintenanceRequest, Proposal, TrialReport

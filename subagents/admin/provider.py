@@ -18,11 +18,11 @@ from mcpregistry.admin.base import RecordAdmin, Verb, actor
 from mcpregistry.admin.confirm_page import MAY_CONFIRM
 from mcpregistry.admin.fields import MASK, SecretField, SecretsField, WordsField
 from mcpregistry.admin.forms import RecordForm
+from mcpregistry.admin.live import LiveAdmin, Part
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.text.display import printable
 from mcpregistry.templatetags.slipsnisse import exactly
 from subagents.admin.destination import DestinationPage
-from subagents.admin.live import LiveAdmin, Part
 from subagents.models import LanguageModel, Provider
 from subagents.services import providers
 from subagents.services.readiness import provider_problem

@@ -13,11 +13,11 @@ from django.utils import timezone
 from unfold.decorators import display
 
 from mcpregistry.admin.base import ReadOnlyAdmin, Verb, actor
+from mcpregistry.admin.live import LiveAdmin, Part
 from mcpregistry.domain.calls.requester import Requester
 from mcpregistry.domain.errors import NotFound, SlipsnisseError
 from mcpregistry.domain.text.display import printable
 from mcpregistry.templatetags.slipsnisse import milliseconds
-from subagents.admin.live import LiveAdmin, Part
 from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.models import LanguageModel, Run, ToolCall
 from subagents.queries import Column, compared, timeline

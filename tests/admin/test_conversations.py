@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.urls import reverse
 from django.utils import timezone
 
-from mcpregistry.models import Conversation, Invocation
+from mcpregistry.models import Conversation, Invocation, Message
+from mcpregistry.models.conversation import MessageKind
+from mcpregistry.services.conversations import messages
 from mcpregistry.services.upkeep import retention
 from tests.admin.conftest import ClientOf
 from tests.fakes.seed import CONVERSATION, Site
@@ -65,3 +68,45 @@ def test_retention_forgets_one_that_nobody_used_and_its_calls_keep_its_name(clie
     html = client_of("viewer").get(reverse("admin:mcpregistry_invocation_change", args=[call.pk])).content.decode()
     assert f"{CONVERSATION}</span> <span" in html
     assert "no longer kept" in html
+
+
+def live(client: Any) -> Any:
+    return client.get(f"{LIST}{CONVERSATION}/live/")
+
+
+def test_a_person_writes_to_the_agent_and_sees_what_it_says(client_of: ClientOf, site: Site) -> None:
+    operator, row = client_of("operator"), Conversation.objects.get(pk=CONVERSATION)
+    assert operator.post(f"{LIST}{CONVERSATION}/say/", {"text": "<b>Hello</b>"}).status_code == 302
+    messages.say(conversation=row, kind=MessageKind.THOUGHT, text="Hm.", author="agent:local")
+    messages.say(conversation=row, kind=MessageKind.OUT, text="Good day", author="agent:local")
+    part = live(client_of("viewer"))
+    html = part.content.decode()
+    assert part.status_code == 200
+    assert [html.index(told) for told in ("&lt;b&gt;Hello", "Hm.", "Good day")] == sorted(
+        html.index(told) for told in ("&lt;b&gt;Hello", "Hm.", "Good day")
+    )
+    assert Message.objects.earliest("id").author_id == site.people["operator"].pk
+    assert 'name="text"' in operator.get(page("change", CONVERSATION)).content.decode()
+    assert 'name="text"' not in client_of("viewer").get(page("change", CONVERSATION)).content.decode()
+    assert client_of("viewer").post(f"{LIST}{CONVERSATION}/say/", {"text": "x"}).status_code == 403
+    assert operator.get(f"{LIST}{CONVERSATION}/say/").status_code == 405
+
+
+def test_nothing_is_written_in_one_that_has_ended_and_its_page_asks_no_more(client_of: ClientOf, site: Site) -> None:
+    operator = client_of("operator")
+    operator.post(page("verb", CONVERSATION, "end"))
+    answer = operator.post(f"{LIST}{CONVERSATION}/say/", {"text": "x"}, follow=True)
+    assert "has ended. Begin another one." in answer.content.decode()
+    assert "data-live" not in answer.content.decode()
+    assert live(operator).status_code == 286
+    assert Message.objects.count() == 0
+
+
+def test_retention_erases_texts_with_payloads(client_of: ClientOf, site: Site) -> None:
+    row, old = Conversation.objects.get(pk=CONVERSATION), timezone.now() - timedelta(days=40)
+    for text in ("old words", "new words"):
+        messages.say(conversation=row, kind=MessageKind.OUT, text=text, author="agent:local")
+    Message.objects.filter(text="old words").update(created_at=old)
+    assert retention.prune(timezone.now())["messages"] == 1
+    html = client_of("viewer").get(page("change", CONVERSATION)).content.decode()
+    assert ("old words" in html, "new words" in html, "Retention has erased it." in html) == (False, True, True)

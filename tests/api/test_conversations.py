@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from asgiref.sync import sync_to_async
 
-from mcpregistry.models import Agent, AuditEntry, Conversation
+from mcpregistry.domain.text.canonical import digest
+from mcpregistry.models import Agent, AuditEntry, Conversation, Message
 from mcpregistry.services.access import tokens
 from mcpregistry.services.conversations import lifecycle
 from tests.api.conftest import Caller, new_agent, new_server
@@ -13,9 +14,8 @@ from tests.api.test_calls import Site, site
 
 __all__ = ["site"]  # a fixture
 
-pytestmark = pytest.mark.one_database
 
-
+@pytest.mark.one_database
 def test_an_agent_begins_sees_and_ends_its_own_alone(db, caller) -> None:
     robot, other = caller("agent"), Caller(tokens.issue_token(agent=new_agent("eve"), name="test", actor="test")[1])
     new_server("git")
@@ -37,6 +37,7 @@ def test_an_agent_begins_sees_and_ends_its_own_alone(db, caller) -> None:
     assert list(kinds) == [("conversation.begun", "agent:robot"), ("conversation.ended", "agent:robot")]
 
 
+@pytest.mark.one_database
 def test_a_person_begins_one_for_an_agent_and_narrows_it(db, caller) -> None:
     new_agent("robot")
     new_server("git")
@@ -57,6 +58,7 @@ def test_a_person_begins_one_for_an_agent_and_narrows_it(db, caller) -> None:
     assert Conversation.objects.get().title == "Über alles"
 
 
+@pytest.mark.one_database
 async def test_calls_and_lists_name_one_and_calls_are_found_by_it(site: Site) -> None:
     def begun() -> str:
         row = Conversation(agent=Agent.objects.get(slug="robot"), servers=["echo"])
@@ -81,3 +83,52 @@ async def test_calls_and_lists_name_one_and_calls_are_found_by_it(site: Site) ->
         ("succeeded", conversation),
     ]
     assert items[1]["id"] == answer["mcp"]["invocation_id"]
+
+
+# Messages
+
+
+def test_a_person_writes_an_agent_answers_and_its_thoughts_stay_with_it(db, caller) -> None:
+    robot, person = caller("agent"), caller("operator")
+    where = f"/conversations/{robot.post('/conversations', {}).json()['id']}/messages"
+    asked = person.post(where, {"text": "Wie spät\nist es?"})
+    assert asked.status_code == 201, asked.content
+    assert (asked.json()["kind"], asked.json()["text"]) == ("in", "Wie spät\nist es?")
+    assert asked.json()["author"].startswith("user:operator")
+    robot.post(where, {"text": "I look at the clock.", "thought": True})
+    answer = robot.post(where, {"text": "Noon."}).json()
+    assert (answer["kind"], answer["author"]) == ("out", "agent:robot")
+    assert [each["text"] for each in person.get(where).json()["items"]] == ["Wie spät\nist es?", "Noon."]
+    assert [each["kind"] for each in robot.get(f"{where}?thoughts=true").json()["items"]] == ["in", "thought", "out"]
+    assert robot.get(f"{where}?after={asked.json()['id']}").json()["items"] == [answer]
+    assert robot.get(f"{where}?after={answer['id']}").json()["items"] == []
+    first = person.get(f"{where}?limit=1").json()
+    assert [each["text"] for each in person.get(f"{where}?limit=1&cursor={first['next']}").json()["items"]] == ["Noon."]
+    assert Message.objects.filter(author_id__isnull=False).count() == 1
+    told = AuditEntry.objects.filter(kind="conversation.message").latest("id")
+    assert (told.actor, digest("Noon.") in told.body, "Noon" in told.body) == ("agent:robot", True, False)
+
+
+def test_what_cannot_be_written_is_refused_and_a_repetition_is_written_once(db, caller) -> None:
+    robot, person = caller("agent"), caller("operator")
+    conversation = f"/conversations/{robot.post('/conversations', {}).json()['id']}"
+    where = f"{conversation}/messages"
+    eve = Caller(tokens.issue_token(agent=new_agent("eve"), name="test", actor="test")[1])
+    assert (eve.post(where, {"text": "x"}).status_code, eve.get(where).status_code) == (404, 404)
+    assert caller("viewer").post(where, {"text": "x"}).status_code == 403
+    for wrong in (
+        {"text": ""},
+        {"text": " \n"},
+        {"text": "x" * 20_001},
+        {"text": "x\x00"},
+        {},
+        {"text": "x", "thought": True},
+    ):
+        assert person.post(where, wrong).status_code == 422, wrong
+    key = {"Idempotency-Key": "k-1"}
+    assert person.post(where, {"text": "x"}, **key).json() == person.post(where, {"text": "x"}, **key).json()
+    assert Message.objects.count() == 1
+    robot.post(f"{conversation}/end")
+    refused = person.post(where, {"text": "x"})
+    assert (refused.status_code, refused.json()["message"].endswith("has ended.")) == (409, True)
+    assert len(person.get(where).json()["items"]) == 1, "what was said stays to be read"

@@ -136,7 +136,7 @@ def test_the_document_says_which_requests_take_a_key(db):
     }
     made = {path.partition("?")[0] for path, _, _ in WRITES if "echo" not in path}
     assert taking == made | {
-        "/servers/{slug}/tests", "/agents/{slug}/tokens", "/channels/{channel_id}/test", "/config/import",
+        "/servers/{slug}/tests", "/agents/{slug}/tokens", "/conversations/{conversation_id}/messages", "/channels/{channel_id}/test", "/config/import",
         "/deliveries/{delivery_id}/redeliver", "/tools/{name}/call", "/experts/{name}/runs", "/runs/{run_id}/replay",
         "/maintenance/requests", "/maintenance/energy/poll", "/maintenance/messages/poll",
     }  # fmt: skip

@@ -37,7 +37,7 @@ LOWEST = {
         GET /maintenance/requests | GET /maintenance/requests/{request_id} | GET /maintenance/active
         GET /maintenance/messages
         GET /maintenance/proposals | GET /maintenance/trials | GET /maintenance/trials/{trial_id}
-        GET /conversations | GET /conversations/{conversation_id}
+        GET /conversations | GET /conversations/{conversation_id} | GET /conversations/{conversation_id}/messages
         """,
     "operator": """
         POST /servers | PATCH /servers/{slug} | DELETE /servers/{slug} | POST /servers/{slug}/enable
@@ -46,6 +46,7 @@ LOWEST = {
         PATCH /endpoints/{slug} | DELETE /endpoints/{slug} | GET /config/export | POST /config/import
         POST /approvals/{approval_id}/withdraw
         POST /conversations | PATCH /conversations/{conversation_id} | POST /conversations/{conversation_id}/end
+        POST /conversations/{conversation_id}/messages
         POST /experts/{name}/runs | POST /runs/{run_id}/cancel | POST /runs/{run_id}/resume
         POST /runs/{run_id}/replay | POST /runs/{run_id}/calls/{call_id}/settle
         POST /maintenance/requests | POST /maintenance/requests/{request_id}/cancel
@@ -81,6 +82,8 @@ AGENT = {
     "POST /conversations",
     "GET /conversations/{conversation_id}",
     "POST /conversations/{conversation_id}/end",
+    "GET /conversations/{conversation_id}/messages",
+    "POST /conversations/{conversation_id}/messages",
     "POST /experts/{name}/runs",
     "GET /runs",
     "GET /runs/{run_id}",

@@ -13,11 +13,13 @@ from pytest_django import Settings
 from pytest_django.live_server_helper import LiveServer
 
 from mcpregistry.admin.base import RecordAdmin
-from mcpregistry.models import AuditEntry, Channel, Invocation, Server
+from mcpregistry.models import AuditEntry, Channel, Conversation, Invocation, Server
+from mcpregistry.models.conversation import MessageKind
+from mcpregistry.services.conversations import messages
 from mcpregistry.services.servers import lifecycle
 from tests.fakes.hostile import first_hostile, poison
 from tests.fakes.lived import populated
-from tests.fakes.seed import ACTOR, PASSWORD, Site
+from tests.fakes.seed import ACTOR, CONVERSATION, PASSWORD, Site
 
 pytestmark = [pytest.mark.web, pytest.mark.one_database]
 
@@ -214,3 +216,18 @@ def test_a_channels_page_fits_and_offers_a_test(page: Any, site: Site) -> None:
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     page.get_by_role("button", name="Send a test").click()
     page.get_by_text("A test message is on its way").wait_for()
+
+
+def test_a_person_writes_in_a_conversation_and_the_answer_appears_by_itself(page: Any, site: Site) -> None:
+    row = Conversation.objects.get(pk=CONVERSATION)
+    log_in(page, "operator")
+    page.goto(reverse("admin:mcpregistry_conversation_change", args=[row.pk]))
+    page.fill("#text", "What is new\nin this release?")
+    page.get_by_role("button", name="Send").click()
+    said = page.locator(".sn-said")
+    expect(said).to_have_count(1)
+    expect(said).to_contain_text("in this release?")
+    page.fill("#text", "half a sentence")
+    messages.say(conversation=row, kind=MessageKind.OUT, text="<i>Much</i>", author="agent:local")
+    expect(said.nth(1)).to_contain_text("<i>Much</i>")
+    expect(page.locator("#text")).to_have_value("half a sentence")

@@ -9,8 +9,9 @@ from ninja import Schema
 from pydantic import Field
 
 from mcpregistry.api.schemas.access import Name
-from mcpregistry.api.schemas.basics import Input, Slug
-from mcpregistry.models import Conversation
+from mcpregistry.api.schemas.basics import Input, Slug, Text
+from mcpregistry.models import Conversation, Message
+from mcpregistry.models.conversation import LONGEST_MESSAGE
 
 Servers = Annotated[list[Slug], Field(max_length=1000, description="Servers whose tools are seen in it; [] for all.")]
 
@@ -40,6 +41,30 @@ class ConversationOut(Schema):
     created_at: datetime
     last_used_at: datetime
     ended_at: datetime | None
+
+
+class MessageNew(Input):
+    """What is written."""
+
+    text: Annotated[Text, Field(min_length=1, max_length=LONGEST_MESSAGE)]
+    thought: bool = Field(
+        default=False, description="Only for agents: kept for itself, shown to nobody who does not ask."
+    )
+
+
+class MessageOut(Schema):
+    """A message; the text is empty once retention has erased it."""
+
+    id: int
+    kind: str = Field(description="in (to the agent), out (from the agent) or thought.")
+    text: str
+    author: str = Field(description="Who wrote it: user:NAME or agent:SLUG.")
+    created_at: datetime
+
+
+def message_out(row: Message) -> MessageOut:
+    """The row as its answer."""
+    return MessageOut(id=row.pk, kind=row.kind, text=row.text, author=row.author, created_at=row.created_at)
 
 
 def conversation_out(row: Conversation) -> ConversationOut:

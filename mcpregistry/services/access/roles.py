@@ -17,6 +17,7 @@ _OPERATOR = {
     "test_server",
     "add_conversation",
     "change_conversation",
+    "add_message",
     "add_credential",
     "change_credential",
     *(f"{verb}_{model}" for verb in ("add", "change") for model in ("provider", "languagemodel")),

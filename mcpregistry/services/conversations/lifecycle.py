@@ -19,7 +19,7 @@ def save_conversation(*, conversation: Conversation, actor: str) -> Conversation
     """Begin or change a conversation. Raises ConfigInvalid for servers that there are not, Conflict for an ended one."""
     new = conversation._state.adding
     if not new and Conversation.objects.select_for_update().get(pk=conversation.pk).state == Conversation.State.ENDED:
-        raise _over(conversation)
+        raise over(conversation)
     conversation.servers = _known(conversation.servers)
     conversation.created_by = conversation.created_by or actor[:200]
     save_checked(conversation)
@@ -31,10 +31,13 @@ def save_conversation(*, conversation: Conversation, actor: str) -> Conversation
 @transaction.atomic
 def end(*, conversation: Conversation, actor: str) -> Conversation:
     """End it, for good. Raises Conflict when it has ended already. Calls that are out or held go on."""
-    open_ones = Conversation.objects.filter(pk=conversation.pk).exclude(state=Conversation.State.ENDED)
     now = timezone.now()
-    if not open_ones.update(state=Conversation.State.ENDED, ended_at=now, last_used_at=now):
-        raise _over(conversation)
+    if (
+        not Conversation.objects.filter(pk=conversation.pk)
+        .open()
+        .update(state=Conversation.State.ENDED, ended_at=now, last_used_at=now)
+    ):
+        raise over(conversation)
     audit.record(
         kind="conversation.ended", actor=actor, subject=f"conversation:{conversation.pk}", **_facts(conversation)
     )
@@ -55,7 +58,8 @@ def _known(servers: Any) -> list[str]:
     return named
 
 
-def _over(conversation: Conversation) -> Conflict:
+def over(conversation: Conversation) -> Conflict:
+    """What whoever wants something of an ended conversation is told."""
     return Conflict(f"The conversation {conversation.pk} has ended.", remedy="Begin another one.")
 
 

@@ -22,6 +22,7 @@ from mcpregistry.models import (
     Invocation,
     KeptAnswer,
     LoginAttempts,
+    Message,
     Server,
     ServerTest,
 )
@@ -55,6 +56,7 @@ def prune(now: datetime) -> dict[str, int]:
         "attempts": _delete(LoginAttempts.objects.filter(began_at__lt=now - timedelta(days=1))),
         "conversations": _delete(Conversation.objects.filter(last_used_at__lt=calls_before)),
         "energy": _delete(EnergyEntry.objects.filter(at__lt=calls_before)),
+        "messages": _empty_messages(payloads_before),
         "events": trim_events(Server.objects.values_list("pk", flat=True)),
     }
 
@@ -87,6 +89,12 @@ def _empty_requests(calls: QuerySet[Invocation]) -> int:
 def _empty_tasks(calls: QuerySet[Invocation]) -> int:
     full = HostTask.objects.filter(call__in=calls).exclude(result="", input_requests="", input_responses="")
     return _in_batches(full, lambda batch: batch.update(result="", input_requests="", input_responses=""))
+
+
+def _empty_messages(before: datetime) -> int:
+    """Who wrote when stays as long as the conversation does."""
+    full = Message.objects.filter(created_at__lt=before).exclude(text="")
+    return _in_batches(full, lambda batch: batch.update(text=""))
 
 
 def _in_batches(rows: QuerySet[_Row], forget: Callable[[QuerySet[_Row]], int]) -> int:

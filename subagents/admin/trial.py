@@ -139,7 +139,7 @@ def _calls(value: Any) -> str:
 _FIGURES: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("eras", "Eras of the protocol", _names),
     ("version", "Calls its version", lambda value: printable(str(value or ""), 200) or "not said"),
-    ("connect_ms", "Start-up, to the handshake", lambda value: milliseconds(value) if value else "not observed"),
+    ("connect_ms", "Start-up, to its first answer", lambda value: milliseconds(value) if value else "not observed"),
     ("list_ms", "Reading its list", lambda value: milliseconds(value) if value else "not observed"),
     ("tools", "Tools", _plain),
     ("prompts", "Prompts", _plain),
@@ -151,5 +151,5 @@ _FIGURES: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("processes", "Processes, at most", _plain),
     ("network_needed", "Needs the network", _network),
     ("written", "Written in its own folder", _names),
-    ("elsewhere", "Held open of the paths that it was given", _names),
+    ("elsewhere", "Of the paths that it was given, seen in use", _names),
 )

@@ -29,6 +29,7 @@ from mcpregistry.models import Agent, Server, Tool
 from mcpregistry.models.server import Transport
 from mcpregistry.services.notifications import outbox
 from mcpregistry.services.servers.notes import note
+from mcpregistry.services.servers.sandbox import unread_by
 from mcpregistry.services.servers.targets import refuse_unless_runnable, target_for
 from subagents.llm.tokens import REFERENCE, counter
 from subagents.maintenance.queue import CLOCK
@@ -157,7 +158,7 @@ def _report(server: Server, notes: Mapping[str, Any]) -> Report:
     local = server.transport == Transport.STDIO
     needed = judging.network_needed(starts, closed, opened) if local else None
     tools = _best(closed, opened)
-    found = judging.findings(starts, tools)
+    found = judging.findings(starts, tools, unread_by(server) if local else ())
     now = {"sandbox": server.sandbox, "sandbox_network": server.sandbox_network}
     proposal = {
         "tools": _undecided(server, judging.rows(tools)[:MOST_ROWS]),

@@ -21,10 +21,11 @@ class Start(TypedDict, total=False):
     prompts: int | None
     resources: int | None
     left_out: int
+    problems: list[str]  # why, of a few of those that were left out
     memory_kb: int | None
     processes: int | None
     written: list[str] | None  # files below its own folder, by their path there
-    elsewhere: list[str] | None  # files that it held open of the paths that it was given
+    elsewhere: list[str] | None  # paths that it was given, in which it held files open
     denied: list[str]  # paths that its log says it was refused
 
 

@@ -16,9 +16,12 @@ MANY_TOKENS, MUCH_MEMORY_KB, MANY_PROCESSES, SLOW_MS = 20_000, 1024 * 1024, 20, 
 ERAS = {"modern": "2026-07-28", "legacy": "2025-11-25 and older"}
 
 
-def findings(starts: Sequence[Start], tools: Sequence[ToolSeen]) -> list[Finding]:
-    """Everything that people should know, worst first."""
+def findings(starts: Sequence[Start], tools: Sequence[ToolSeen], unread: Sequence[str] = ()) -> list[Finding]:
+    """Everything that people should know, worst first. ``unread``: what its command names and its sandbox keeps from it."""
     found = [*_of_starts(starts), *_of_figures(starts, tools)]
+    for path in unread:
+        text = f"Its command names {path}, which its sandbox does not let it read. Name it under 'May read', if it needs it."
+        found.append(_finding("alarm", "unread", text))
     for tool in tools:
         found += _of_tool(tool)
     order = ("danger", "alarm", "note")
@@ -96,7 +99,10 @@ def _of_starts(starts: Sequence[Start]) -> Iterator[Finding]:
     for path in sorted({path for start in starts for path in start.get("denied", ())}):
         yield _finding("note", "denied", f"Its log says that it was refused {path}.")
     if left := max(start.get("left_out", 0) for start in working):
-        yield _finding("alarm", "left out", f"{left} of its definitions cannot be used, and are left out.")
+        why = " ".join(dict.fromkeys(text for start in working for text in start.get("problems", ())))
+        yield _finding(
+            "alarm", "left out", f"{left} of its definitions cannot be used, and are left out. {why}".strip()
+        )
 
 
 def _of_figures(starts: Sequence[Start], tools: Sequence[ToolSeen]) -> Iterator[Finding]:

@@ -23,6 +23,7 @@ from mcpregistry.downstream.pool.slot import finish
 from mcpregistry.downstream.transports.usage import MOST_NAMED, Usage, denied, files_below, home_of, written
 
 CALL_SECONDS, CALLS_SECONDS, COUNT_SECONDS = 10.0, 60.0, 10.0
+MOST_PROBLEMS = 5
 # Of what a server lists, the arguments (JSON) by the name of each tool that is to be called.
 Choose = Callable[[Discovery], Mapping[str, bytes]]
 
@@ -44,7 +45,7 @@ async def tried(target: Target, choose: Choose | None = None) -> Tried:
     home, usage = home_of(target), Usage(target)
     before = await asyncio.to_thread(files_below, home) if home else None
     connection = await open_connection(target, lambda _: None)
-    ready = asyncio.Event()
+    ready, started = asyncio.Event(), time.monotonic()
     owner = asyncio.create_task(connection.run(ready.set), name=f"mcp-trial-{target.server_id}")
     watcher = asyncio.create_task(usage.watch(lambda: connection.pid))
     found = Tried(Start(era=target.protocol, network=_network(target), ok=False, code="", error=""))
@@ -52,6 +53,7 @@ async def tried(target: Target, choose: Choose | None = None) -> Tried:
     try:
         await _ready(owner, ready)
         if ready.is_set():
+            found.start["connect_ms"] = (time.monotonic() - started) * 1000
             await _look(connection, found, choose)
             if connection.pid is not None:
                 await asyncio.to_thread(usage.look, connection.pid)  # one that is quick was not looked at yet
@@ -134,9 +136,12 @@ def _told(found: Tried, connection: Connection, failure: DownstreamError | None)
         return
     found.discovery = seen
     info = {name: _said(connection, str(seen.server_info.get(name, "")), 200) for name in ("name", "version")}
+    # With an era that was fixed the first answer is that of ``server/discover``, which "connect" does not hold.
+    first = start.get("connect_ms", 0.0) - seen.timings["list"]
     start |= Start(
         ok=True, protocol=seen.protocol_version, server=info, tools=len(seen.tools), left_out=len(seen.problems),
-        connect_ms=round(seen.timings["connect"], 1), list_ms=round(seen.timings["list"], 1),
+        problems=[_said(connection, why, 300) for why in seen.problems[:MOST_PROBLEMS]],
+        connect_ms=round(max(first, 0.0), 1), list_ms=round(seen.timings["list"], 1),
     )  # fmt: skip
 
 

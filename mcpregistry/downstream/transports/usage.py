@@ -30,6 +30,7 @@ class Usage:
     def __init__(self, target: Target) -> None:
         path = os.environ.get("PATH", os.defpath)
         own = needed_by(target.argv[0], target.cwd, path) if target.argv else []
+        self._given = (*target.sandbox.write, *target.sandbox.read) if target.sandbox else ()
         launcher = os.path.dirname(os.path.realpath(__file__))  # which the server is until its program is loaded
         self._usual = tuple({*SYSTEM, *DEVICES, *map(os.path.realpath, own), home_of(target), launcher} - {""})
         self.memory_kb: int | None = None
@@ -51,10 +52,12 @@ class Usage:
         self.processes = max(self.processes or 0, len(tree))
         self.memory_kb = max(self.memory_kb or 0, sum(map(_memory_kb, tree)))
         for each in tree:
-            self.elsewhere.update(path for path in _open_files(each) if not self._known(path))
+            self.elsewhere.update(filter(None, map(self._place, _open_files(each))))
 
-    def _known(self, path: str) -> bool:
-        return any(path == place or path.startswith(f"{place}/") for place in self._usual)
+    def _place(self, path: str) -> str:
+        """The path of its policy that this file lies in, or the file; empty for its own program's and folder's."""
+        within = [place for place in (*self._given, *self._usual) if path == place or path.startswith(f"{place}/")]
+        return "" if not set(within) <= set(self._given) else within[0] if within else path
 
 
 def files_below(folder: str) -> dict[str, tuple[int, int]] | None:

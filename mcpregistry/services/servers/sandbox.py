@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import replace
+from pathlib import PurePath
 
 from django.conf import settings
 
@@ -18,7 +19,7 @@ from mcpregistry.domain.installs.states import InstallState
 from mcpregistry.domain.servers.sandbox import Policy, Protection, check_paths, protection
 from mcpregistry.domain.servers.target import Sandbox
 from mcpregistry.downstream.transports import confinement
-from mcpregistry.downstream.transports.sandbox import resolved
+from mcpregistry.downstream.transports.sandbox import SYSTEM, needed_by, resolved
 from mcpregistry.models import Install, Server, ServerTest
 from mcpregistry.models.install import named_in
 from mcpregistry.models.server import SandboxMode, Transport
@@ -103,6 +104,15 @@ def protection_of(server: Server) -> Protection | None:
 def protection_here() -> Protection:
     """What this machine can do for any local server whose sandbox is on; for ``doctor``."""
     return protection(Policy(enforced=True), abi=confinement.abi(), filtered=confinement.filtered())
+
+
+def unread_by(server: Server) -> list[str]:
+    """Files and folders that its command names, and that it could not read in its sandbox as its policy is now."""
+    policy, path = server.sandbox_policy(), os.environ.get("PATH", os.defpath)
+    given = [*SYSTEM, *policy.read, *policy.write, *needed_by(server.command[0], server.cwd, path)]
+    places = [*given, *map(os.path.realpath, given)]
+    named = [word for word in server.command[1:] if word.startswith("/") and "\0" not in word and os.path.exists(word)]
+    return [word for word in named if not any(PurePath(os.path.realpath(word)).is_relative_to(each) for each in places)]
 
 
 def unconfined() -> list[str]:

@@ -54,6 +54,13 @@ def test_the_verdict_follows_from_the_worst_finding(starts: Any, tools: Any, exp
     assert said(starts, tools) == expected
 
 
+def test_what_its_command_names_and_its_sandbox_keeps_from_it_is_said() -> None:
+    found = judging.findings([start()], [one()], ["/srv/docs"])
+    assert [(each["kind"], "/srv/docs" in each["text"]) for each in found] == [("unread", True)]
+    odd = judging.findings([start(left_out=1, problems=["Tool x runs only as a task."])], [one()])
+    assert odd[0]["text"].endswith("left out. Tool x runs only as a task.")
+
+
 def test_what_reads_runs_what_writes_asks_and_what_is_suspicious_is_hidden() -> None:
     tools = [
         one(), one("write", reads=False), one("both", destroys=True), one("bad", severity=2), one("odd", schema="x"),

@@ -60,7 +60,7 @@ async def test_a_newcomer_is_measured_in_its_sandbox_and_leaves_nothing(manager:
     ]  # fmt: skip
     assert all(start["connect_ms"] > 0 and start["list_ms"] > 0 for start in report.starts)
     assert all(24 * 1024 < start["memory_kb"] < 500 * 1024 for start in report.starts)
-    assert all(path.startswith(str(SERVERS)) for path in figures["elsewhere"]), "of the paths that it was given"
+    assert set(figures["elsewhere"]) <= {str(SERVERS)}, "of the paths that it was given"
     assert figures["processes"] >= 2
     assert "kept" in figures["written"]
     assert not {name for name in figures["written"] if "was_called" in name}, "what does not read alone is not called"
@@ -248,6 +248,14 @@ async def test_a_server_that_does_not_start_is_to_be_refused(manager: Any) -> No
     _, report = await tried(await manager())
     assert (report.verdict, report.tools, report.proposed) == ("refuse", [], {"tools": [], "fields": {}})
     assert "/nowhere/server" in report.findings[0]["text"]
+
+
+async def test_a_program_that_its_sandbox_keeps_from_it_is_named(manager: Any) -> None:
+    await db_call(newcomer, sandbox_read=[])
+    _, report = await tried(await manager())
+    assert report.verdict == "refuse"
+    assert [each["kind"] for each in report.findings] == ["start", "unread"]
+    assert str(SERVERS / "newcomer.py") in report.findings[1]["text"]
 
 
 async def test_a_remote_server_is_tried_without_figures_of_its_machine_and_beside_its_last_trial(manager: Any) -> None:

@@ -100,7 +100,10 @@ class AgentAdmin(RecordAdmin):
     inlines = (TokenInline,)
     fieldsets = (
         (None, {"fields": (("slug", "name"), "description", "enabled")}),
-        ("What it may use", {"fields": ("capabilities", ("calls_per_minute", "owner"), "hold_seconds")}),
+        (
+            "What it may use",
+            {"fields": ("capabilities", ("calls_per_minute", "owner"), ("hold_seconds", "energy_pool"))},
+        ),
     )
     change_form_outer_before_template = "admin/mcpregistry/agent.html"
     verbs = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from django.db.models import Q
 from django.http import HttpRequest
@@ -26,7 +26,7 @@ from mcpregistry.api.schemas.access import (
 )
 from mcpregistry.api.schemas.basics import Page, Slug, Text
 from mcpregistry.domain.errors import Conflict
-from mcpregistry.models import Agent, Token
+from mcpregistry.models import Agent, EnergyPool, Token
 from mcpregistry.services.access import agents, tokens
 
 router = Routes(tags=["agents"])
@@ -50,7 +50,7 @@ def list_agents(
     cursor: Cursor = None,
 ) -> Page[AgentOut]:
     """Agents by slug."""
-    rows = Agent.objects.all()
+    rows = Agent.objects.select_related("energy_pool")
     if q:
         rows = rows.filter(Q(slug__icontains=q) | Q(name__icontains=q) | Q(description__icontains=q))
     if enabled is not None:
@@ -62,7 +62,7 @@ def list_agents(
 @once()
 def create_agent(request: HttpRequest, payload: AgentNew) -> Status[AgentOut]:
     """Make an agent. It may do nothing yet: give it grants."""
-    return Status(201, agent_out(agents.save_agent(agent=Agent(**payload.given()), actor=actor(request))))
+    return Status(201, agent_out(agents.save_agent(agent=Agent(**_columns(payload)), actor=actor(request))))
 
 
 @router.get("/agents/{slug}", response=AgentOut)
@@ -75,9 +75,17 @@ def get_agent(request: HttpRequest, slug: Slug) -> AgentOut:
 def change_agent(request: HttpRequest, slug: Slug, payload: AgentChange) -> AgentOut:
     """Change the keys that are sent; the others stay."""
     row = lookup.agent(slug)
-    for name, value in payload.given().items():
+    for name, value in _columns(payload).items():
         setattr(row, name, value)
     return agent_out(agents.save_agent(agent=row, actor=actor(request)))
+
+
+def _columns(payload: AgentChange) -> dict[str, Any]:
+    """What was sent, with the pool that it names."""
+    given = payload.given()
+    if slug := given.get("energy_pool"):
+        given["energy_pool"] = lookup.one(EnergyPool.objects.all(), "energy pool", slug=slug)
+    return given
 
 
 @router.delete("/agents/{slug}", response={204: None})

@@ -9,7 +9,6 @@ from django.db import models
 from django.db.models import Q
 from simple_history.models import HistoricalRecords
 
-from mcpregistry.models.energy import EnergyPool
 from mcpregistry.models.server import Server, slug_validator
 from mcpregistry.models.tool import Tool
 
@@ -46,7 +45,7 @@ class Agent(models.Model):
     )
     calls_per_minute = models.PositiveIntegerField(null=True, blank=True, help_text="Empty: no limit.")
     energy_pool = models.ForeignKey(
-        EnergyPool, null=True, blank=True, on_delete=models.PROTECT, related_name="agents",
+        "mcpregistry.EnergyPool", null=True, blank=True, on_delete=models.PROTECT, related_name="agents",
         help_text="What its calls cost is taken from this pool. Empty: they cost nothing.",
     )  # fmt: skip
     hold_seconds = _hold_seconds()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
-from django.db.models import Q
+from django.db.models import OuterRef, Q, Subquery, Sum
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 from simple_history.models import HistoricalRecords
 
 from mcpregistry.domain.energy import Level, OnEmpty, Rates, Stand, word_for
 from mcpregistry.models.server import slug_validator
+from mcpregistry.models.visibility import VisibleQuerySet
 
 _MOST = 1e9
 _AT_LEAST_0 = [MinValueValidator(0), MaxValueValidator(_MOST)]
@@ -22,6 +24,18 @@ class LowPolicy(models.TextChoices):
     FINISH = "finish", "let it finish"
     PAUSE = "pause", "pause it until the level is back"
     CANCEL = "cancel", "cancel it"
+
+
+class EnergyPools(VisibleQuerySet["EnergyPool"]):
+    """Pools as pages and programs look for them: an agent sees the one that it draws on."""
+
+    own_by = "agents__slug"
+
+    def with_reserved(self) -> EnergyPools:
+        """Each with ``reserved``: what calls that are out are expected to cost."""
+        held = EnergyReservation.objects.filter(pool=OuterRef("pk")).order_by().values("pool")
+        total = Subquery(held.annotate(total=Sum("amount")).values("total"))
+        return self.annotate(reserved=Coalesce(total, 0.0, output_field=models.FloatField()))
 
 
 class EnergyPool(models.Model):
@@ -52,15 +66,16 @@ class EnergyPool(models.Model):
         "longest wait", default=20.0, validators=[MinValueValidator(0), MaxValueValidator(45)],
         help_text="Seconds that a call waits for energy at most.",
     )  # fmt: skip
-    per_call = models.FloatField("a call costs", default=0.0, validators=_AT_LEAST_0)
+    per_call = models.FloatField("cost per call", default=0.0, validators=_AT_LEAST_0)
     per_second = models.FloatField(
-        "and for each second", default=2.0, validators=_AT_LEAST_0,
+        "cost per second", default=2.0, validators=_AT_LEAST_0,
         help_text="From sending to the end; time in which people were asked costs nothing.",
     )  # fmt: skip
-    per_kilobyte = models.FloatField("and for each KiB", default=0.0, validators=_AT_LEAST_0)
+    per_kilobyte = models.FloatField("cost per KiB", default=0.0, validators=_AT_LEAST_0)
     level = models.FloatField(default=100.0, editable=False)
     level_at = models.DateTimeField(default=timezone.now, editable=False)
 
+    objects = EnergyPools.as_manager()
     history = HistoricalRecords(excluded_fields=["level", "level_at"])
 
     class Meta:

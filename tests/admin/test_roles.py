@@ -28,6 +28,7 @@ LADDER = {role: place for place, role in enumerate(ROLES)}
 ADDS = {
     "server": OPERATOR, "endpoint": OPERATOR, "workspace": OPERATOR, "credential": OPERATOR,
     "agent": ADMIN, "grant": ADMIN, "policyrule": ADMIN, "channel": ADMIN, "slackidentity": ADMIN,
+    "energypool": ADMIN,
     "experttool": ADMIN, "provider": OPERATOR, "languagemodel": OPERATOR,
 }  # fmt: skip
 CHANGES = ADDS | {"tool": OPERATOR, "conversation": OPERATOR, "configuration": ADMIN}
@@ -43,7 +44,7 @@ VERBS = {
     ("tool", "behaviour"): APPROVER, ("tool", "auto-approve"): ADMIN, ("tool", "ask-again"): ADMIN,
     ("policyrule", "try"): VIEWER, ("policyrule", "enable"): ADMIN, ("policyrule", "disable"): ADMIN,
     ("permit", "revoke"): APPROVER, ("agent", "token"): ADMIN, ("token", "revoke"): ADMIN,
-    ("conversation", "end"): OPERATOR, ("channel", "test"): ADMIN, ("delivery", "redeliver"): ADMIN,
+    ("conversation", "end"): OPERATOR, ("energypool", "fill"): ADMIN, ("channel", "test"): ADMIN, ("delivery", "redeliver"): ADMIN,
     ("provider", "test"): OPERATOR, ("provider", "confirm"): ADMIN, ("run", "cancel"): OPERATOR, ("run", "resume"): OPERATOR, ("run", "replay"): OPERATOR,
     ("maintenancerequest", "cancel"): OPERATOR, ("maintenancerequest", "pause"): OPERATOR, ("maintenancerequest", "resume"): OPERATOR,
     ("proposal", "apply"): OPERATOR, ("proposal", "decline"): OPERATOR,

@@ -16,6 +16,7 @@ from mcpregistry.models import (
     Conversation,
     Delivery,
     Endpoint,
+    EnergyPool,
     Grant,
     KeptAnswer,
     PolicyRule,
@@ -52,6 +53,7 @@ WRITES = [
     ("/grants", GRANT, Grant),
     ("/rules", {"name": "no", "outcome": "deny"}, PolicyRule),
     ("/conversations", {"agent": "robot"}, Conversation),
+    ("/energy", {"slug": "pool"}, EnergyPool),
     ("/channels", HOOK, Channel),
 ]
 
@@ -138,7 +140,7 @@ def test_the_document_says_which_requests_take_a_key(db):
     assert taking == made | {
         "/servers/{slug}/tests", "/agents/{slug}/tokens", "/conversations/{conversation_id}/messages", "/channels/{channel_id}/test", "/config/import",
         "/deliveries/{delivery_id}/redeliver", "/tools/{name}/call", "/experts/{name}/runs", "/runs/{run_id}/replay",
-        "/maintenance/requests", "/maintenance/energy/poll", "/maintenance/messages/poll",
+        "/maintenance/requests", "/maintenance/energy/poll", "/maintenance/messages/poll", "/energy/{slug}/grant",
     }  # fmt: skip
 
 

@@ -38,6 +38,7 @@ LOWEST = {
         GET /maintenance/messages
         GET /maintenance/proposals | GET /maintenance/trials | GET /maintenance/trials/{trial_id}
         GET /conversations | GET /conversations/{conversation_id} | GET /conversations/{conversation_id}/messages
+        GET /energy | GET /energy/{slug} | GET /energy/{slug}/entries
         """,
     "operator": """
         POST /servers | PATCH /servers/{slug} | DELETE /servers/{slug} | POST /servers/{slug}/enable
@@ -63,6 +64,7 @@ LOWEST = {
         """,
     "admin": """
         GET /servers/{slug}/launch | POST /servers/{slug}/confirm | POST /agents | PATCH /agents/{slug}
+        POST /energy | PATCH /energy/{slug} | DELETE /energy/{slug} | POST /energy/{slug}/grant
         DELETE /agents/{slug} | POST /agents/{slug}/tokens | DELETE /agents/{slug}/tokens/{token_id}
         POST /grants | DELETE /grants/{grant_id}
         POST /channels | PATCH /channels/{channel_id} | DELETE /channels/{channel_id}
@@ -84,6 +86,9 @@ AGENT = {
     "POST /conversations/{conversation_id}/end",
     "GET /conversations/{conversation_id}/messages",
     "POST /conversations/{conversation_id}/messages",
+    "GET /energy",
+    "GET /energy/{slug}",
+    "GET /energy/{slug}/entries",
     "POST /experts/{name}/runs",
     "GET /runs",
     "GET /runs/{run_id}",

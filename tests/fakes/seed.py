@@ -14,6 +14,7 @@ from typing import Any
 
 from django.contrib.auth.hashers import make_password
 from django.contrib.auth.models import Group, User
+from django.db import transaction
 from django.utils import timezone
 
 from mcpregistry.domain.lifecycle import State
@@ -25,6 +26,8 @@ from mcpregistry.models import (
     Credential,
     Delivery,
     Endpoint,
+    EnergyEntry,
+    EnergyPool,
     Grant,
     Invocation,
     Permit,
@@ -41,6 +44,7 @@ from mcpregistry.services.access.agents import save_agent, save_endpoint, save_w
 from mcpregistry.services.access.roles import ROLES
 from mcpregistry.services.conversations.lifecycle import save_conversation
 from mcpregistry.services.definitions import decisions, observe
+from mcpregistry.services.energy import pools
 from mcpregistry.services.notifications import outbox
 from mcpregistry.services.policy import rules
 from mcpregistry.services.records import audit
@@ -107,6 +111,7 @@ def populate(*, calls: int = 2_000, now: datetime | None = None) -> Site:
     _conditions(site, now)
     _access(site, now)
     _conversation(site)
+    _energy(site)
     _calls(site, calls, now, chance)
     _notifications(site, now)
     return site
@@ -321,6 +326,16 @@ def _access(site: Site, now: datetime) -> None:
 
 _ENDS = [(State.SUCCEEDED, "", 90), (State.TOOL_ERROR, "TOOL_CALL_FAILED", 5), (State.DENIED, "DENIED", 3),
          (State.NOT_SENT, "CONNECTION_FAILED", 1), (State.UNKNOWN, "TIMEOUT", 1)]  # fmt: skip
+
+
+def _energy(site: Site) -> None:
+    """A pool on which one agent draws, and what was drawn."""
+    pool = pools.save_pool(pool=EnergyPool(slug="shared", description="What agents may use up together."), actor=ACTOR)
+    site.agents["ci"].energy_pool = pool
+    save_agent(agent=site.agents["ci"], actor=ACTOR)
+    for amount in (12.5, 40.0, 33.3):
+        with transaction.atomic():
+            pools.charge(pools.locked(pool.pk), EnergyEntry.Kind.MAINTENANCE, amount, now=pool.level_at, agent="ci")
 
 
 def _conversation(site: Site) -> None:

@@ -24,7 +24,7 @@ from mcpregistry.services.upkeep.invariants import energy as rules
 
 def pool(**fields: Any) -> EnergyPool:
     made = pools.save_pool(pool=EnergyPool(**{"slug": "shared", "regeneration": 0.0} | fields), actor="test")
-    return EnergyPool.objects.get(pk=made.pk)
+    return EnergyPool.objects.with_reserved().get(pk=made.pk)
 
 
 def call(state: State = State.DISPATCHED, seconds: float | None = None) -> str:
@@ -42,7 +42,7 @@ def reserve(row: EnergyPool, amount: float, call_id: str | None = None) -> reser
 
 
 def level(row: EnergyPool) -> float:
-    return pools.standing(EnergyPool.objects.get(pk=row.pk)).level
+    return pools.standing(EnergyPool.objects.with_reserved().get(pk=row.pk)).level
 
 
 @pytest.fixture(autouse=True)

@@ -80,7 +80,7 @@ class Listing(Schema):
 class AgentChange(Input):
     """What may change of an agent; every key may be left out."""
 
-    nullable = frozenset({"calls_per_minute", "hold_seconds"})
+    nullable = frozenset({"calls_per_minute", "energy_pool", "hold_seconds"})
 
     slug: Slug | None = None
     name: Name | None = None
@@ -88,6 +88,7 @@ class AgentChange(Input):
     enabled: bool | None = None
     capabilities: Capabilities | None = None
     calls_per_minute: Annotated[int, Field(ge=0, le=1_000_000, description="Null: no limit.")] | None = None
+    energy_pool: Annotated[Slug, Field(description="The pool that its calls are charged to. Null: none.")] | None = None
     hold_seconds: Hold | None = None
 
 
@@ -106,6 +107,7 @@ class AgentOut(Schema):
     enabled: bool
     capabilities: list[str]
     calls_per_minute: int | None
+    energy_pool: str | None
     hold_seconds: int | None
     created_at: datetime
 
@@ -170,7 +172,8 @@ def endpoint_out(row: Endpoint) -> EndpointOut:
 
 def agent_out(row: Agent) -> AgentOut:
     """The row as its answer."""
-    return AgentOut(**{name: getattr(row, name) for name in AgentOut.model_fields})
+    told = {name: getattr(row, name) for name in AgentOut.model_fields}
+    return AgentOut(**told | {"energy_pool": row.energy_pool.slug if row.energy_pool else None})
 
 
 def token_out(row: Token) -> TokenOut:

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from django.db import transaction
-from django.db.models import Sum
 
 from mcpregistry.db import database_now
 from mcpregistry.domain.energy import Level
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound
-from mcpregistry.models import Agent, EnergyEntry, EnergyPool, EnergyReservation
+from mcpregistry.models import Agent, EnergyEntry, EnergyPool
 from mcpregistry.services.configuration.saving import save_checked
 from mcpregistry.services.records import audit
 
@@ -104,13 +103,8 @@ def grant(*, pool_id: int, amount: float, actor: str) -> EnergyEntry:
     return entry
 
 
-def reserved(pool: EnergyPool) -> float:
-    """Units that calls which are out are expected to cost."""
-    return EnergyReservation.objects.filter(pool=pool).aggregate(total=Sum("amount"))["total"] or 0.0
-
-
 def standing(pool: EnergyPool) -> Standing:
-    """How it stands now; pages, REST and owners ask. Locks nothing."""
+    """How it stands now; pages, REST and owners ask. Locks nothing. ``pool``: of a query ``with_reserved``."""
     now = database_now()
     level, full = pool.stand.level_at(now), pool.stand.seconds_until(pool.capacity, now)
-    return Standing(level, reserved(pool), pool.word(level), full if full != float("inf") else None)
+    return Standing(level, pool.reserved, pool.word(level), full if full != float("inf") else None)  # type: ignore[attr-defined]

@@ -12,13 +12,13 @@ from datetime import datetime
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, OuterRef, Sum
 
 from mcpregistry.db import database_now
 from mcpregistry.domain.energy import OnEmpty
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import EnergyPool, EnergyReservation, Invocation
-from mcpregistry.services.energy.pools import Kind, charge, locked, reserved
+from mcpregistry.services.energy.pools import Kind, charge, locked
 
 _AT_ONCE = 500
 
@@ -51,7 +51,8 @@ def reserve(*, pool_id: int, call_id: str, agent: str, amount: float) -> Shortag
 
 
 def _shortage(pool: EnergyPool, amount: float, now: datetime) -> Shortage | None:
-    needed = amount + reserved(pool)
+    held = EnergyReservation.objects.filter(pool=pool).aggregate(total=Sum("amount"))["total"] or 0.0
+    needed = amount + held
     seconds = pool.stand.seconds_until(needed, now)
     if seconds <= 0:
         return None

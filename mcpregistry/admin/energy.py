@@ -1,0 +1,154 @@
+"""Energy pools with their level over time, and what was drawn on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils import timezone
+from unfold.decorators import display
+
+from mcpregistry.admin.base import CappedPaginator, ReadOnlyAdmin, RecordAdmin, Verb, actor
+from mcpregistry.admin.forms import RecordForm
+from mcpregistry.domain.energy import Level
+from mcpregistry.domain.text.display import printable
+from mcpregistry.models import EnergyEntry, EnergyPool
+from mcpregistry.services.energy import pools
+
+LEVEL_COLOURS = {Level.OK: "success", Level.LOW: "warning", Level.CRITICAL: "danger", Level.EMPTY: "danger"}
+_HOURS, _BARS = 24, 96
+_ENTRIES_SHOWN = 20
+
+
+class PoolForm(RecordForm[EnergyPool]):
+    """A pool's fields with their explanations."""
+
+    class Meta:
+        model = EnergyPool
+        fields = "__all__"
+        help_texts = {
+            "slug": "Agents name it; REST calls it by this name.",
+            "capacity": "Units that it holds at most. It is full at first.",
+            "low_policy": "What becomes of work that the background sub-agent does for its agents.",
+            "per_call": "Each call that was sent, whatever became of it.",
+            "per_kilobyte": "Of arguments and result.",
+        }
+
+
+def _fill(request: HttpRequest, row: EnergyPool) -> str:
+    entry = pools.grant(pool_id=row.pk, amount=row.capacity, actor=actor(request))
+    return f"It is full: {entry.after:g} units."
+
+
+@admin.register(EnergyPool)
+class EnergyPoolAdmin(RecordAdmin):
+    """Pools: how they stand, how the level went, and what drained it."""
+
+    form = PoolForm
+    list_display = ("slug", "shown_level", "shown_state", "capacity", "regeneration", "shown_agents", "on_empty")
+    list_filter = ("on_empty",)
+    search_fields = ("slug", "description", "agents__slug")
+    fieldsets = (
+        (None, {"fields": ("slug", "description", ("capacity", "regeneration"))}),
+        ("What calls cost", {"fields": ("per_second", ("per_call", "per_kilobyte"))}),
+        ("When it runs low", {"fields": ("on_empty", "max_wait", ("critical", "resume"), "low_policy")}),
+    )
+    change_form_outer_before_template = "admin/mcpregistry/energy.html"
+    verbs = (
+        Verb("fill", "Fill up", "change_energypool", "battery_charging_full", "Give as much as it holds.", _fill),
+    )  # fmt: skip
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[EnergyPool]:
+        return super().get_queryset(request).with_reserved().prefetch_related("agents")  # type: ignore[attr-defined]
+
+    def save(self, request: HttpRequest, row: EnergyPool, form: forms.ModelForm[EnergyPool]) -> None:
+        pools.save_pool(pool=row, actor=actor(request))
+
+    def remove(self, request: HttpRequest, row: EnergyPool) -> None:
+        pools.delete_pool(pool=row, actor=actor(request))
+
+    @display(description="level")
+    def shown_level(self, row: EnergyPool) -> str:
+        return f"{pools.standing(row).level:.1f}"
+
+    @display(description="state", label={each.value: colour for each, colour in LEVEL_COLOURS.items()})
+    def shown_state(self, row: EnergyPool) -> str:
+        return pools.standing(row).state.value
+
+    @display(description="agents")
+    def shown_agents(self, row: EnergyPool) -> str:
+        return printable(", ".join(agent.slug for agent in row.agents.all()), 100) or "none"
+
+    def overview(self, request: HttpRequest, row: EnergyPool) -> dict[str, Any]:
+        stand, now = pools.standing(row), timezone.now()
+        may_see = request.user.has_perm("mcpregistry.view_energyentry")
+        entries = list(row.entries.order_by("-id")[:_ENTRIES_SHOWN]) if may_see else []
+        bars = _bars(row, now) if may_see else []
+        return {
+            "pool": row, "stand": stand, "level_colour": LEVEL_COLOURS[stand.state], "entries": entries, "bars": bars,
+            "drawers": list(row.agents.all()),
+        }  # fmt: skip
+
+
+@admin.register(EnergyEntry)
+class EnergyEntryAdmin(ReadOnlyAdmin):
+    """Every charge and gift, the newest first."""
+
+    paginator = CappedPaginator
+    list_display = ("at", "pool", "kind", "agent_slug", "shown_amount", "shown_after", "reference")
+    list_filter = ("kind", "pool")
+    list_select_related = ("pool",)
+    search_fields = ("=reference", "agent_slug")
+    search_help_text = "Call id or agent"
+    sortable_by = ()
+    fields = ("pool", "kind", "agent_slug", "amount", "before", "after", "reference", "at")
+
+    @display(description="units")
+    def shown_amount(self, row: EnergyEntry) -> str:
+        return f"{-row.amount:+.2f}"
+
+    @display(description="level after")
+    def shown_after(self, row: EnergyEntry) -> str:
+        return f"{row.after:.1f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One column of the chart: the lowest level of its quarter of an hour, and what was taken in it."""
+
+    x: int
+    at: datetime
+    level: float
+    taken: float
+    top: float
+    height: float
+    critical: bool
+
+
+def _bars(pool: EnergyPool, now: datetime) -> list[Bar]:
+    """The last day in quarters of an hour. Between entries the level is reckoned as the pool does it."""
+    width = timedelta(hours=_HOURS) / _BARS
+    begin = now - _BARS * width
+    entries = list(pool.entries.filter(at__gte=begin).order_by("id").values_list("at", "before", "after", "amount"))
+    before = pool.entries.filter(at__lt=begin).order_by("-id").first()
+    last = (before.at, before.after) if before else (entries[0][0], entries[0][1]) if entries else (now, pool.level)
+    bars = []
+    for place in range(_BARS):
+        start = begin + place * width
+        lowest, taken = _refilled(pool, last, start), 0.0
+        while entries and entries[0][0] < start + width:
+            at, _, after, amount = entries.pop(0)
+            last, lowest, taken = (at, after), min(lowest, after), taken + max(0.0, amount)
+        height = 100 * lowest / pool.capacity
+        bars.append(Bar(place, start, lowest, taken, 100 - height, height, lowest < pool.critical))
+    return bars
+
+
+def _refilled(pool: EnergyPool, last: tuple[datetime, float], now: datetime) -> float:
+    seconds = max(0.0, (now - last[0]).total_seconds())
+    return min(pool.capacity, last[1] + pool.regeneration * seconds)

@@ -1,0 +1,100 @@
+"""Energy pools and their books. An agent sees the pool that it draws on, and its own entries."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from ninja import Query, Status
+
+from mcpregistry.api import lookup
+from mcpregistry.api.auth import actor, principal
+from mcpregistry.api.once import once
+from mcpregistry.api.paging import Cursor, Limit, page
+from mcpregistry.api.routes import Routes
+from mcpregistry.api.schemas.basics import Page, Problem, Slug
+from mcpregistry.api.schemas.energy import (
+    EntryOut,
+    GrantEnergy,
+    PoolChange,
+    PoolNew,
+    PoolOut,
+    entry_out,
+    pool_out,
+)
+from mcpregistry.models import EnergyEntry, EnergyPool
+from mcpregistry.services.energy import pools
+
+router = Routes(tags=["energy"])
+
+
+@router.get("/energy", response=Page[PoolOut])
+def list_pools(request: HttpRequest, *, limit: Limit = 50, cursor: Cursor = None) -> Page[PoolOut]:
+    """Pools by slug, with their levels now."""
+    return page(_visible(request), order=("slug",), limit=limit, cursor=cursor, show=pool_out)
+
+
+@router.post("/energy", response={201: PoolOut})
+@once()
+def create_pool(request: HttpRequest, payload: PoolNew) -> Status[PoolOut]:
+    """Make a pool. Nobody draws on it yet: name it in an agent's ``energy_pool``."""
+    made = pools.save_pool(pool=EnergyPool(**payload.given()), actor=actor(request))
+    return Status(201, pool_out(_one(request, made.slug)))
+
+
+@router.get("/energy/{slug}", response=PoolOut)
+def get_pool(request: HttpRequest, slug: Slug) -> PoolOut:
+    """One pool with its level now."""
+    return pool_out(_one(request, slug))
+
+
+@router.patch("/energy/{slug}", response=PoolOut)
+def change_pool(request: HttpRequest, slug: Slug, payload: PoolChange) -> PoolOut:
+    """Change the keys that are sent; the others stay, and so does what it holds."""
+    row = _one(request, slug)
+    for name, value in payload.given().items():
+        setattr(row, name, value)
+    pools.save_pool(pool=row, actor=actor(request))
+    return pool_out(_one(request, row.slug))
+
+
+@router.delete("/energy/{slug}", response={204: None, 409: Problem})
+def delete_pool(request: HttpRequest, slug: Slug) -> Status[None]:
+    """Delete a pool with its books. Refused while agents draw on it."""
+    pools.delete_pool(pool=_one(request, slug), actor=actor(request))
+    return Status(204, None)
+
+
+@router.get("/energy/{slug}/entries", response=Page[EntryOut])
+def list_entries(
+    request: HttpRequest,
+    slug: Slug,
+    *,
+    since: Annotated[int | None, Query(ge=0, lt=2**63, description="Only entries with a greater id.")] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[EntryOut]:
+    """What was taken and given, the newest first. An agent is shown its own only."""
+    rows = EnergyEntry.objects.filter(pool=_one(request, slug))
+    if (agent := principal(request).agent) is not None:
+        rows = rows.filter(agent_slug=agent.slug)
+    if since is not None:
+        rows = rows.filter(pk__gt=since)
+    return page(rows, order=("-id",), limit=limit, cursor=cursor, show=entry_out)
+
+
+@router.post("/energy/{slug}/grant", response={201: EntryOut})
+@once()
+def grant_energy(request: HttpRequest, slug: Slug, payload: GrantEnergy) -> Status[EntryOut]:
+    """Give units, up to the pool's capacity."""
+    row = _one(request, slug)
+    return Status(201, entry_out(pools.grant(pool_id=row.pk, amount=payload.amount, actor=actor(request))))
+
+
+def _visible(request: HttpRequest) -> QuerySet[EnergyPool]:
+    return EnergyPool.objects.visible_to(principal(request).who).with_reserved().prefetch_related("agents")
+
+
+def _one(request: HttpRequest, slug: str) -> EnergyPool:
+    return lookup.one(_visible(request), "energy pool", slug=slug)

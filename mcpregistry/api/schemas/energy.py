@@ -1,0 +1,105 @@
+"""Energy pools: what goes in and what comes out."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from ninja import Schema
+from pydantic import Field
+
+from mcpregistry.api.schemas.access import Long
+from mcpregistry.api.schemas.basics import Input, Slug
+from mcpregistry.domain.energy import OnEmpty
+from mcpregistry.models import EnergyEntry, EnergyPool
+from mcpregistry.models.energy import LowPolicy
+from mcpregistry.services.energy import pools
+
+Units = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+
+
+class PoolChange(Input):
+    """What may change of a pool; every key may be left out. What it holds is kept."""
+
+    slug: Slug | None = None
+    description: Long | None = None
+    capacity: Annotated[float, Field(ge=0.001, le=1e9, allow_inf_nan=False)] | None = None
+    regeneration: Annotated[Units, Field(description="Units per second that come back.")] | None = None
+    critical: Annotated[Units, Field(description="Below it the background sub-agent's work is cut back.")] | None = None
+    resume: (
+        Annotated[Units, Field(description="From it on, work that was paused for lack of energy goes on.")] | None
+    ) = None
+    low_policy: LowPolicy | None = None
+    on_empty: Annotated[OnEmpty, Field(description="What becomes of calls without enough.")] | None = None
+    max_wait: Annotated[float, Field(ge=0, le=45, description="Seconds that a call waits at most.")] | None = None
+    per_call: Units | None = None
+    per_second: Units | None = None
+    per_kilobyte: Units | None = None
+
+
+class PoolNew(PoolChange):
+    """A new pool; it is full at first. Agents name it in ``energy_pool``."""
+
+    slug: Slug
+
+
+class PoolOut(Schema):
+    """A pool and how it stands now."""
+
+    slug: str
+    description: str
+    level: float = Field(description="Units now.")
+    state: str = Field(description="ok, low, critical or empty.")
+    reserved: float = Field(description="Units that calls which are out are estimated to cost.")
+    seconds_to_full: float | None = Field(description="Null: it does not refill.")
+    capacity: float
+    regeneration: float
+    critical: float
+    resume: float
+    low_policy: str
+    on_empty: str
+    max_wait: float
+    per_call: float
+    per_second: float
+    per_kilobyte: float
+    agents: list[str]
+
+
+class EntryOut(Schema):
+    """One charge or gift; ``amount`` below zero was given."""
+
+    id: int
+    kind: str
+    amount: float
+    before: float
+    after: float
+    overdraft: float = Field(description="Units that were not there to be taken.")
+    agent: str
+    reference: str = Field(description="The id of the call, or what else it was for.")
+    at: datetime
+
+
+class GrantEnergy(Input):
+    """Units that a person gives."""
+
+    amount: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
+
+
+def pool_out(row: EnergyPool) -> PoolOut:
+    """The pool as its answer; ``row.agents`` should be prefetched."""
+    stand = pools.standing(row)
+    return PoolOut(
+        slug=row.slug, description=row.description, level=stand.level, state=stand.state.value, reserved=stand.reserved,
+        seconds_to_full=stand.seconds_to_full, capacity=row.capacity, regeneration=row.regeneration,
+        critical=row.critical, resume=row.resume, low_policy=row.low_policy, on_empty=row.on_empty,
+        max_wait=row.max_wait, per_call=row.per_call, per_second=row.per_second, per_kilobyte=row.per_kilobyte,
+        agents=sorted(agent.slug for agent in row.agents.all()),
+    )  # fmt: skip
+
+
+def entry_out(row: EnergyEntry) -> EntryOut:
+    """The entry as its answer."""
+    return EntryOut(
+        id=row.pk, kind=row.kind, amount=row.amount, before=row.before, after=row.after, overdraft=row.overdraft,
+        agent=row.agent_slug, reference=row.reference, at=row.at,
+    )  # fmt: skip

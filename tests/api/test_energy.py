@@ -1,0 +1,62 @@
+"""Energy pools over REST: made, changed, given to agents, and read by the agents that draw on them."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcpregistry.models import Agent, EnergyPool
+from tests.api.conftest import new_agent
+
+pytestmark = pytest.mark.one_database
+
+
+def test_a_pool_is_made_given_to_an_agent_and_filled(db, caller) -> None:
+    admin, robot = caller("admin"), caller("agent")
+    made = admin.post("/energy", {"slug": "p", "capacity": 50, "regeneration": 0})
+    assert made.status_code == 201, made.content
+    assert {name: made.json()[name] for name in ("level", "state", "reserved", "seconds_to_full", "agents")} == {
+        "level": 50, "state": "ok", "reserved": 0, "seconds_to_full": 0, "agents": [],
+    }  # fmt: skip
+    assert robot.get("/energy").json()["items"] == []
+    assert robot.get("/energy/p").status_code == 404, "it draws on none"
+    assert admin.patch("/agents/robot", {"energy_pool": "none"}).status_code == 404
+    assert admin.patch("/agents/robot", {"energy_pool": "p"}).json()["energy_pool"] == "p"
+    assert robot.get("/energy/p").json()["agents"] == ["robot"]
+    smaller = admin.patch("/energy/p", {"capacity": 20, "critical": 5, "resume": 5})
+    assert (smaller.json()["capacity"], smaller.json()["level"]) == (20, 20)
+    given = admin.post("/energy/p/grant", {"amount": 7})
+    assert (given.status_code, given.json()["amount"], given.json()["after"]) == (201, -7, 20)
+    kinds = [each["kind"] for each in admin.get("/energy/p/entries").json()["items"]]
+    assert kinds == ["grant", "setting"]
+    assert robot.get("/energy/p/entries").json()["items"] == [], "none of them is its own"
+    assert admin.delete("/energy/p").status_code == 409
+    assert admin.patch("/agents/robot", {"energy_pool": None}).json()["energy_pool"] is None
+    assert admin.delete("/energy/p").status_code == 204
+    assert not EnergyPool.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"capacity": 0},
+        {"capacity": "1e999"},
+        {"regeneration": -1},
+        {"on_empty": "later"},
+        {"max_wait": 46},
+        {"resume": 1},
+    ],
+)
+def test_what_makes_no_pool_is_refused_with_its_reason(db, caller, wrong) -> None:
+    refused = caller("admin").post("/energy", {"slug": "p"} | wrong)
+    assert refused.status_code == 422, refused.content
+    assert not EnergyPool.objects.exists()
+
+
+def test_a_longer_list_asks_no_more_questions(db, caller, django_assert_max_num_queries) -> None:
+    for number in range(20):
+        row = EnergyPool.objects.create(slug=f"p{number}")
+        new_agent(f"a{number}")
+        Agent.objects.filter(slug=f"a{number}").update(energy_pool=row)
+    viewer = caller("viewer")
+    with django_assert_max_num_queries(12):
+        assert len(viewer.get("/energy").json()["items"]) == 20

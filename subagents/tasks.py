@@ -16,6 +16,7 @@ from django.utils import timezone
 from mcpregistry.db import database_now
 from mcpregistry.services.servers.connections import process_name
 from mcpregistry.worker_runtime import runtime
+from subagents import energy
 from subagents.llm.client import loaded
 from subagents.llm.tokens import REFERENCE, counter
 from subagents.maintenance import queue, repeating, request_lease
@@ -56,6 +57,12 @@ def work_maintenance() -> None:
     """When something is asked of the background sub-agent, and every two seconds. Returns at once."""
     if queue.due(database_now(), 1):
         runtime.calls.get().soon(_maintenance.get().manager.look)
+
+
+@shared_task
+def regulate_energy() -> None:
+    """Every two seconds: what the background sub-agent has used is charged, and its work follows the level."""
+    energy.regulate()
 
 
 @shared_task

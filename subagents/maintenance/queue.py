@@ -106,14 +106,19 @@ def cancel(*, request_id: str, actor: str, reason: str = "") -> MaintenanceReque
 
 
 @transaction.atomic
-def pause(*, request_id: str, actor: str) -> MaintenanceRequest:
-    """It stands still within a second and uses no energy, until it is resumed. Raises Conflict when it has ended."""
+def pause(*, request_id: str, actor: str, reason: str = "") -> MaintenanceRequest:
+    """It stands still within a second and uses no energy, until it is resumed. Raises Conflict when it has ended.
+
+    ``reason``: of somebody who will resume it by themselves. Who pauses it without one takes it over from them.
+    """
     request = _open(request_id)
-    if request.wish:  # paused already, or being cancelled
+    taken_over = request.wish == Wish.PAUSE and request.wish_reason != "" and reason == ""
+    if request.wish and not taken_over:  # paused already, or being cancelled
         return request
-    waits = {} if request.lease_until else {"substate": Substate.PAUSED, "message": "Paused."}
-    MaintenanceRequest.objects.filter(pk=request.pk).update(wish=Wish.PAUSE, **waits)
-    audit.record(kind="maintenance.paused", actor=actor, subject=f"maintenance:{request.pk}")
+    waits = {} if request.lease_until else {"substate": Substate.PAUSED, "message": reason or "Paused."}
+    MaintenanceRequest.objects.filter(pk=request.pk).update(wish=Wish.PAUSE, wish_reason=reason, **waits)
+    facts = {"reason": reason} if reason else {}
+    audit.record(kind="maintenance.paused", actor=actor, subject=f"maintenance:{request.pk}", **facts)
     return _locked(request_id)
 
 
@@ -123,7 +128,9 @@ def resume(*, request_id: str, actor: str) -> MaintenanceRequest:
     request = _open(request_id)
     if request.wish != Wish.PAUSE:
         return request
-    MaintenanceRequest.objects.filter(pk=request.pk).update(wish="", substate="", message="Waiting for a worker.")
+    MaintenanceRequest.objects.filter(pk=request.pk).update(
+        wish="", wish_reason="", substate="", message="Waiting for a worker."
+    )
     audit.record(kind="maintenance.resumed", actor=actor, subject=f"maintenance:{request.pk}")
     transaction.on_commit(lambda: send("subagents.tasks.work_maintenance"))
     return _locked(request_id)

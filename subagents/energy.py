@@ -1,0 +1,99 @@
+"""The owners of the background sub-agent's effort: what it has used is taken from the pools of the agents that asked.
+
+The sub-agent counts what it uses and knows no pool (an import contract holds that). Here its count is taken, and where
+a pool runs low its work is finished, paused or cancelled; what was paused for that goes on when enough is back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+
+from django.db import transaction
+from django.db.models import QuerySet
+
+from mcpregistry.db import database_now
+from mcpregistry.domain.energy import Level
+from mcpregistry.domain.errors import Conflict
+from mcpregistry.models import Agent, EnergyEntry, EnergyPool
+from mcpregistry.models.energy import LowPolicy
+from mcpregistry.services.energy import pools
+from subagents.domain.maintenance import Priority, State, Wish
+from subagents.maintenance import queue
+from subagents.models import MaintenanceRequest
+
+PAUSED = "There is not enough energy; it goes on when there is."
+_CANCELLED = "there was not enough energy"
+_FINISHED_FROM, _CANCELLED_BELOW = 80, 50  # per cent, where the pool decides by how far the work is
+
+
+def regulate() -> None:
+    """Every two seconds, by the clock: charge what was used, cut back where that is too much, go on where it is back."""
+    charge_used()
+    for pool in _working():
+        stand = pools.standing(pool)
+        if stand.state in (Level.CRITICAL, Level.EMPTY):
+            _cut_back(pool, _open_of(pool))
+        elif stand.level >= pool.resume:
+            _go_on(pool, _open_of(pool).filter(wish=Wish.PAUSE, wish_reason=PAUSED))
+
+
+def charge_used() -> float:
+    """Take what the sub-agent has used for agents with a pool since the last time. Returns how much that was."""
+    asked = MaintenanceRequest.objects.filter(energy_unreported__gt=0).exclude(agent="").values("agent")
+    owners = Agent.objects.exclude(energy_pool=None).filter(slug__in=asked).values_list("slug", "energy_pool")
+    return sum(_charge(slug, pool) for slug, pool in owners if pool is not None)
+
+
+@transaction.atomic
+def _charge(agent: str, pool_id: int) -> float:
+    """Count and entry in one transaction: a process that dies here neither loses a unit nor takes it twice."""
+    pool = pools.locked(pool_id)
+    used = queue.take_energy(MaintenanceRequest.objects.filter(agent=agent))
+    if used > 0:
+        pools.charge(pool, EnergyEntry.Kind.MAINTENANCE, used, now=database_now(), agent=agent)
+    return used
+
+
+def _working() -> QuerySet[EnergyPool]:
+    """Pools of which an agent has asked for something that has not ended."""
+    asked = MaintenanceRequest.objects.open().exclude(agent="").values("agent")
+    return EnergyPool.objects.filter(agents__slug__in=asked).distinct().with_reserved()
+
+
+def _open_of(pool: EnergyPool) -> QuerySet[MaintenanceRequest]:
+    return MaintenanceRequest.objects.open().filter(agent__in=pool.agents.values("slug")).order_by("created_at", "id")
+
+
+def _cut_back(pool: EnergyPool, requests: Iterable[MaintenanceRequest]) -> None:
+    for request in requests:
+        match wish_for(request, LowPolicy(pool.low_policy)):
+            case Wish.PAUSE:
+                with suppress(Conflict):  # it has ended meanwhile
+                    queue.pause(request_id=request.pk, actor=_actor(pool), reason=PAUSED)
+            case Wish.CANCEL:
+                queue.cancel(request_id=request.pk, actor=_actor(pool), reason=_CANCELLED)
+
+
+def wish_for(request: MaintenanceRequest, policy: LowPolicy) -> Wish:
+    """What becomes of a request while the level is critical. One that nobody has begun waits, whatever the policy."""
+    if request.wish:
+        return Wish.NONE
+    if request.state == State.QUEUED:
+        return Wish.PAUSE
+    if policy == LowPolicy.AUTO:
+        if request.progress >= _FINISHED_FROM:
+            return Wish.NONE
+        cancel = request.priority == Priority.LOW and request.progress < _CANCELLED_BELOW
+        return Wish.CANCEL if cancel else Wish.PAUSE
+    return {LowPolicy.PAUSE: Wish.PAUSE, LowPolicy.CANCEL: Wish.CANCEL}.get(policy, Wish.NONE)
+
+
+def _go_on(pool: EnergyPool, requests: Iterable[MaintenanceRequest]) -> None:
+    for request in requests:
+        with suppress(Conflict):  # it has ended meanwhile
+            queue.resume(request_id=request.pk, actor=_actor(pool))
+
+
+def _actor(pool: EnergyPool) -> str:
+    return f"energy:{pool.slug}"

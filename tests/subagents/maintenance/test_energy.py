@@ -1,0 +1,128 @@
+"""What the background sub-agent uses drains the pool of whoever asked, and a low pool holds its work back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from mcpregistry.db import db_call
+from mcpregistry.models import Agent, EnergyEntry, EnergyPool
+from mcpregistry.models.energy import LowPolicy
+from mcpregistry.services.access import agents
+from mcpregistry.services.energy import pools
+from subagents import energy
+from subagents.domain.maintenance import Kind, Priority, State, Substate, Wish
+from subagents.maintenance import manager as manager_module
+from subagents.maintenance import queue
+from subagents.models import MaintenanceRequest
+from tests.calls.conftest import add_server, tool
+from tests.subagents.maintenance.conftest import ask, ended, now
+from tests.subagents.maintenance.test_manager import begun, children
+from tests.waiting import until
+
+
+def asked_by_ann(level: float, **fields: Any) -> MaintenanceRequest:
+    """A test of a server that never answers, for an agent whose pool holds so much and does not refill."""
+    add_server("mute", tool("say"), connect_timeout=60)
+    pool = EnergyPool(**{"slug": "p", "regeneration": 0.0} | fields)
+    pools.save_pool(pool=pool, actor="test")
+    ann = Agent.objects.get(slug="ann")
+    ann.energy_pool = pool
+    agents.save_agent(agent=ann, actor="test")
+    take(100 - level)
+    return ask(Kind.TEST, server="mute", agent=ann, priority=Priority.LOW)
+
+
+@transaction.atomic
+def take(amount: float) -> None:
+    pool = pools.locked(EnergyPool.objects.get().pk)
+    pools.charge(pool, EnergyEntry.Kind.GRANT, amount, now=pool.level_at)
+
+
+def level() -> float:
+    return pools.standing(EnergyPool.objects.with_reserved().get()).level
+
+
+async def _regulated(request: MaintenanceRequest, substate: str) -> MaintenanceRequest | None:
+    await db_call(energy.regulate)
+    found = await now(request)
+    return found if found.substate == substate else None
+
+
+async def test_low_energy_pauses_the_work_and_enough_of_it_resumes_it(
+    manager: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manager_module, "CHARGED_EVERY", 0.05)
+    request = await db_call(lambda: asked_by_ann(10.2, low_policy="pause"))
+    here = await manager()
+    await begun(here, request)
+    paused = await until(lambda: _regulated(request, Substate.PAUSED))
+    assert paused is not None
+    assert not children("mute.py")
+    await db_call(energy.regulate)  # what was used until it stood still
+    left = await db_call(level)
+    assert left == pytest.approx(10.2 - paused.energy_total), "what was drained is what it has used"
+    assert left < 10
+    for _ in range(3):
+        await db_call(energy.regulate)
+    assert (await db_call(level), (await now(request)).substate) == (left, Substate.PAUSED)
+    await db_call(pools.grant, pool_id=(await db_call(EnergyPool.objects.get)).pk, amount=29 - left, actor="test")
+    assert await _regulated(request, Substate.PAUSED), "not before the level of resuming"
+    await db_call(pools.grant, pool_id=(await db_call(EnergyPool.objects.get)).pk, amount=1.5, actor="test")
+    assert await _regulated(request, Substate.NONE)
+    await begun(here, request)
+    await db_call(queue.cancel, request_id=request.pk, actor="user:ann")
+    done = await ended(here, request)
+    await db_call(energy.charge_used)
+    entries = await db_call(lambda: sum(e.amount for e in EnergyEntry.objects.filter(kind="maintenance")))
+    assert entries == pytest.approx(done.energy_total)
+
+
+async def test_where_the_pool_says_so_it_is_cancelled_with_its_processes(
+    manager: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manager_module, "CHARGED_EVERY", 0.05)
+    request = await db_call(lambda: asked_by_ann(10.1, low_policy="cancel"))
+    await begun(await manager(), request)
+    done = await until(lambda: _regulated(request, Substate.CANCELLED))
+    assert done is not None
+    assert done.error == "cancelled: there was not enough energy"
+    await until(lambda: not children("mute.py"))
+
+
+async def test_nothing_is_begun_while_the_level_is_critical_and_a_persons_pause_is_kept(live_db: None) -> None:
+    request = await db_call(lambda: asked_by_ann(5))
+    await db_call(energy.regulate)
+    waits = await now(request)
+    assert (waits.state, waits.substate, waits.message) == (State.QUEUED, Substate.PAUSED, energy.PAUSED)
+    await db_call(queue.pause, request_id=request.pk, actor="user:bob")
+    await db_call(take, -60)
+    await db_call(energy.regulate)
+    assert (await now(request)).wish == Wish.PAUSE, "a person has paused it as well"
+    await db_call(queue.resume, request_id=request.pk, actor="user:bob")
+    assert (await now(request)).wish == Wish.NONE
+
+
+async def test_who_has_no_pool_is_not_held_back(live_db: None) -> None:
+    await db_call(asked_by_ann, 5)
+    await db_call(lambda: Agent.objects.update(energy_pool=None))
+    await db_call(energy.regulate)
+    assert not await db_call(MaintenanceRequest.objects.exclude(wish="").exists)
+
+
+@pytest.mark.parametrize(
+    ("policy", "facts", "wish"),
+    [
+        ("auto", {"progress": 80}, ""), ("auto", {"progress": 40}, "pause"),
+        ("auto", {"progress": 40, "priority": Priority.LOW}, "cancel"),
+        ("auto", {"progress": 60, "priority": Priority.LOW}, "pause"), ("finish", {"progress": 1}, ""),
+        ("pause", {"progress": 99}, "pause"), ("cancel", {"progress": 99}, "cancel"),
+        ("finish", {"state": State.QUEUED}, "pause"), ("cancel", {"state": State.QUEUED}, "pause"),
+        ("cancel", {"wish": "pause"}, ""),
+    ],
+)  # fmt: skip
+def test_what_is_done_at_the_critical_level(policy: str, facts: dict[str, Any], wish: str) -> None:
+    request = MaintenanceRequest(**{"state": State.IN_PROGRESS, "priority": Priority.MEDIUM} | facts)
+    assert energy.wish_for(request, LowPolicy(policy)) == wish

@@ -73,7 +73,8 @@ async def test_what_a_run_has_used_stands_in_its_accounting(bench: Bench, worker
         bench.expert(bench.model("m", asked, answer), uses=[bench.server()])
         return bench.start()
 
-    run = await (await worker()).drive(await db_call(prepare))
+    begun = await db_call(prepare)  # before there is a worker, which hears of changes a moment later
+    run = await (await worker()).drive(begun)
     first, tool, second = await db_call(lambda: list(entries(run)))
     counted = ("type", "status", "model", "inputTokens", "outputTokens", "totalTokens", "cachedTokens")
     assert [first[name] for name in counted] == ["llm", "ok", "m", 300, 40, 340, 100]

@@ -33,8 +33,8 @@ def main(arguments: list[str]) -> int:
         with Path(folder, "postgres.log").open("w+") as second:
             # Each leg has a cache of its own: what failed last in one need not have failed in the other.
             legs = {
-                # The longer one has a worker more, since many of its tests wait.
-                "SQLite": _started([f"-n{CORES + 1}", *_own("sqlite", reports["SQLite"]), *arguments], None),
+                # The longer one has two workers more, since many of its tests wait.
+                "SQLite": _started([f"-n{CORES + 2}", *_own("sqlite", reports["SQLite"]), *arguments], None),
                 "PostgreSQL": _started(
                     [f"-n{CORES}", "--postgres", *_own("postgres", reports["PostgreSQL"]), *arguments], second
                 ),

@@ -149,6 +149,8 @@ def django_db_setup(
         origin = Origin.remember()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TransactionTestCase, "_fixture_teardown", lambda _: origin.restore())
+        # Django would connect anew after each, for what a rolled back transaction undoes of a connection's settings.
+        patch.setattr(TransactionTestCase, "_should_reload_connections", lambda _: False)
         yield origin
 
 

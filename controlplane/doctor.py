@@ -55,6 +55,7 @@ def examine() -> list[Finding]:
         _seals,
         _startup_code,
         _sandbox,
+        _installers,
     ]
     return [finding for probe in probes for finding in probe()]
 
@@ -233,6 +234,20 @@ def _sandbox() -> Iterable[Finding]:
         yield Finding(
             True, f"local servers without a sandbox: {', '.join(open_ones)} (docs/sandbox.md says how to get one)"
         )
+
+
+def _installers() -> Iterable[Finding]:
+    """What servers' packages are installed with."""
+    from mcpregistry.domain.errors import SlipsnisseError
+    from mcpregistry.downstream.installers import programs
+
+    for name, find in (("uv", programs.uv), ("npm", programs.npm)):
+        try:
+            found = programs.version(find())
+        except SlipsnisseError as error:  # of npm no defect: who installs none from there needs none
+            yield Finding(name == "npm", f"packages of servers, {name}: {error.message}", error.remedy)
+        else:
+            yield Finding(bool(found), f"packages of servers can be installed with {name} {found}".strip())
 
 
 def _folders() -> list[Path]:

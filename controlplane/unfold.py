@@ -116,6 +116,7 @@ UNFOLD: dict[str, Any] = {
                     },
                     _item("Servers", "dns", "mcpregistry_server"),
                     _item("Tools", "build", "mcpregistry_tool"),
+                    _item("Packages", "package_2", "mcpregistry_install"),
                 ],
             },
             {

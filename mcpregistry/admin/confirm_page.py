@@ -27,6 +27,7 @@ class ConfirmPage(Generic[Record]):
     """A view of ``RecordAdmin``, which gives it records and addresses. What it shows and calls is its subclass's."""
 
     template: ClassVar[str]
+    permission: ClassVar[str] = MAY_CONFIRM
 
     def __init__(self, admin: RecordAdmin) -> None:
         self.admin = admin
@@ -48,7 +49,7 @@ class ConfirmPage(Generic[Record]):
         record = self.admin.get_object(request, object_id)
         if record is None:
             return self.admin._get_obj_does_not_exist_redirect(request, self.admin.opts, object_id)
-        if not request.user.has_perm(MAY_CONFIRM):
+        if not request.user.has_perm(self.permission):
             raise PermissionDenied
         return self._decide(request, record) if request.method == "POST" else self._show(request, record)
 

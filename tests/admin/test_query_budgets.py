@@ -16,6 +16,7 @@ from mcpregistry.models import (
     Connection,
     Conversation,
     Grant,
+    Install,
     Invocation,
     Permit,
     PolicyRule,
@@ -36,7 +37,7 @@ from tests.fakes.seed import ACTOR, Site, tool
 BUDGETS = {
     "server": 12, "tool": 12, "definition": 12, "agent": 10, "token": 10, "endpoint": 9, "grant": 14, "workspace": 11,
     "credential": 9, "invocation": 11, "auditentry": 9, "connection": 11, "servertest": 11, "serverevent": 11,
-    "channel": 12, "delivery": 11, "slackidentity": 9, "policyrule": 14, "permit": 10, "conversation": 10,
+    "channel": 12, "delivery": 11, "slackidentity": 9, "policyrule": 14, "permit": 10, "conversation": 10, "install": 9,
 }  # fmt: skip
 
 
@@ -60,6 +61,7 @@ def more(site: Site) -> None:
         Connection.objects.create(server=server, process="p", state="connected", since=now, seen_at=now)
         ServerEvent.objects.create(server=server, at=now, kind="connected")
         ServerTest.objects.create(server=server, requested_at=now, requested_by=owner)
+        Install.objects.create(server=server, ecosystem="npm", package="a", requested_by=ACTOR, state_at=now)
         channel = Channel(name=f"more-{number}", kind="email", addresses=["a@example.org"])
         outbox.save_channel(channel=channel, actor=ACTOR, servers=[server])
         outbox.send_test(channel=channel, actor=ACTOR)

@@ -34,7 +34,7 @@ ADDS = {
 CHANGES = ADDS | {"tool": OPERATOR, "conversation": OPERATOR, "configuration": ADMIN}
 # Others lose something with these: their calls' secrets, their experts' models.
 DELETES = ADDS | {"credential": ADMIN, "provider": ADMIN, "languagemodel": ADMIN}
-ADDS |= {"maintenancerequest": OPERATOR, "conversation": OPERATOR}  # asked, and then only stopped
+ADDS |= {"maintenancerequest": OPERATOR, "install": OPERATOR, "conversation": OPERATOR}  # asked, and then only stopped
 VERBS = {
     ("server", "confirm"): ADMIN, ("server", "test"): OPERATOR, ("server", "refresh"): OPERATOR,
     ("server", "reconnect"): OPERATOR, ("server", "approve"): APPROVER, ("server", "enable"): OPERATOR,
@@ -44,6 +44,7 @@ VERBS = {
     ("tool", "behaviour"): APPROVER, ("tool", "auto-approve"): ADMIN, ("tool", "ask-again"): ADMIN,
     ("policyrule", "try"): VIEWER, ("policyrule", "enable"): ADMIN, ("policyrule", "disable"): ADMIN,
     ("permit", "revoke"): APPROVER, ("agent", "token"): ADMIN, ("token", "revoke"): ADMIN,
+    ("install", "approve"): ADMIN, ("install", "use"): OPERATOR, ("install", "roll-back"): OPERATOR, ("install", "remove"): OPERATOR,
     ("conversation", "end"): OPERATOR, ("energypool", "fill"): ADMIN, ("channel", "test"): ADMIN, ("delivery", "redeliver"): ADMIN,
     ("provider", "test"): OPERATOR, ("provider", "confirm"): ADMIN, ("run", "cancel"): OPERATOR, ("run", "resume"): OPERATOR, ("run", "replay"): OPERATOR,
     ("maintenancerequest", "cancel"): OPERATOR, ("maintenancerequest", "pause"): OPERATOR, ("maintenancerequest", "resume"): OPERATOR,

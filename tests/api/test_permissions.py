@@ -22,7 +22,7 @@ ROLES = ("viewer", "operator", "approver", "admin")
 # The lowest role that may; written out a second time on purpose, so that a slip in the table shows.
 LOWEST = {
     "viewer": """
-        GET /servers | GET /servers/{slug} | GET /servers/{slug}/tests | GET /servers/{slug}/tests/{test_id}
+        GET /installs | GET /installs/{install_id} | GET /servers | GET /servers/{slug} | GET /servers/{slug}/tests | GET /servers/{slug}/tests/{test_id}
         GET /servers/{slug}/events | GET /servers/{slug}/status | GET /tools | GET /tools/{name}
         GET /tools/{name}/definitions | GET /definitions | GET /definitions/{definition_id} | GET /endpoints
         GET /endpoints/{slug} | GET /endpoints/{slug}/tools | GET /agents | GET /agents/{slug}
@@ -41,7 +41,8 @@ LOWEST = {
         GET /energy | GET /energy/{slug} | GET /energy/{slug}/entries
         """,
     "operator": """
-        POST /servers | PATCH /servers/{slug} | DELETE /servers/{slug} | POST /servers/{slug}/enable
+        POST /installs | POST /installs/{install_id}/use | DELETE /installs/{install_id}
+        POST /servers/{slug}/roll-back | POST /servers | PATCH /servers/{slug} | DELETE /servers/{slug} | POST /servers/{slug}/enable
         POST /servers/{slug}/disable | POST /servers/{slug}/refresh | POST /servers/{slug}/reconnect
         POST /servers/{slug}/tests | PATCH /tools/{name} | POST /tools/{name}/call | POST /endpoints
         PATCH /endpoints/{slug} | DELETE /endpoints/{slug} | GET /config/export | POST /config/import
@@ -63,6 +64,7 @@ LOWEST = {
         | PUT /tools/{name}/annotations | DELETE /permits/{permit_id}
         """,
     "admin": """
+        POST /installs/{install_id}/approve
         GET /servers/{slug}/launch | POST /servers/{slug}/confirm | POST /agents | PATCH /agents/{slug}
         POST /energy | PATCH /energy/{slug} | DELETE /energy/{slug} | POST /energy/{slug}/grant
         DELETE /agents/{slug} | POST /agents/{slug}/tokens | DELETE /agents/{slug}/tokens/{token_id}

@@ -94,3 +94,13 @@ def test_the_doctor_says_how_far_servers_can_be_confined_and_which_are_not(db, m
     monkeypatch.setattr(confinement, "abi", lambda: 0)
     none = next(iter(doctor._sandbox()))
     assert (none.ok, "no Landlock" in none.what, "6.12" in none.remedy) == (False, True, True)
+
+
+def test_doctor_says_with_what_packages_are_installed(monkeypatch, tmp_path):
+    said = {finding.what: finding.ok for finding in doctor._installers()}
+    assert len(said) == 2
+    assert any(message.startswith("packages of servers can be installed with uv") for message in said)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    without = [*doctor._installers()][1]
+    assert (without.ok, "Node.js is needed" in without.what) == (True, True)
+    assert without.remedy

@@ -17,6 +17,7 @@ from django.contrib.auth.models import Group, User
 from django.db import transaction
 from django.utils import timezone
 
+from mcpregistry.domain.installs.lock import digest
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import (
     Agent,
@@ -29,6 +30,7 @@ from mcpregistry.models import (
     EnergyEntry,
     EnergyPool,
     Grant,
+    Install,
     Invocation,
     Permit,
     PolicyRule,
@@ -292,6 +294,20 @@ def _conditions(site: Site, now: datetime) -> None:
             timings={"connect": 640.0, "list": 12.4} if verdict == "passed" else {}, tool_count=5,
             error_code="" if verdict == "passed" else "TIMEOUT",
             error="" if verdict == "passed" else "The server did not answer within 30 s.",
+        )  # fmt: skip
+    _installs(git, now)
+
+
+def _installs(git: Server, now: datetime) -> None:
+    """A package that is installed, and a newer version of it that waits for a person."""
+    for version, state in (("1.0.0", "installed"), ("1.1.0", "waiting")):
+        entry = {"version": version, "integrity": "sha512-" + "A" * 86 + "==", "license": "MIT", "bin": "cli.js"}
+        packages = {"": {"dependencies": {"git-server": version}}, "node_modules/git-server": entry}
+        lock = json.dumps({"lockfileVersion": 3, "packages": packages})
+        Install.objects.create(
+            server=git, ecosystem="npm", package="git-server", version=version, state=state, state_at=now, lock=lock,
+            lock_sha256=digest(lock), licences={"git-server": "MIT"}, requested_by=ACTOR, command=["node", "cli.js"],
+            size=2_100_000, files=312,
         )  # fmt: skip
 
 

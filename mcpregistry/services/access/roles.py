@@ -15,6 +15,8 @@ _OPERATOR = {
     "change_tool",
     "call_tool",
     "test_server",
+    "add_install",
+    "delete_install",
     "add_conversation",
     "change_conversation",
     "add_message",

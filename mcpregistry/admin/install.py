@@ -1,0 +1,188 @@
+"""Pages of installed packages: ask for one, look at its lock, approve it, set a server to it, roll back, remove."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django import forms
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern, path, reverse
+from unfold.decorators import display
+from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
+
+from mcpregistry.admin.base import ReadOnlyAdmin, Verb, actor
+from mcpregistry.admin.confirm_page import ConfirmPage
+from mcpregistry.admin.live import LiveAdmin, Part
+from mcpregistry.domain.installs.states import InstallState
+from mcpregistry.domain.text.display import printable
+from mcpregistry.models import Install, Server
+from mcpregistry.models.install import ECOSYSTEMS
+from mcpregistry.models.server import Transport
+from mcpregistry.services.installs import requests
+
+STATE_COLOURS = {
+    "installed": "success", "failed": "danger", "waiting": "warning", "installing": "info", "resolving": "info",
+}  # fmt: skip
+PACKAGES_SHOWN = 300
+GOES_ON = {InstallState.REQUESTED, InstallState.RESOLVING, InstallState.APPROVED, InstallState.INSTALLING}
+_DOING = {
+    InstallState.REQUESTED: "It waits for a worker, which finds out what it consists of.",
+    InstallState.RESOLVING: "A worker finds out what it consists of. Nothing is installed.",
+    InstallState.APPROVED: "It waits for a worker, which installs it.",
+    InstallState.INSTALLING: "A worker installs it, in a sandbox. It takes some minutes at most.",
+}
+
+
+class AskForm(forms.ModelForm):  # type: ignore[type-arg]
+    """What people ask for: a name, and perhaps a version."""
+
+    ecosystem = forms.ChoiceField(label="From", choices=ECOSYSTEMS, widget=UnfoldAdminSelectWidget)
+    server = forms.ModelChoiceField(
+        queryset=Server.objects.filter(transport=Transport.STDIO), required=False, widget=UnfoldAdminSelectWidget,
+        help_text="Which it shall start. Empty: a new one is made of it.",
+    )  # fmt: skip
+
+    class Meta:
+        model = Install
+        fields = ("ecosystem", "package", "wanted", "program", "server", "slug")
+        widgets: ClassVar[dict[str, Any]] = dict.fromkeys(
+            ("package", "wanted", "program", "slug"), UnfoldAdminTextInputWidget
+        )
+
+
+class ApprovePage(ConfirmPage[Install]):
+    """The page behind "Approve and install"."""
+
+    template = "admin/mcpregistry/approve_install.html"
+    permission = "mcpregistry.approve_install"
+
+    def title(self, record: Install) -> str:
+        return f"Approve {printable(str(record), 200)}"
+
+    def confirm(self, record: Install, *, shown: str, actor: str, user: object) -> str:
+        requests.approve(install=record, lock_sha256=shown, actor=actor, user=user)
+        return "Approved. A worker installs it now; nothing starts it yet."
+
+    def facts(self, record: Install) -> dict[str, Any]:
+        return lock_facts(record) | {"shown": record.lock_sha256, "confirmed": record.state != InstallState.WAITING}
+
+
+def _use(request: HttpRequest, row: Install) -> str:
+    server = requests.use(install=row, actor=actor(request))
+    return f"The server {server.slug} is set to it. Confirm its launch on the server's page: until then it is a draft."
+
+
+def _roll_back(request: HttpRequest, row: Install) -> str:
+    if row.server is None:
+        return "No server starts it."
+    requests.roll_back(server=row.server, actor=actor(request))
+    return f"The server {row.server.slug} is set to the package before. Confirm its launch on the server's page."
+
+
+def _remove(request: HttpRequest, row: Install) -> str:
+    requests.remove(install=row, actor=actor(request))
+    return "Removed. Its folder is gone within a minute."
+
+
+def _in_use(row: Install) -> bool:
+    return row.state == InstallState.INSTALLED and row.server is not None and row.started_by(row.server.command)
+
+
+def _removable(row: Install) -> bool:
+    return row.state not in (InstallState.REMOVED, InstallState.RESOLVING, InstallState.INSTALLING) and not _in_use(row)
+
+
+@admin.register(Install)
+class InstallAdmin(LiveAdmin, ReadOnlyAdmin):
+    """Installed packages: asked for by a form, then looked at, approved and used by buttons."""
+
+    form = AskForm
+    list_display = ("shown", "ecosystem", "shown_version", "shown_state", "shown_server", "shown_by", "created_at")
+    list_filter = ("state", "ecosystem")
+    list_select_related = ("server",)
+    search_fields = ("package", "server__slug", "slug", "version", "requested_by", "=lock_sha256")
+    search_help_text = "Package, version, server, who asked, or the lock's SHA-256"
+    sortable_by = ("created_at",)
+    change_form_outer_before_template = "admin/mcpregistry/install.html"
+    verbs = (
+        Verb("approve", "Approve and install", "approve_install", "verified_user", "Look at its lock first.",
+             page="mcpregistry_install_approve", applies=lambda row: row.state == InstallState.WAITING, style="primary"),
+        Verb("use", "Set the server to it", "change_server", "swap_horiz", "The server becomes a draft until it is confirmed.",
+             _use, applies=lambda row: row.state == InstallState.INSTALLED and not _in_use(row), style="primary"),
+        Verb("roll-back", "Roll back", "change_server", "undo", "Set the server to the package before.", _roll_back,
+             applies=lambda row: _in_use(row) and requests.previous(row.server) is not None),
+        Verb("remove", "Remove", "delete_install", "delete", "Give it up, with its folder.", _remove,
+             applies=_removable, style="danger"),
+    )  # fmt: skip
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Install]:
+        return super().get_queryset(request).select_related("server", "approved_by")
+
+    def has_add_permission(self, request: HttpRequest, *_: Any) -> bool:
+        return bool(request.user.has_perm("mcpregistry.add_install"))
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return AskForm.Meta.fields if obj is None else ("requested_by", "created_at", "approved_by", "approved_at")
+
+    def save(self, request: HttpRequest, row: Any, form: Any) -> None:
+        given = form.cleaned_data
+        asked = requests.resolve(
+            ecosystem=given["ecosystem"], package=given["package"], version=given["wanted"], program=given["program"],
+            server=given["server"], slug=given["slug"], actor=actor(request),
+        )  # fmt: skip
+        row.__dict__.update(asked.__dict__)
+
+    def response_add(self, request: HttpRequest, obj: Any, post_url_continue: str | None = None) -> HttpResponse:
+        """To its page, where one can watch it."""
+        return HttpResponseRedirect(reverse(f"admin:{self._name('change')}", args=[obj.pk]))
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(ApprovePage(self))
+        return [path("<path:object_id>/approve/", view, name=self._name("approve")), *super().get_urls()]
+
+    @display(description="package")
+    def shown(self, row: Install) -> str:
+        return row.package
+
+    @display(description="version")
+    def shown_version(self, row: Install) -> str:
+        return row.version or row.wanted or "newest"
+
+    @display(description="state", label=STATE_COLOURS)
+    def shown_state(self, row: Install) -> str:
+        return row.state
+
+    @display(description="server")
+    def shown_server(self, row: Install) -> str:
+        return row.server.slug if row.server else row.slug
+
+    @display(description="asked by")
+    def shown_by(self, row: Install) -> str:
+        return printable(row.requested_by, 80)
+
+    def overview(self, request: HttpRequest, row: Install) -> dict[str, Any]:
+        return _context(row) | {"live_url": self.live_url(row)}
+
+    def live_part(self, request: HttpRequest, row: Install, name: str) -> Part:
+        goes_on = row.state in GOES_ON
+        return Part("admin/mcpregistry/install_state.html", _context(row) | {"ended": not goes_on}, goes_on)
+
+
+def _context(row: Install) -> dict[str, Any]:
+    return {
+        "asked": row, "goes_on": row.state in GOES_ON, "doing": _DOING.get(InstallState(row.state), ""),
+        "state_colour": STATE_COLOURS.get(row.state, ""), "users": requests.users_of(row),
+    } | lock_facts(row)  # fmt: skip
+
+
+def lock_facts(row: Install) -> dict[str, Any]:
+    """The lock's packages with their licences, and how it differs from the installation before."""
+    lock = requests.lock_of(row)
+    packages = lock.packages if lock else ()
+    shown = [(each, row.licences.get(each.name, "")) for each in packages[:PACKAGES_SHOWN]]
+    return {
+        "packages": shown, "count": len(packages), "more": len(packages) - len(shown),
+        "before": requests.before_it(row), "changes": requests.changes_of(row)[:PACKAGES_SHOWN],
+    }  # fmt: skip

@@ -1,0 +1,97 @@
+"""Installed packages: ask for one, read its lock, approve exactly that, set a server to it, roll back, remove."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest
+from ninja import Status
+
+from mcpregistry.api import lookup
+from mcpregistry.api.auth import actor, person
+from mcpregistry.api.once import once
+from mcpregistry.api.paging import Cursor, Limit, page
+from mcpregistry.api.routes import Routes
+from mcpregistry.api.schemas.basics import Page, Problem, Slug
+from mcpregistry.api.schemas.installs import (
+    InstallApproval,
+    InstallNew,
+    InstallOut,
+    InstallUse,
+    InstallWhole,
+    StateName,
+    install_out,
+    install_whole,
+)
+from mcpregistry.api.schemas.servers import ServerOut, server_out
+from mcpregistry.models import Install
+from mcpregistry.services import installs
+from mcpregistry.services.installs import requests
+
+router = Routes(tags=["installs"])
+
+_ROWS = Install.objects.select_related("server")
+
+
+@router.get("/installs", response=Page[InstallOut])
+def list_installs(
+    request: HttpRequest,
+    *,
+    server: Slug | None = None,
+    state: StateName | None = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[InstallOut]:
+    """Packages that were asked for, newest first."""
+    rows = _ROWS.defer("lock")
+    if server:
+        rows = rows.filter(server__slug=server)
+    if state:
+        rows = rows.filter(state=state)
+    return page(rows, order=("-id",), limit=limit, cursor=cursor, show=install_out)
+
+
+@router.post("/installs", response={202: InstallOut, 404: Problem, 409: Problem})
+@once()
+def ask_install(request: HttpRequest, payload: InstallNew) -> Status[InstallOut]:
+    """Ask which packages this one consists of. A worker makes the lock; poll the answered id until it is `waiting`."""
+    install = installs.resolve(
+        ecosystem=payload.ecosystem, package=payload.package, version=payload.version, program=payload.program,
+        server=lookup.server(payload.server) if payload.server else None, slug=payload.slug, actor=actor(request),
+    )  # fmt: skip
+    return Status(202, install_out(install))
+
+
+@router.get("/installs/{install_id}", response=InstallWhole)
+def get_install(request: HttpRequest, install_id: lookup.Id) -> InstallWhole:
+    """One, with its packages and how they differ from the installation before."""
+    return install_whole(lookup.one(_ROWS.all(), "install", pk=install_id))
+
+
+@router.post("/installs/{install_id}/approve", response={202: InstallOut, 409: Problem})
+def approve_install(request: HttpRequest, install_id: lookup.Id, payload: InstallApproval) -> Status[InstallOut]:
+    """Approve exactly the lock that was shown; a worker installs it then. No server starts it by that."""
+    install = requests.approve(
+        install=lookup.one(_ROWS.all(), "install", pk=install_id), lock_sha256=payload.lock_sha256,
+        actor=actor(request), user=person(request),
+    )  # fmt: skip
+    return Status(202, install_out(install))
+
+
+@router.post("/installs/{install_id}/use", response={200: ServerOut, 409: Problem})
+def use_install(request: HttpRequest, install_id: lookup.Id, payload: InstallUse) -> ServerOut:
+    """Set a server's command to it, or make a server of it: a draft until its launch is confirmed."""
+    install = lookup.one(_ROWS.all(), "install", pk=install_id)
+    server = lookup.server(payload.server) if payload.server else None
+    return server_out(requests.use(install=install, server=server, actor=actor(request)))
+
+
+@router.delete("/installs/{install_id}", response={204: None, 409: Problem})
+def remove_install(request: HttpRequest, install_id: lookup.Id) -> Status[None]:
+    """Give it up; its folder goes within a minute. Refused while a server starts it."""
+    requests.remove(install=lookup.one(_ROWS.all(), "install", pk=install_id), actor=actor(request))
+    return Status(204, None)
+
+
+@router.post("/servers/{slug}/roll-back", response={200: ServerOut, 409: Problem})
+def roll_back_server(request: HttpRequest, slug: Slug) -> ServerOut:
+    """Set the server to the package before: a draft until its launch is confirmed."""
+    return server_out(requests.roll_back(server=lookup.server(slug), actor=actor(request)))

@@ -1,0 +1,103 @@
+"""Installed packages: what is asked for, what its lock says, what became of it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal, cast
+
+from ninja import Schema
+from pydantic import Field
+
+from mcpregistry.api.schemas.basics import Input, Slug, Text, capped
+from mcpregistry.models import Install
+from mcpregistry.services.installs import requests
+
+EcosystemName = Literal["npm", "pypi"]
+StateName = Literal[
+    "requested", "resolving", "waiting", "approved", "installing", "installed", "failed", "removed"
+]  # fmt: skip
+
+
+class InstallNew(Input):
+    """A package; without a version the newest, without a server for a new one."""
+
+    ecosystem: EcosystemName
+    package: Annotated[Text, Field(max_length=214)]
+    version: Annotated[Text, Field(max_length=64)] = ""
+    program: Annotated[Text, Field(max_length=100, description="Which of its programs, where it has several.")] = ""
+    server: Slug | None = None
+    slug: Annotated[Text, Field(max_length=63, description="Short name of the new server.")] = ""
+
+
+class InstallApproval(Input):
+    """Exactly the lock that was shown."""
+
+    lock_sha256: Annotated[Text, Field(min_length=64, max_length=64)]
+
+
+class InstallUse(Input):
+    """The server to set to it; null: the one that it was asked for, or a new one."""
+
+    server: Slug | None = None
+
+
+class PackageOut(Schema):
+    """One package of a lock."""
+
+    name: str
+    version: str
+    licence: str
+    hashes: list[str]
+
+
+class InstallOut(Schema):
+    """One installation; ``size`` in bytes."""
+
+    id: int
+    server: str | None
+    ecosystem: EcosystemName
+    package: str
+    version: str
+    state: StateName
+    reason: str
+    lock_sha256: str
+    command: list[str]
+    size: int | None
+    files: int | None
+    requested_by: str
+    approved_at: datetime | None
+    created_at: datetime
+
+
+class InstallWhole(InstallOut):
+    """With its lock, package by package, and how that differs from the installation before."""
+
+    packages: list[PackageOut]
+    changes: list[str]
+
+
+def install_out(install: Install) -> InstallOut:
+    """The row as its answer."""
+    return InstallOut(**_facts(install))  # type: ignore[arg-type]
+
+
+def install_whole(install: Install) -> InstallWhole:
+    """The row with its lock."""
+    lock = requests.lock_of(install)
+    packages = [
+        PackageOut(name=each.name, version=each.version, licence=install.licences.get(each.name, ""), hashes=[*each.hashes])
+        for each in (lock.packages if lock else ())
+    ]  # fmt: skip
+    changes = [str(change) for change in requests.changes_of(install)]
+    return InstallWhole(**_facts(install), packages=packages, changes=changes)  # type: ignore[arg-type]
+
+
+def _facts(install: Install) -> dict[str, object]:
+    return {
+        "id": install.id, "server": install.server.slug if install.server else None,
+        "ecosystem": cast(EcosystemName, install.ecosystem), "package": install.package,
+        "version": install.version or install.wanted, "state": cast(StateName, install.state),
+        "reason": capped(install.reason), "lock_sha256": install.lock_sha256, "command": install.command,
+        "size": install.size, "files": install.files, "requested_by": install.requested_by,
+        "approved_at": install.approved_at, "created_at": install.created_at,
+    }  # fmt: skip

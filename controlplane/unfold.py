@@ -136,6 +136,7 @@ UNFOLD: dict[str, Any] = {
                 "items": [
                     _item("Expert tools", "psychology", "subagents_experttool"),
                     _item("Runs", "play_circle", "subagents_run"),
+                    _item("Speaking agents", "record_voice_over", "subagents_effortagent"),
                     _item("Models", "memory", "subagents_languagemodel"),
                     _item("Providers", "cloud", "subagents_provider"),
                 ],

@@ -32,8 +32,10 @@ class SubagentsConfig(AppConfig):
         from mcpregistry.services.exchange.sections import add_section as add_to_files
         from mcpregistry.services.tasks import host_tasks
         from subagents.models import (
+            EFFORT_TOPIC,
             MAINTENANCE_TOPIC,
             RUN_TOPIC,
+            EffortAgent,
             ExpertTool,
             MaintenanceRequest,
             Run,
@@ -50,6 +52,10 @@ class SubagentsConfig(AppConfig):
         watch(ExpertTool, frozenset({"created_at"}))
         watch(ExpertTool.users.through)
         watch(ExpertTool.endpoints.through)
+        idle = {"worker", "fence", "lease_until", "wake_at", "idle_since", "finished_at", "focus", "awaits_level"}
+        watch(EffortAgent, frozenset({*idle, "cycle_seconds"}))
+        tell(EffortAgent, Told(EFFORT_TOPIC, "id", ("enabled",)))
+        add_source(_effort_source)
         tell(Run, Told(RUN_TOPIC, "id", ("state", "cancel_requested", "finished_at")))
         tell(Turn, Told(RUN_TOPIC, "run_id", inserted=True))
         tell(ToolCall, Told(RUN_TOPIC, "run_id", ("state", "finished_at"), inserted=True))
@@ -70,6 +76,12 @@ def _maintenance_source(engine: Any) -> tuple[Source, Dispatcher]:
     from subagents.maintenance.tools import maintenance_source
 
     return maintenance_source(engine)
+
+
+def _effort_source(engine: Any) -> tuple[Source, Dispatcher]:
+    from subagents.effort.tools import effort_source
+
+    return effort_source(engine)
 
 
 def _files() -> Section:

@@ -17,6 +17,8 @@ from mcpregistry.db import database_now
 from mcpregistry.services.servers.connections import process_name
 from mcpregistry.worker_runtime import runtime
 from subagents import energy
+from subagents.effort import cycle
+from subagents.effort.driver import Loops
 from subagents.llm.client import loaded
 from subagents.llm.tokens import REFERENCE, counter
 from subagents.maintenance import queue, repeating, request_lease
@@ -50,6 +52,8 @@ def advance_due() -> None:
     for run_id in [*runs.due(database_now()), *runs.decided()]:
         advance_run(run_id)
     work_maintenance()
+    for key in cycle.due(database_now()):
+        runtime.calls.get().soon(_loops.get().driver.wake, key)
 
 
 @shared_task
@@ -101,7 +105,19 @@ class _MaintenanceHere:
         self._calls.finish(self.manager.stop())
 
 
+class _LoopsHere:
+    """The cycles of agents that hold conversations, on the same loop."""
+
+    def __init__(self) -> None:
+        self._calls = runtime.calls.get()
+        self.driver = Loops(self._calls.engine, process_name("worker"))
+
+    def close(self) -> None:
+        self._calls.finish(self.driver.stop())
+
+
 _runs = runtime.before_calls(_RunsHere)
+_loops = runtime.before_calls(_LoopsHere)
 _maintenance = runtime.before_calls(_MaintenanceHere)
 
 
@@ -110,7 +126,7 @@ def _free_predecessors(**_: object) -> None:
     """Runs of the worker that we replace are anybody's now, see ``mcpregistry.tasks``."""
     if settings.PREDECESSOR:
         dead = process_name("worker", settings.PREDECESSOR)
-        log.info("freed", runs=lease.free(dead), maintenance=request_lease.free(dead))
+        log.info("freed", runs=lease.free(dead), maintenance=request_lease.free(dead), agents=cycle.AGENTS.free(dead))
 
 
 @worker_init.connect

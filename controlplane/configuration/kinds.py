@@ -35,7 +35,7 @@ from mcpregistry.models.sealing import sealed
 from mcpregistry.models.server import Lifecycle
 from mcpregistry.services.access.roles import ROLES
 from mcpregistry.services.configuration.saving import DEPTH
-from subagents.models import ExpertTool, LanguageModel, Provider
+from subagents.models import EffortAgent, ExpertTool, LanguageModel, Provider
 
 _MADE = {"id", "uid", "created_at", "updated_at", "created_by"}
 NAMES: dict[type[Model], Callable[[Any], str]] = {
@@ -50,13 +50,18 @@ NAMES: dict[type[Model], Callable[[Any], str]] = {
     Provider: lambda row: row.slug,
     LanguageModel: lambda row: f"{row.provider.slug}/{row.name}",
     ExpertTool: lambda row: row.name,
+    EffortAgent: lambda row: row.expert.name,
     Credential: lambda row: row.name,
     Channel: lambda row: row.name,
     Workspace: lambda row: row.directory,
     SlackIdentity: lambda row: f"{row.team}/{row.member}",
     Configuration: lambda row: "site",
 }
-_WITH: dict[type[Model], str] = {Tool: "server", LanguageModel: "provider"}  # what their names need
+_WITH: dict[type[Model], str] = {
+    Tool: "server",
+    LanguageModel: "provider",
+    EffortAgent: "expert",
+}  # what their names need
 
 
 @dataclass(frozen=True)
@@ -238,6 +243,10 @@ _TESTED = frozenset({
     "confirmed_by", "confirmed_at",
 })  # fmt: skip
 
+_DRIVEN = frozenset({
+    "worker", "fence", "lease_until", "wake_at", "idle_since", "finished_at", "focus", "awaits_level",
+})  # fmt: skip
+
 # In the order in which they can be made: what is named comes before what names it.
 KINDS = (
     Kind("roles", Group, frozenset({"permissions"}), _of_role, frozenset({"permissions"}), _roles, frozenset({"name"})),
@@ -253,6 +262,7 @@ KINDS = (
     Kind("providers", Provider, _TESTED, _of_provider, frozenset({"confirmed"}), inside=frozenset({"slug"})),
     Kind("models", LanguageModel, inside=frozenset({"provider", "name"})),
     Kind("experts", ExpertTool, frozenset({"targets"}), _of_expert, frozenset({"models"}), inside=frozenset({"name"})),
+    Kind("effort_agents", EffortAgent, _DRIVEN, inside=frozenset({"expert"})),
     Kind("rules", PolicyRule, inside=frozenset({"name"})),
     Kind("grants", Grant),
     Kind("permits", Permit, frozenset({"definition_hash", "server_revision", "request", "revoked_at"}), _of_permit,

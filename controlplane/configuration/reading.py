@@ -23,7 +23,7 @@ from mcpregistry.models import Agent, Configuration, PolicyRule, Server, Tool
 from mcpregistry.models.sealing import sealed
 from mcpregistry.services.access.roles import approvers
 from mcpregistry.services.records import audit
-from subagents.models import LanguageModel, Provider
+from subagents.models import EffortAgent, ExpertTool, LanguageModel, Provider
 
 _DECIDED = ("confirmed", "approved")  # counts only when whoever imports says so
 
@@ -165,6 +165,8 @@ class _Taking:
         if kind.model is LanguageModel:
             provider, _, model = name.partition("/")
             return LanguageModel(provider=self._found(Provider, provider), name=model)
+        if kind.model is EffortAgent:
+            return EffortAgent(expert=self._found(ExpertTool, name))
         if kind.section == "slack_people":
             team, _, member = name.partition("/")
             return kind.model(team=team, member=member)

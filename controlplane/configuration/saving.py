@@ -25,6 +25,7 @@ from mcpregistry.services.notifications import outbox
 from mcpregistry.services.policy import rules
 from mcpregistry.services.records import audit
 from mcpregistry.services.servers import lifecycle
+from subagents.effort import agents as effort
 from subagents.models import LanguageModel
 from subagents.services import experts, providers
 
@@ -181,6 +182,7 @@ SAVERS: dict[str, Callable[[Taking, Any, Entry], Any]] = {
     "providers": _provider,
     "models": lambda taking, row, entry: providers.save_model(model=row, actor=ACTOR),
     "experts": _expert,
+    "effort_agents": lambda taking, row, entry: effort.save_effort_agent(row=row, actor=ACTOR),
     "rules": lambda taking, row, entry: rules.save_rule(rule=row, actor=ACTOR, unanswered=True),
     "grants": lambda taking, row, entry: grants.save_grant(grant=row, actor=ACTOR),
     "permits": _permit, "channels": _channel, "slack_people": _slack_person,

@@ -48,6 +48,9 @@ class Conversation(models.Model):
     servers = models.JSONField(
         default=list, blank=True, help_text="Servers whose tools are seen in it, by short name. Empty: all that the agent may use."
     )  # fmt: skip
+    snoozed_until = models.DateTimeField(
+        null=True, blank=True, editable=False, help_text="Its agent leaves it alone until then."
+    )
     created_by = models.CharField(max_length=200, blank=True, editable=False)
     created_at = models.DateTimeField(default=timezone.now, editable=False)
     last_used_at = models.DateTimeField(default=timezone.now, editable=False)

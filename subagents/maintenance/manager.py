@@ -134,6 +134,9 @@ def _begin(taken: Lease, meter: Meter) -> _Begun | Wish:
     with request_lease.fenced(taken, meter) as request:
         if request.wish:
             return Wish(request.wish)
+        if request.agent and queue.unled(database_now()).filter(expert__agent__slug=request.agent).exists():
+            request_lease.release(taken)  # whoever asked is stopped: it goes on with them
+            return Wish.NONE
         step = PLANS[Kind(request.kind)][request.step]
         if request.message != step.says:
             MaintenanceRequest.objects.filter(pk=request.pk).update(message=step.says)

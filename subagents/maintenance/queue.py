@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db import transaction
-from django.db.models import F, QuerySet
+from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
 from mcpregistry.calls.catalog import DownstreamTools
@@ -24,7 +24,7 @@ from mcpregistry.services.configuration.dispatch import send
 from mcpregistry.services.configuration.snapshot import load_snapshot
 from mcpregistry.services.records import audit
 from subagents.domain.maintenance import Kind, MessageKind, Priority, State, Substate, Wish
-from subagents.models import MaintenanceMessage, MaintenanceRequest
+from subagents.models import EffortAgent, MaintenanceMessage, MaintenanceRequest
 
 CLOCK = "clock"  # who asks for what repeats
 MOST_OPEN = 20  # requests of one agent at a time
@@ -185,6 +185,7 @@ def has_active_work(requests: QuerySet[MaintenanceRequest]) -> bool:
 def due(now: datetime, limit: int) -> list[str]:
     """Requests that somebody could work on now, one a server: first those of the dead, then the most urgent."""
     rows = MaintenanceRequest.objects.open().exclude(lease_until__gte=now)
+    rows = rows.exclude(agent__in=unled(now))
     rows = rows.exclude(wish=Wish.PAUSE, lease_until=None)  # one that died before it could pause is looked at
     busy = set(MaintenanceRequest.objects.open().filter(lease_until__gte=now).values_list("server_slug", flat=True))
     found: list[str] = []
@@ -197,6 +198,12 @@ def due(now: datetime, limit: int) -> list[str]:
         if len(found) == limit:
             break
     return found
+
+
+def unled(now: datetime) -> QuerySet[EffortAgent, str]:
+    """Slugs of agents that hold conversations and whose cycles have stopped: what they have asked stands still."""
+    out = Q(lease_until=None) | Q(lease_until__lt=now)
+    return EffortAgent.objects.filter(out).values_list("expert__agent__slug", flat=True)
 
 
 def _locked(request_id: str) -> MaintenanceRequest:

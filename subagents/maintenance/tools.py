@@ -20,12 +20,13 @@ from mcpregistry.calls.pipeline import Dispatcher
 from mcpregistry.db import db_call, unheard
 from mcpregistry.domain.errors import NotFound, SlipsnisseError
 from mcpregistry.domain.snapshot import Snapshot
-from mcpregistry.domain.specs import AgentSpec, EndpointSpec, ServerSpec, ToolSpec
+from mcpregistry.domain.specs import RUNS, AgentSpec, EndpointSpec, ServerSpec, ToolSpec
 from mcpregistry.domain.text.canonical import digest, stored
 from mcpregistry.models import Agent
 from subagents.domain.maintenance import Kind, Priority, ProposalState
 from subagents.maintenance import queue
 from subagents.models import MaintenanceRequest, Proposal, TrialReport
+from subagents.services.offers import speaks
 
 KIND = "maintenance"
 _SERVER = ServerSpec(
@@ -89,8 +90,9 @@ class MaintenanceTools:
     kind = KIND
 
     def offers(self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float) -> Iterable[Offer]:
-        """All four, on endpoints that have them; never for runs."""
-        return _OFFERS if endpoint.maintenance_tools else ()
+        """All four, on endpoints that have them, and in runs of agents that hold conversations."""
+        inner = endpoint.slug == RUNS.slug and speaks(snapshot, agent.slug)
+        return _OFFERS if endpoint.maintenance_tools or inner else ()
 
     async def __call__(self, call: Call, *, on_sent: Callable[[], None]) -> dict[str, Any]:
         """Do it and say how it stands. A refusal is a result marked as an error, with its remedy."""

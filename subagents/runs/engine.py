@@ -128,6 +128,8 @@ class RunEngine(Driver[bool]):
         if who.agent not in self._engine.live.current.agents:  # perhaps made a moment ago
             await db_call(self._engine.live.refresh)
         catalogue = self._engine.run_catalogue(who.agent)
+        if who.sees:
+            catalogue = catalogue.of_servers(who.sees)
         return Toolbox(
             self._engine, catalogue, run=taken.key, expert=who.expert, requester=who.requester,
             conversation=who.conversation,
@@ -150,7 +152,14 @@ class RunEngine(Driver[bool]):
 _ONE = Run.objects.filter(id=Given("id"))
 _WHO = Select(
     _ONE.values_list(
-        "version__expert__agent__slug", "expert_name", "requester_id", "requester", "conversation_id", named=True
+        "version__expert__agent__slug",
+        "expert_name",
+        "requester_id",
+        "requester",
+        "conversation_id",
+        "conversation__agent__slug",
+        "conversation__servers",
+        named=True,
     )
 )
 
@@ -162,6 +171,7 @@ class _Identity(NamedTuple):
     expert: str
     requester: Requester
     conversation: str
+    sees: frozenset[str]  # to which servers a conversation of that very agent is narrowed; empty: to none
 
 
 def _wishes(run_ids: list[str]) -> dict[str, bool]:
@@ -196,8 +206,9 @@ class Decided:
 
 
 def _identity(run_id: str) -> _Identity:
-    agent, expert, key, name, conversation = _WHO.get(id=run_id)
-    return _Identity(agent, expert, Requester(key, name), conversation or "")
+    agent, expert, key, name, conversation, speaker, servers = _WHO.get(id=run_id)
+    sees = frozenset(servers or ()) if speaker == agent else frozenset()
+    return _Identity(agent, expert, Requester(key, name), conversation or "", sees)
 
 
 async def _cancelled(taken: Lease) -> None:

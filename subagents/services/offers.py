@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mcpregistry.domain.snapshot import Snapshot
 from subagents.models import ExpertTool
 from subagents.services.experts import schema_of
 
@@ -28,11 +29,12 @@ class Offered:
     max_seconds: float
     version: str
     cache_seconds: int
+    speaks: bool  # whether its agent answers in conversations
 
 
 def offered() -> tuple[Offered, ...]:
     """Every expert tool that is switched on, in a fixed number of queries; a section of the snapshot."""
-    rows = ExpertTool.objects.filter(enabled=True).with_newest().select_related("agent")
+    rows = ExpertTool.objects.filter(enabled=True).with_newest().select_related("agent", "effort_agent")
     return tuple(_offered(expert) for expert in rows.prefetch_related("users", "endpoints"))
 
 
@@ -49,4 +51,10 @@ def _offered(expert: ExpertTool) -> Offered:
         max_seconds=float(expert.max_seconds),
         version=expert.newest_hash or "",
         cache_seconds=expert.cache_seconds,
+        speaks=hasattr(expert, "effort_agent") and expert.effort_agent.enabled,
     )
+
+
+def speaks(snapshot: Snapshot, agent: str) -> bool:
+    """Whether this is the agent of an expert tool that answers in conversations."""
+    return any(each.speaks and each.agent == agent for each in snapshot.sections.get(SECTION, ()))

@@ -8,7 +8,7 @@ from django.db.models import Exists, OuterRef
 
 from mcpregistry.models import Configuration
 from subagents.domain.maintenance import ProposalState
-from subagents.models import MaintenanceRequest, Run, StoredOutput, ToolCall, TrialReport, Turn
+from subagents.models import CycleLog, MaintenanceRequest, Run, StoredOutput, ToolCall, TrialReport, Turn
 
 _BATCH = 500
 
@@ -30,6 +30,7 @@ def prune(now: datetime) -> dict[str, int]:
         ended.filter(finished_at__lt=now - timedelta(days=keep.keep_calls_days)).values_list("pk", flat=True)[:_BATCH]
     )
     Run.objects.filter(pk__in=gone).delete()
+    CycleLog.objects.filter(at__lt=now - timedelta(days=keep.keep_payloads_days)).delete()
     return {"texts": len(old), "runs": len(gone), "maintenance": _prune_maintenance(now, keep)}
 
 

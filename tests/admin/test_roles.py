@@ -30,6 +30,7 @@ ADDS = {
     "agent": ADMIN, "grant": ADMIN, "policyrule": ADMIN, "channel": ADMIN, "slackidentity": ADMIN,
     "energypool": ADMIN,
     "experttool": ADMIN, "provider": OPERATOR, "languagemodel": OPERATOR,
+    "effortagent": ADMIN,
 }  # fmt: skip
 CHANGES = ADDS | {"tool": OPERATOR, "conversation": OPERATOR, "configuration": ADMIN}
 # Others lose something with these: their calls' secrets, their experts' models.

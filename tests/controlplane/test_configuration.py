@@ -40,7 +40,8 @@ from mcpregistry.models.sealing import sealed
 from mcpregistry.services.access import agents, credentials, grants
 from mcpregistry.services.energy import pools
 from mcpregistry.services.servers import lifecycle
-from subagents.models import ExpertTool, LanguageModel, Provider
+from subagents.effort import agents as effort
+from subagents.models import EffortAgent, ExpertTool, LanguageModel, Provider
 from subagents.services import experts, providers
 from tests.fakes.seed import populate
 from tests.origin import Origin
@@ -71,7 +72,7 @@ def furnished() -> None:
     lifecycle.disable_server(server=lifecycle.save_server(server=odd, actor=ACTOR), actor=ACTOR)
     ann = User.objects.get(username="approver")
     energy = pools.save_pool(
-        pool=EnergyPool(slug="shared", capacity=50.0, regeneration=0.25, on_empty="wait"), actor=ACTOR
+        pool=EnergyPool(slug="rationed", capacity=50.0, regeneration=0.25, on_empty="wait"), actor=ACTOR
     )
     agent = agents.save_agent(
         agent=Agent(slug="odd-one", owner=ann, energy_pool=energy, calls_per_minute=3, capabilities=["mcp_git::*"]),
@@ -110,6 +111,7 @@ def furnished() -> None:
         actor=ACTOR,
     )
     experts.offer(expert=expert, agents=[agent], endpoints=[place], actor=ACTOR)
+    effort.save_effort_agent(row=EffortAgent(expert=expert, enabled=False, cycle_seconds=2.5), actor=ACTOR)
     Permit.objects.create(
         agent=agent, tool=tool, definition_hash=tool.pinned.hash, server_revision=tool.server.revision, argument_pins={"b": 1},
         expires_at=soon, uses_left=3, created_by=ann,
@@ -395,7 +397,7 @@ def test_whatever_configures_a_site_is_in_its_document():
         "Connection", "ServerEvent", "ServerTest", "Invocation", "ApprovalRequest", "ApprovalSeat", "ApprovalVote",
         "AuditEntry", "AuditSeal", "AuditArchive", "AuditVerification", "HostTask", "Change", "Figure", "KeptAnswer", "LoginAttempts", "Delivery",
         "Run", "Turn", "Attempt", "StoredOutput", "ToolCall", "MaintenanceRequest", "MaintenanceMessage", "Proposal",
-        "TrialReport", "Conversation", "Message", "EnergyEntry", "EnergyReservation", "Install",
+        "TrialReport", "Conversation", "Message", "Exchange", "CycleLog", "EnergyEntry", "EnergyReservation", "Install",
     }  # fmt: skip
     ours = [model for app in ("auth", "mcpregistry", "subagents") for model in apps.get_app_config(app).get_models()]
     told = {kind.model for kind in KINDS}

@@ -53,8 +53,19 @@ from mcpregistry.services.records import audit
 from mcpregistry.services.servers import lifecycle
 from subagents.domain import maintenance
 from subagents.domain.lifecycle import CallState, Exit, RunState
+from subagents.effort import agents as effort
 from subagents.maintenance import queue
-from subagents.models import ExpertTool, LanguageModel, Proposal, Provider, Run, ToolCall, TrialReport
+from subagents.models import (
+    CycleLog,
+    EffortAgent,
+    ExpertTool,
+    LanguageModel,
+    Proposal,
+    Provider,
+    Run,
+    ToolCall,
+    TrialReport,
+)
 from subagents.services import experts, providers, runs
 
 ACTOR = "user:seed"
@@ -134,6 +145,7 @@ def govern(site: Site, *, now: datetime | None = None) -> Site:
         server_revision=commit.server.revision, expires_at=now + timedelta(days=1), created_by=site.people["approver"],
     )  # fmt: skip
     _expert(site, now)
+    _speaking(site, now)
     _maintenance(site, now)
     return site
 
@@ -167,6 +179,13 @@ def _maintenance(site: Site, now: datetime) -> None:
     )  # fmt: skip
     queue.end(proposed, maintenance.State.COMPLETED, result={"proposal": 1, "waits_for": "a person"})
     _trial(site, now)
+
+
+def _speaking(site: Site, now: datetime) -> None:
+    """An agent that holds conversations, switched off."""
+    row = EffortAgent(expert=ExpertTool.objects.earliest("id"), enabled=False)
+    effort.save_effort_agent(row=row, actor=ACTOR)
+    CycleLog.objects.create(agent=row, at=now, level=42.0, decision="cccccccc: asks its model")
 
 
 def _trial(site: Site, now: datetime) -> None:

@@ -49,8 +49,14 @@ BESIDE = {
     "tools._ask": "an agent is told that nobody knows, or an error (tests/subagents/maintenance/test_tools.py)",
     "tools._status": "as above",
     "tools._cancel": "as above",
+    "driver._off": "asked again at the next renewal",
     "reservations.reserve": "only of agents with an energy pool (tests/calls/test_energy.py)",
     "reservations.settle": "as above",
+    "cycle.take": "a cycle of a speaking agent: the clock drives it again",
+    "cycle.renew": "as any lease: tried until it would be over",
+    "cycle.turn": "one transaction, begun again (subagents/leased/patience.py)",
+    "leases.Leases.release": "at worst the lease runs out by itself",
+    "tools._act": "the model is told that it failed (calls/pipeline.py)",
     "lookups.of_caller": "asked only after another fault (tests/calls/test_unheard.py)",
 }
 # Where a process can die, but the database is not asked.
@@ -77,6 +83,7 @@ HANDED_IN = {
         "answers.seen",
         "streams._versions",
         "manager._wishes",
+        "driver._off",
     ),
     "self._engine.live.refresh": ("configuration.LiveConfiguration.refresh",),
 }

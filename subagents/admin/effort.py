@@ -1,0 +1,68 @@
+"""Agents of the site that hold conversations: which expert tool speaks, how often it looks, and what its cycles did."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.forms import ModelForm
+from django.http import HttpRequest
+from unfold.decorators import display
+
+from mcpregistry.admin.base import RecordAdmin, actor
+from mcpregistry.db import database_now
+from mcpregistry.models import EnergyPool
+from mcpregistry.services.energy import pools
+from subagents.effort import agents
+from subagents.models import CycleLog, EffortAgent
+
+_CYCLES_SHOWN = 30
+STATE_COLOURS = {"runs": "success", "waits for a worker": "warning", "off": "info"}
+
+
+def state_of(row: EffortAgent) -> str:
+    """A key of ``STATE_COLOURS``."""
+    if not row.enabled:
+        return "off"
+    return "runs" if row.lease_until and row.lease_until > database_now() else "waits for a worker"
+
+
+@admin.register(EffortAgent)
+class EffortAgentAdmin(RecordAdmin):
+    """Agents that hold conversations, with their energy and newest cycles."""
+
+    list_display = ("__str__", "shown_state", "cycle_seconds")
+    list_filter = ("enabled",)
+    list_select_related = ("expert",)
+    search_fields = ("expert__name",)
+    fields = ("expert", "enabled", "cycle_seconds")
+    change_form_outer_before_template = "admin/subagents/effort.html"
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[EffortAgent]:
+        return super().get_queryset(request).select_related("expert__agent__energy_pool")
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return ("expert",) if obj else ()
+
+    def save(self, request: HttpRequest, row: EffortAgent, form: ModelForm[EffortAgent]) -> None:
+        agents.save_effort_agent(row=row, actor=actor(request))
+
+    def remove(self, request: HttpRequest, row: EffortAgent) -> None:
+        agents.delete_effort_agent(row=row, actor=actor(request))
+
+    @display(description="state", label=STATE_COLOURS)
+    def shown_state(self, row: EffortAgent) -> str:
+        return state_of(row)
+
+    def overview(self, request: HttpRequest, row: EffortAgent) -> dict[str, Any]:
+        pool = EnergyPool.objects.with_reserved().filter(agents=row.expert.agent).first()
+        state = state_of(row)
+        return {
+            "speaks": row,
+            "pool": pool,
+            "standing": pools.standing(pool) if pool else None,
+            "state": state,
+            "state_colour": STATE_COLOURS[state],
+            "cycles": CycleLog.objects.filter(agent=row)[:_CYCLES_SHOWN],
+        }

@@ -1,0 +1,140 @@
+"""What an agent that holds conversations has besides the tools of servers: its own acts, each a row or two."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from django.db import transaction
+
+from mcpregistry.calls.call import Call
+from mcpregistry.calls.catalog import Offer, Source
+from mcpregistry.calls.pipeline import Dispatcher
+from mcpregistry.db import database_now, db_call
+from mcpregistry.domain.errors import ArgumentsInvalid, Denied, SlipsnisseError
+from mcpregistry.domain.snapshot import Snapshot
+from mcpregistry.domain.specs import RUNS, AgentSpec, EndpointSpec, ServerSpec, ToolSpec
+from mcpregistry.domain.text.canonical import digest, stored
+from mcpregistry.models import Conversation
+from mcpregistry.models.conversation import LONGEST_MESSAGE, MessageKind
+from mcpregistry.services.conversations import lifecycle, messages
+from subagents.models import EffortAgent
+from subagents.services.offers import speaks
+
+KIND = "effort"
+_SERVER = ServerSpec(
+    id=-4, slug="conversation", title="Conversation", revision=0, transport="none", connect_mode="none",
+    request_timeout=10.0, max_message_bytes=0, available=True,
+)  # fmt: skip
+_TEXT = {"type": "string", "minLength": 1, "maxLength": LONGEST_MESSAGE}
+
+
+def _listing(name: str, description: str, **properties: Any) -> dict[str, Any]:
+    schema = {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+    hints = {"readOnlyHint": False, "destructiveHint": False, "openWorldHint": False}
+    return {"name": name, "description": description, "inputSchema": schema, "annotations": hints}
+
+
+LISTINGS: tuple[Mapping[str, Any], ...] = (
+    _listing("respond", "Writes to the person at once, before your final answer, which is written too.", text=_TEXT),
+    _listing("think", "Keeps a thought for yourself; nobody is sent it.", text=_TEXT),
+    _listing("end_conversation", "Ends this conversation for good; nothing more is written in it."),
+    _listing(
+        "snooze_conversation", "Leaves this conversation alone for so many seconds, whatever is written in it.",
+        seconds={"type": "integer", "minimum": 1, "maximum": 30 * 86_400},
+    ),
+    _listing(
+        "select_conversation", "From now on only this conversation is answered; with an empty id all are again.",
+        id={"type": "string", "maxLength": 32},
+    ),
+    _listing(
+        "await_energy", "Answers nothing more until your energy pool has reached this level.",
+        level={"type": "number", "minimum": 0},
+    ),
+)  # fmt: skip
+
+
+def _offer(number: int, listing: Mapping[str, Any]) -> Offer:
+    hashed = digest(stored(listing))
+    tool = ToolSpec(
+        id=-30 - number, server_id=_SERVER.id, name=listing["name"], definition_hash=hashed, data=listing,
+        idempotent=False,
+    )  # fmt: skip
+    return Offer(KIND, _SERVER, tool, own=True)
+
+
+_OFFERS = tuple(_offer(number, listing) for number, listing in enumerate(LISTINGS))
+
+
+class ConversationTools:
+    """Both the source of the tools and what serves them."""
+
+    kind = KIND
+
+    def offers(self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float) -> Iterable[Offer]:
+        """All of them, in runs of agents that hold conversations."""
+        return _OFFERS if endpoint.slug == RUNS.slug and speaks(snapshot, agent.slug) else ()
+
+    async def __call__(self, call: Call, *, on_sent: Callable[[], None]) -> dict[str, Any]:
+        """Do it and say so. A refusal is a result marked as an error, with its remedy."""
+        agent, conversation = call.request.catalogue.agent.slug, call.request.conversation
+        try:
+            return _said(
+                {"done": await db_call(_act, call.entry.offer.tool.name, agent, conversation, call.request.arguments)}
+            )
+        except SlipsnisseError as error:
+            return _said({"error": error.code, "message": error.message, "remedy": error.remedy}) | {"isError": True}
+
+
+def effort_source(engine: object) -> tuple[Source, Dispatcher]:
+    """The source and its dispatcher for an engine; registered with ``calls.more_sources.add_source``."""
+    served = ConversationTools()
+    return served, served
+
+
+@transaction.atomic
+def _act(name: str, agent: str, conversation: str, given: Mapping[str, Any]) -> str:
+    row = Conversation.objects.select_related("agent").filter(pk=conversation, agent__slug=agent).first()
+    if row is None:
+        raise Denied("This run belongs to no conversation of yours.", remedy="Answer without this tool.")
+    match name:
+        case "respond":
+            messages.say(conversation=row, kind=MessageKind.OUT, text=given["text"], author=f"agent:{agent}")
+            return "It is written."
+        case "think":
+            messages.say(conversation=row, kind=MessageKind.THOUGHT, text=given["text"], author=f"agent:{agent}")
+            return "It is kept."
+        case "end_conversation":
+            lifecycle.end(conversation=row, actor=f"agent:{agent}")
+            return "It has ended."
+        case "snooze_conversation":
+            until = database_now() + timedelta(seconds=given["seconds"])
+            Conversation.objects.filter(pk=row.pk).update(snoozed_until=until)
+            return f"It sleeps until {until.isoformat(timespec='seconds')}."
+        case "select_conversation":
+            return _selected(agent, given["id"])
+        case _:
+            return _awaiting(agent, given["level"])
+
+
+def _selected(agent: str, conversation: str) -> str:
+    if conversation and not Conversation.objects.open().filter(pk=conversation, agent__slug=agent).exists():
+        raise ArgumentsInvalid("You have no such open conversation.", remedy="Give the id of one, or an empty text.")
+    EffortAgent.objects.filter(expert__agent__slug=agent).update(focus=conversation)
+    return "Only that one is answered." if conversation else "All are answered."
+
+
+def _awaiting(agent: str, level: float) -> str:
+    loop = EffortAgent.objects.select_related("expert__agent__energy_pool").get(expert__agent__slug=agent)
+    pool = loop.expert.agent.energy_pool
+    if pool is None or level > pool.capacity:
+        held = "You draw on no energy pool." if pool is None else f"Your pool holds {pool.capacity:g} at most."
+        raise ArgumentsInvalid(held, remedy="Go on without waiting, or wait for less.")
+    EffortAgent.objects.filter(pk=loop.pk).update(awaits_level=level)
+    return f"Nothing more is answered below {level:g}."
+
+
+def _said(facts: dict[str, Any]) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": json.dumps(facts, ensure_ascii=False)}], "structuredContent": facts}

@@ -55,6 +55,11 @@ def _charge(agent: str, pool_id: int) -> float:
     return used
 
 
+def unpooled(requests: QuerySet[MaintenanceRequest]) -> QuerySet[MaintenanceRequest]:
+    """Those whose count nobody takes here: who could take it ahead of the pool would pay nothing."""
+    return requests.exclude(agent__in=Agent.objects.exclude(energy_pool=None).values("slug"))
+
+
 def _working() -> QuerySet[EnergyPool]:
     """Pools of which an agent has asked for something that has not ended."""
     asked = MaintenanceRequest.objects.open().exclude(agent="").values("agent")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from django.db.models import QuerySet
@@ -32,7 +33,9 @@ router = Routes(tags=["energy"])
 @router.get("/energy", response=Page[PoolOut])
 def list_pools(request: HttpRequest, *, limit: Limit = 50, cursor: Cursor = None) -> Page[PoolOut]:
     """Pools by slug, with their levels now."""
-    return page(_visible(request), order=("slug",), limit=limit, cursor=cursor, show=pool_out)
+    return page(
+        _visible(request), order=("slug",), limit=limit, cursor=cursor, show=partial(pool_out, to=_agent(request))
+    )
 
 
 @router.post("/energy", response={201: PoolOut})
@@ -46,7 +49,7 @@ def create_pool(request: HttpRequest, payload: PoolNew) -> Status[PoolOut]:
 @router.get("/energy/{slug}", response=PoolOut)
 def get_pool(request: HttpRequest, slug: Slug) -> PoolOut:
     """One pool with its level now."""
-    return pool_out(_one(request, slug))
+    return pool_out(_one(request, slug), to=_agent(request))
 
 
 @router.patch("/energy/{slug}", response=PoolOut)
@@ -77,8 +80,8 @@ def list_entries(
 ) -> Page[EntryOut]:
     """What was taken and given, the newest first. An agent is shown its own only."""
     rows = EnergyEntry.objects.filter(pool=_one(request, slug))
-    if (agent := principal(request).agent) is not None:
-        rows = rows.filter(agent_slug=agent.slug)
+    if agent := _agent(request):
+        rows = rows.filter(agent_slug=agent)
     if since is not None:
         rows = rows.filter(pk__gt=since)
     return page(rows, order=("-id",), limit=limit, cursor=cursor, show=entry_out)
@@ -90,6 +93,12 @@ def grant_energy(request: HttpRequest, slug: Slug, payload: GrantEnergy) -> Stat
     """Give units, up to the pool's capacity."""
     row = _one(request, slug)
     return Status(201, entry_out(pools.grant(pool_id=row.pk, amount=payload.amount, actor=actor(request))))
+
+
+def _agent(request: HttpRequest) -> str:
+    """The slug of the agent that asks; empty for a person."""
+    agent = principal(request).agent
+    return agent.slug if agent else ""
 
 
 def _visible(request: HttpRequest) -> QuerySet[EnergyPool]:

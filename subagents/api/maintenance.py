@@ -34,6 +34,7 @@ from subagents.api.maintenance_schemas import (
     request_out,
 )
 from subagents.domain.maintenance import Kind, ProposalState, State
+from subagents.energy import unpooled
 from subagents.maintenance import proposals, queue
 from subagents.models import MaintenanceRequest, Proposal
 from subagents.models.maintenance import MaintenanceRequestQuerySet
@@ -149,8 +150,11 @@ def get_activity(request: HttpRequest) -> Activity:
 @router.post("/maintenance/energy/poll", response=EnergyOut)
 @once()
 def poll_energy(request: HttpRequest) -> EnergyOut:
-    """The energy used since this was last asked; each unit is told once, however many ask."""
-    return EnergyOut(energy=queue.take_energy(_visible(principal(request))))
+    """The energy used since this was last asked; each unit is told once, however many ask.
+
+    What agents with an energy pool have used is taken from their pools, and not told here.
+    """
+    return EnergyOut(energy=queue.take_energy(unpooled(_visible(principal(request)))))
 
 
 @router.get("/maintenance/proposals", response=Page[ProposalOut])

@@ -21,7 +21,12 @@ def test_a_pool_is_made_given_to_an_agent_and_filled(db, caller) -> None:
     assert robot.get("/energy/p").status_code == 404, "it draws on none"
     assert admin.patch("/agents/robot", {"energy_pool": "none"}).status_code == 404
     assert admin.patch("/agents/robot", {"energy_pool": "p"}).json()["energy_pool"] == "p"
-    assert robot.get("/energy/p").json()["agents"] == ["robot"]
+    new_agent("eve")
+    admin.patch("/agents/eve", {"energy_pool": "p"})
+    assert admin.get("/energy/p").json()["agents"] == ["eve", "robot"]
+    told = [robot.get("/energy/p").json(), *robot.get("/energy").json()["items"]]
+    assert [each["agents"] for each in told] == [["robot"]] * 2, "it learns nothing of others"
+    admin.patch("/agents/eve", {"energy_pool": None})
     smaller = admin.patch("/energy/p", {"capacity": 20, "critical": 5, "resume": 5})
     assert (smaller.json()["capacity"], smaller.json()["level"]) == (20, 20)
     given = admin.post("/energy/p/grant", {"amount": 7})

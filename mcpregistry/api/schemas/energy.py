@@ -62,7 +62,7 @@ class PoolOut(Schema):
     per_call: float
     per_second: float
     per_kilobyte: float
-    agents: list[str]
+    agents: list[str] = Field(description="Who draws on it; an agent is shown itself alone.")
 
 
 class EntryOut(Schema):
@@ -85,15 +85,15 @@ class GrantEnergy(Input):
     amount: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 
 
-def pool_out(row: EnergyPool) -> PoolOut:
-    """The pool as its answer; ``row.agents`` should be prefetched."""
+def pool_out(row: EnergyPool, *, to: str = "") -> PoolOut:
+    """The pool as its answer; ``row.agents`` should be prefetched. ``to``: the agent that asks, if it is one."""
     stand = pools.standing(row)
     return PoolOut(
         slug=row.slug, description=row.description, level=stand.level, state=stand.state.value, reserved=stand.reserved,
         seconds_to_full=stand.seconds_to_full, capacity=row.capacity, regeneration=row.regeneration,
         critical=row.critical, resume=row.resume, low_policy=row.low_policy, on_empty=row.on_empty,
         max_wait=row.max_wait, per_call=row.per_call, per_second=row.per_second, per_kilobyte=row.per_kilobyte,
-        agents=sorted(agent.slug for agent in row.agents.all()),
+        agents=sorted(agent.slug for agent in row.agents.all() if to in ("", agent.slug)),
     )  # fmt: skip
 
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 from django.db import transaction
+from django.test import Client
 
 from mcpregistry.db import db_call
 from mcpregistry.models import Agent, EnergyEntry, EnergyPool
 from mcpregistry.models.energy import LowPolicy
-from mcpregistry.services.access import agents
+from mcpregistry.services.access import agents, tokens
 from mcpregistry.services.energy import pools
 from subagents import energy
 from subagents.domain.maintenance import Kind, Priority, State, Substate, Wish
@@ -20,6 +21,7 @@ from subagents.models import MaintenanceRequest
 from tests.calls.conftest import add_server, tool
 from tests.subagents.maintenance.conftest import ask, ended, now
 from tests.subagents.maintenance.test_manager import begun, children
+from tests.subagents.test_api import Caller, person
 from tests.waiting import until
 
 
@@ -110,6 +112,17 @@ async def test_who_has_no_pool_is_not_held_back(live_db: None) -> None:
     await db_call(lambda: Agent.objects.update(energy_pool=None))
     await db_call(energy.regulate)
     assert not await db_call(MaintenanceRequest.objects.exclude(wish="").exists)
+
+
+def test_what_a_pool_pays_for_cannot_be_taken_ahead_of_it(live_db: None) -> None:
+    """Neither by the agent itself, over REST, nor by a person."""
+    request = asked_by_ann(100)
+    MaintenanceRequest.objects.filter(pk=request.pk).update(energy_unreported=7.0, energy_total=7.0)
+    robot = Caller(Client(), tokens.issue_token(agent=Agent.objects.get(slug="ann"), name="test", actor="test")[1])
+    for caller in (robot, person("operator")):
+        assert caller.post("/maintenance/energy/poll").json() == {"energy": 0}
+    assert energy.charge_used() == 7
+    assert level() == pytest.approx(93)
 
 
 @pytest.mark.parametrize(

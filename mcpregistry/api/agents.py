@@ -24,7 +24,7 @@ from mcpregistry.api.schemas.access import (
     token_issued,
     token_out,
 )
-from mcpregistry.api.schemas.basics import Page, Slug, Text
+from mcpregistry.api.schemas.basics import Page, Problem, Slug, Text
 from mcpregistry.domain.errors import Conflict
 from mcpregistry.models import Agent, EnergyPool, Token
 from mcpregistry.services.access import agents, tokens
@@ -58,7 +58,7 @@ def list_agents(
     return page(rows, order=("slug",), limit=limit, cursor=cursor, show=agent_out)
 
 
-@router.post("/agents", response={201: AgentOut})
+@router.post("/agents", response={201: AgentOut, 404: Problem})
 @once()
 def create_agent(request: HttpRequest, payload: AgentNew) -> Status[AgentOut]:
     """Make an agent. It may do nothing yet: give it grants."""

@@ -64,7 +64,7 @@ async def test_a_call_costs_by_its_time_whether_it_succeeds_or_fails(site: Make,
     assert [outcome.state for outcome in ended] == [State.SUCCEEDED, State.SUCCEEDED, State.TOOL_ERROR]
     entries = await db_call(books)
     assert entries == [(call, pytest.approx(cost)) for call, cost in await db_call(by_the_record)]
-    assert entries[1][1] - entries[0][1] > 0.6
+    assert entries[1][1] >= 0.8, "it took 0.4 seconds at least"
     left = await db_call(lambda: EnergyPool.objects.get().level)
     assert left == pytest.approx(100 - sum(cost for _, cost in entries), abs=1e-6)
 

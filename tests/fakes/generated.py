@@ -28,6 +28,7 @@ from mcpregistry.models import (
     Configuration,
     Credential,
     Endpoint,
+    EnergyPool,
     Grant,
     Permit,
     PolicyRule,
@@ -39,10 +40,12 @@ from mcpregistry.models import (
 from mcpregistry.services.access import agents, credentials, grants
 from mcpregistry.services.configuration import site as settings_of
 from mcpregistry.services.definitions import decisions, observe
+from mcpregistry.services.energy import pools
 from mcpregistry.services.notifications import outbox
 from mcpregistry.services.policy import rules
 from mcpregistry.services.servers import lifecycle
-from subagents.models import ExpertTool, LanguageModel, Provider
+from subagents.effort import agents as effort
+from subagents.models import EffortAgent, ExpertTool, LanguageModel, Provider
 from subagents.services import experts, providers
 
 ACTOR = "user:test"
@@ -68,8 +71,8 @@ class Maker:
         """Rows of every kind, in an order in which they can name each other."""
         self.people = [User.objects.create_user(f"{self.tag}p{n} {self.word()}"[:150]) for n in range(2)]
         self.people[0].groups.set(Group.objects.filter(name="approver"))
-        for kind, most in ((self._role, 2), (self._credential, 3), (self._server, 4), (self._agent, 3), (self._endpoint, 3),
-                           (self._workspace, 2), (self._provider, 3), (self._expert, 2), (self._rule, 4), (self._grant, 8),
+        for kind, most in ((self._role, 2), (self._credential, 3), (self._server, 4), (self._pool, 2), (self._agent, 3), (self._endpoint, 3),
+                           (self._workspace, 2), (self._provider, 3), (self._expert, 2), (self._effort, 1), (self._rule, 4), (self._grant, 8),
                            (self._permit, 3), (self._channel, 2), (self._slack, 2), (self._settings, 1)):  # fmt: skip
             for number in range(self.pick.randint(1, most)):
                 self._try(kind, number)
@@ -201,10 +204,21 @@ class Maker:
             tool.full_clean()
             tool.save()
 
+    def _pool(self, number: int) -> None:
+        fixed = {"critical": self.pick.choice([0.0, 2.5, 10.0]), "resume": self.pick.choice([10.0, 30.0])}
+        row = self.fill(kind_of("energy_pools"), EnergyPool(slug=f"{self.tag}p-{number}"), **fixed)
+        pools.save_pool(pool=row, actor=ACTOR)
+
+    def _effort(self, number: int) -> None:
+        row = self.fill(kind_of("effort_agents"), EffortAgent())
+        row.expert = self.one(ExpertTool.objects)
+        effort.save_effort_agent(row=row, actor=ACTOR)
+
     def _agent(self, number: int) -> None:
         owner = self.pick.choice([None, *self.people])
         capabilities = self.pick.choice([[], ["mcp_*"], [f"mcp_{self.tag}s-0::*"]])
         row = self.fill(kind_of("agents"), Agent(slug=f"{self.tag}a-{number}"), owner=owner, capabilities=capabilities)
+        row.energy_pool = self.one(EnergyPool.objects) if self.chance() else None
         agents.save_agent(agent=row, actor=ACTOR)
 
     def _endpoint(self, number: int) -> None:

@@ -34,7 +34,7 @@ from mcpregistry.models import (
 )
 from mcpregistry.models.guards import WATCHED, drop_guards, install_guards, missing_guards
 from mcpregistry.services.records import audit
-from subagents.models import ExpertTool
+from subagents.models import EffortAgent, ExpertTool
 
 pytestmark = pytest.mark.django_db
 NOW = timezone.now()
@@ -181,8 +181,10 @@ def rows() -> dict[type[models.Model], Any]:
 def expert_rows(n: int, user: Agent, endpoint: Endpoint) -> dict[type[models.Model], Any]:
     expert = ExpertTool.objects.create(name=f"x{n}", description="d", agent=Agent.objects.create(slug=f"x{n}"))
     users, endpoints = ExpertTool.users.through, ExpertTool.endpoints.through
+    spoken = ExpertTool.objects.create(name=f"y{n}", description="d", agent=Agent.objects.create(slug=f"y{n}"))
     return {
         ExpertTool: expert,
+        EffortAgent: EffortAgent.objects.create(expert=spoken),
         users: users.objects.create(experttool=expert, agent=user),
         endpoints: endpoints.objects.create(experttool=expert, endpoint=endpoint),
     }
@@ -253,7 +255,7 @@ def _raised(row: models.Model, field: models.Field) -> tuple[int, int]:
 def _bulk(rows: dict[type[models.Model], Any]) -> list[tuple[str, int, Callable[[], Any]]]:
     agent = rows[Agent]
     return [
-        ("update", 4, lambda: Agent.objects.update(enabled=False)),
+        ("update", 6, lambda: Agent.objects.update(enabled=False)),
         ("bulk_update", 1, lambda: Agent.objects.bulk_update([agent], ["slug"])),
         ("bulk_create", 3, lambda: Agent.objects.bulk_create([Agent(slug=f"n{n}") for n in range(3)])),
         ("upsert", 1, lambda: sql(

@@ -115,8 +115,19 @@ def nothing_left() -> bool:
     return not root.exists() or not any(root.iterdir())
 
 
-def installers() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
+@pytest.fixture(autouse=True)
+def _others() -> None:
+    """Processes of other tests may live on here; they are no installers."""
+    _before.clear()
+    _before.update(psutil.Process().children(recursive=True))
+
+
+_before: set[psutil.Process] = set()
+
+
+def installers() -> set[psutil.Process]:
+    """What was started since the test began and still runs."""
+    return {*psutil.Process().children(recursive=True)} - _before
 
 
 def test_a_python_package_is_locked_approved_installed_and_started_without_a_network(packages: Packages) -> None:

@@ -72,8 +72,14 @@ async def _working(here: Manager) -> MaintenanceRequest:
     return await until_it(here, lambda row: row.step == 1)
 
 
+async def _more_charged(here: Manager, so_far: float) -> MaintenanceRequest:
+    return await until_it(here, lambda row: row.energy_total > so_far)
+
+
 async def is_cancelled(here: Manager) -> str:
     row = await _working(here)
+    for _ in range(3):  # charged as its step begins, and from then on as its lease is renewed
+        row = await _more_charged(here, row.energy_total)
     await elsewhere(lambda: queue.cancel(request_id=row.pk, actor="test", reason="enough"))
     return (await until_it(here, lambda row: row.finished_at is not None)).error
 

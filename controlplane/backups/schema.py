@@ -33,15 +33,14 @@ def applied(using: str) -> Migrations:
 
 def tables(migrations: Migrations) -> list[Table]:
     """Every table after these migrations, by name. Raises Conflict when this release does not know one of them."""
-    loader = MigrationLoader(None)
-    nodes = [(app, name) for app, names in migrations.items() for name in names]
-    unknown = [f"{app}.{name}" for app, name in nodes if (app, name) not in loader.graph.nodes]
+    loader = MigrationLoader(None, replace_migrations=False)
+    unknown = [f"{app}.{name}" for app, names in migrations.items() for name in names if (app, name) not in loader.graph]
     if unknown:
         raise Conflict(
             f"It comes from a newer release, with {unknown[0]}, which this one does not know.",
             remedy="Use that release, or a newer one.",
         )
-    models = loader.project_state(nodes).apps.get_models(include_auto_created=True)
+    models = loader.project_state(_single(migrations, loader)).apps.get_models(include_auto_created=True)
     found = [Table(model) for model in models if model._meta.managed and not model._meta.proxy]
     return sorted((table for table in found if table.label not in LEFT_OUT), key=lambda table: table.label)
 
@@ -68,11 +67,18 @@ def build(migrations: Migrations) -> None:
         return
     _drop()
     executor = MigrationExecutor(connections[DEFAULT_DB_ALIAS])
-    nodes = {(app, name) for app, names in migrations.items() for name in names}
-    graph = executor.loader.graph
+    executor.loader.replace_migrations = False  # it may end in the middle of what a squashed one does at once
+    executor.loader.build_graph()
+    nodes, graph = set(_single(migrations, executor.loader)), executor.loader.graph
     executor.migrate([node for node in sorted(nodes) if not any(
         child.key in nodes and child.key[0] == node[0] for child in graph.node_map[node].children
     )])  # fmt: skip
+
+
+def _single(migrations: Migrations, loader: MigrationLoader) -> list[tuple[str, str]]:
+    """Without the squashed ones: Django notes these beside the ones that they replace."""
+    nodes = [(app, name) for app, names in migrations.items() for name in names]
+    return [node for node in nodes if node not in loader.replacements]
 
 
 def _drop() -> None:

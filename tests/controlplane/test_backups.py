@@ -372,7 +372,8 @@ from controlplane.backups import schema
 from django.db.migrations.loader import MigrationLoader
 later = {"mcpregistry": "0016", "subagents": "0006"}
 older = {}
-for app, name in sorted(MigrationLoader(None).graph.nodes):
+loader = MigrationLoader(None, replace_migrations=False)
+for app, name in sorted(set(loader.graph.nodes) - set(loader.replacements)):
     if name < later.get(app, "9999"):
         older.setdefault(app, []).append(name)
 schema.build(older)

@@ -76,7 +76,9 @@ def _failures(report: Path) -> Iterator[str]:
 
 def _started(arguments: list[str], output: IO[str] | None) -> subprocess.Popen[bytes]:
     print(f"== Suite on {'PostgreSQL, shown when it is done' if output else 'SQLite'}", flush=True)
-    return subprocess.Popen([*PYTEST, *arguments], cwd=ROOT, env=os.environ, stdout=output, stderr=output)
+    # Each of the workers would compile the whole product and all tests for itself, each time.
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return subprocess.Popen([*PYTEST, *arguments], cwd=ROOT, env=env, stdout=output, stderr=output)
 
 
 if __name__ == "__main__":

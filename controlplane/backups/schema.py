@@ -34,7 +34,9 @@ def applied(using: str) -> Migrations:
 def tables(migrations: Migrations) -> list[Table]:
     """Every table after these migrations, by name. Raises Conflict when this release does not know one of them."""
     loader = MigrationLoader(None, replace_migrations=False)
-    unknown = [f"{app}.{name}" for app, names in migrations.items() for name in names if (app, name) not in loader.graph]
+    unknown = [
+        f"{app}.{name}" for app, names in migrations.items() for name in names if (app, name) not in loader.graph
+    ]
     if unknown:
         raise Conflict(
             f"It comes from a newer release, with {unknown[0]}, which this one does not know.",

@@ -86,7 +86,7 @@ def end_conversation(request: HttpRequest, conversation_id: ConversationPath) ->
 
 
 @router.get("/conversations/{conversation_id}/messages", response=Page[MessageOut])
-def list_messages(
+def list_conversation_messages(
     request: HttpRequest,
     conversation_id: ConversationPath,
     *,

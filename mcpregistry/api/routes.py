@@ -14,7 +14,7 @@ from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest, HttpResponse
-from ninja import Router
+from ninja import Router, Schema
 from ninja.operation import PathView
 from ninja.parser import Parser
 from ninja.renderers import JSONRenderer
@@ -27,6 +27,12 @@ from mcpregistry.domain.text.display import printable
 
 # What any operation may answer besides its own; 400 and 422 come from reading the request.
 _ALWAYS = (400, 401, 403, 413, 422, 429, 500, 503)
+
+
+class _Refusal(Schema):
+    """What ninja makes of ``Problem`` for each status of each operation, once: a thousand classes take half a second."""
+
+    response: Problem
 
 
 class OurPathView(PathView):
@@ -50,11 +56,12 @@ class Routes(Router):
         """Add the gates of the operation's row, then register it as usual."""
         self.path_operations.setdefault(path, OurPathView())
         is_async = inspect.iscoroutinefunction(view_func)
-        own = options["response"] if isinstance(options["response"], dict) else {200: options["response"]}
         options["auth"] = gates(_rule(path, methods), is_async=is_async)
-        options["response"] = dict.fromkeys((*_ALWAYS, *_missing(path), *_conflict(methods)), Problem) | own
         options["operation_id"] = view_func.__name__
         super().add_api_operation(path, methods, view_func, **options)
+        operation = self.path_operations[path].operations[-1]
+        refusals = dict.fromkeys((*_ALWAYS, *_missing(path), *_conflict(methods)), _Refusal)
+        operation.response_models = refusals | operation.response_models
 
 
 def _rule(path: str, methods: list[str]) -> Rule:

@@ -47,6 +47,12 @@ def test_every_operation_declares_its_refusals_and_who_may(db):
             assert {name for scheme in operation["security"] for name in scheme} == {"Bearer", "Session"}
 
 
+def test_every_operation_has_a_name_of_its_own(db):
+    document = api.get_openapi_schema(path_prefix="")
+    names = [operation["operationId"] for methods in document["paths"].values() for operation in methods.values()]
+    assert sorted(set(names)) == sorted(names)
+
+
 def test_no_secret_field_is_ever_an_output():
     schemas = api.get_openapi_schema(path_prefix="")["components"]["schemas"]
     for name in ("ServerOut", "AgentOut", "TokenOut", "LaunchOut"):

@@ -69,8 +69,8 @@ def build(migrations: Migrations) -> None:
         return
     _drop()
     executor = MigrationExecutor(connections[DEFAULT_DB_ALIAS])
-    executor.loader.replace_migrations = False  # it may end in the middle of what a squashed one does at once
-    executor.loader.build_graph()
+    # It may end in the middle of what a squashed one does at once.
+    executor.loader = MigrationLoader(connections[DEFAULT_DB_ALIAS], replace_migrations=False)
     nodes, graph = set(_single(migrations, executor.loader)), executor.loader.graph
     executor.migrate([node for node in sorted(nodes) if not any(
         child.key in nodes and child.key[0] == node[0] for child in graph.node_map[node].children

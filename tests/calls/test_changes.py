@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -47,10 +48,12 @@ class Ears:
 
 @pytest.fixture
 def feed(live_db: None) -> Iterator[Feed]:
-    """One that hears: proved on PostgreSQL, where all is told until then."""
-    feed = Feed()
+    """One that hears: proved on PostgreSQL, where all is told until then. As it begins it has told of everything."""
+    feed, begun = Feed(), threading.Event()
+    forget = feed.hear(topics()[-1], lambda _: begun.set())
     feed.start()
-    eventually(lambda: feed._source is not None and feed._source.delivers)
+    eventually(lambda: begun.is_set() and feed._source is not None and feed._source.delivers)
+    forget()
     yield feed
     feed.stop()
 

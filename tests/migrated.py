@@ -1,6 +1,6 @@
 """The migrated database, kept for as long as the code stays as it is: each test process copies it instead of migrating.
 
-Migrating costs 4 to 7 s of CPU, and a run of the suite has four processes. The first that finds nothing kept makes it,
+A process that migrates costs 3 s of CPU, and a run of the suite has six. The first that finds nothing kept makes it,
 while the others wait; they meet at a lock on a file beside it.
 """
 

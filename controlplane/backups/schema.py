@@ -65,13 +65,15 @@ def refuse_unless_empty() -> None:
 
 def build(migrations: Migrations) -> None:
     """Make the site's database, which is empty, one with exactly these migrations."""
-    if applied(DEFAULT_DB_ALIAS) == migrations:
+    # Singly, for they may end in the middle of what a squashed one does at once.
+    loader = MigrationLoader(None, replace_migrations=False)
+    nodes, graph = set(_single(migrations, loader)), loader.graph
+    if nodes == set(_single(applied(DEFAULT_DB_ALIAS), loader)):
         return
     _drop()
-    executor = MigrationExecutor(connections[DEFAULT_DB_ALIAS])
-    # It may end in the middle of what a squashed one does at once.
-    executor.loader = MigrationLoader(connections[DEFAULT_DB_ALIAS], replace_migrations=False)
-    nodes, graph = set(_single(migrations, executor.loader)), executor.loader.graph
+    connection = connections[DEFAULT_DB_ALIAS]
+    executor = MigrationExecutor(connection)
+    executor.loader = MigrationLoader(connection, replace_migrations=False)
     executor.migrate([node for node in sorted(nodes) if not any(
         child.key in nodes and child.key[0] == node[0] for child in graph.node_map[node].children
     )])  # fmt: skip

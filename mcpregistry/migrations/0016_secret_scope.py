@@ -61,5 +61,5 @@ class Migration(migrations.Migration):
             name='scope',
             field=models.JSONField(blank=True, db_default=[], default=list, help_text='Where it may go, e.g. ["server:github", "provider:openai"]. Empty: nowhere.'),
         ),
-        migrations.RunPython(scope_as_it_is_used, migrations.RunPython.noop, elidable=True),
+        migrations.RunPython(scope_as_it_is_used, migrations.RunPython.noop),
     ]

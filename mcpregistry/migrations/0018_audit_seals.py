@@ -51,5 +51,5 @@ class Migration(migrations.Migration):
                 ('key_id', models.CharField(max_length=100, verbose_name='key')),
             ],
         ),
-        migrations.RunPython(seal_what_is_there, migrations.RunPython.noop, elidable=True),
+        migrations.RunPython(seal_what_is_there, migrations.RunPython.noop),
     ]

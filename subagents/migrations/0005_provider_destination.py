@@ -107,5 +107,5 @@ class Migration(migrations.Migration):
             name='confirmed_destination',
             field=models.CharField(blank=True, db_default='', default='', editable=False, max_length=64),
         ),
-        migrations.RunPython(confirm_as_they_are, migrations.RunPython.noop, elidable=True),
+        migrations.RunPython(confirm_as_they_are, migrations.RunPython.noop),
     ]

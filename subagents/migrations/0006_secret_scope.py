@@ -21,5 +21,5 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
-        migrations.RunPython(scope_as_it_is_used, migrations.RunPython.noop, elidable=True),
+        migrations.RunPython(scope_as_it_is_used, migrations.RunPython.noop),
     ]

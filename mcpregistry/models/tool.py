@@ -11,9 +11,8 @@ from django.core.validators import MinValueValidator
 from django.db import models
 from simple_history.models import HistoricalRecords
 
+from mcpregistry.domain.definitions.findings import Finding, Severity
 from mcpregistry.domain.definitions.naming import exposed_names
-from mcpregistry.domain.definitions.scanner import Finding
-from mcpregistry.domain.definitions.scanner_patterns import Severity
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models.server import Server
 

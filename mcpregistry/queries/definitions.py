@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields
 
 from django.db.models import Case, Count, F, IntegerField, Max, Q, QuerySet, Value, When, Window
 
+from mcpregistry.domain.definitions.findings import Severity
 from mcpregistry.domain.definitions.naming import exposed_names, long_names
-from mcpregistry.domain.definitions.scanner_patterns import Severity
 from mcpregistry.models import Definition, Endpoint, Tool
 
 # As people ask for it, and as ``Tool.status`` calls it.

@@ -20,8 +20,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 
 from mcpregistry.domain.definitions.definition import INSTRUCTIONS
 from mcpregistry.domain.definitions.diff import Rewording, rewordings
-from mcpregistry.domain.definitions.scanner import Finding
-from mcpregistry.domain.definitions.scanner_patterns import Severity
+from mcpregistry.domain.definitions.findings import Finding, Severity
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound, SlipsnisseError
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Definition, Server, Tool

@@ -13,7 +13,8 @@ from typing import Any, Literal
 import yaml
 
 from mcpregistry.domain.definitions.definition import visible
-from mcpregistry.domain.definitions.scanner import Finding, Severity, scan, worst
+from mcpregistry.domain.definitions.findings import Finding, Severity
+from mcpregistry.domain.definitions.scanner import scan, worst
 
 Half = Literal["development", "held_out"]
 _FOLDER = Path(__file__).parent / "definitions_corpus"

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from mcpregistry.domain.definitions.scanner import Finding, Severity, scan, worst
+from mcpregistry.domain.definitions.findings import Finding, Severity
+from mcpregistry.domain.definitions.scanner import scan, worst
 
 Part = Literal["tuning", "second", "third", "fourth", "held_out"]
 _FOLDER = Path(__file__).parent / "scanner_corpus"

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpregistry.domain.definitions.scanner import MOST_FINDINGS, MOST_TEXT, Finding, scan, strings, worst
-from mcpregistry.domain.definitions.scanner_patterns import PHRASES, Severity
+from mcpregistry.domain.definitions.findings import Finding, Severity
+from mcpregistry.domain.definitions.scanner import MOST_FINDINGS, MOST_TEXT, scan, strings, worst
+from mcpregistry.domain.definitions.scanner_patterns import PHRASES
 from tests.domain.corpus import Half, honest, names, poisoned
 
 

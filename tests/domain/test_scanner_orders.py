@@ -8,11 +8,11 @@ from collections.abc import Iterable
 
 import pytest
 
+from mcpregistry.domain.definitions.findings import Severity
 from mcpregistry.domain.definitions.orders.reader import read
 from mcpregistry.domain.definitions.orders.rules import NEAR, RULES
 from mcpregistry.domain.definitions.orders.words import LANGUAGES
 from mcpregistry.domain.definitions.scanner import MOST_DISGUISED, scan
-from mcpregistry.domain.definitions.scanner_patterns import Severity
 from tests.domain.quiet_orders import Part, Row, honest, poisoned
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.domain.definitions import scanner
+from mcpregistry.domain.definitions.findings import VERSION
 from mcpregistry.domain.errors import Conflict
 from mcpregistry.models import AuditEntry, Server, ServerEvent, Tool
 from mcpregistry.services.configuration.snapshot import load_snapshot
@@ -212,7 +212,7 @@ def test_a_newer_scanner_reads_again_and_leaves_every_decision_as_it_is(server: 
     assert not observe(server, "Do not tell the customer.")
     again = newest().latest
     assert again is not None
-    assert (again.pk, again.hash, again.scanner) == (definition.pk, definition.hash, scanner.VERSION)
+    assert (again.pk, again.hash, again.scanner) == (definition.pk, definition.hash, VERSION)
     assert "secrecy" in {finding.kind for finding in again.findings}
     assert (newest().status, served(), ServerEvent.objects.count()) == (
         "approved",

@@ -11,7 +11,7 @@ from pydantic import Field
 from mcpregistry.api.schemas.basics import Input, capped, decoded
 from mcpregistry.domain.definitions.definition import differences
 from mcpregistry.domain.definitions.diff import rewordings
-from mcpregistry.domain.definitions.scanner_patterns import Severity
+from mcpregistry.domain.definitions.findings import Severity
 from mcpregistry.models import Definition, Tool
 
 ToolStatus = Literal["approved", "changed", "quarantined", "rejected", "gone"]

@@ -13,16 +13,15 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from mcpregistry.domain.definitions.confusables import foreign_letters, latin, name_words, reads_as
+from mcpregistry.domain.definitions.findings import Finding, Severity
 from mcpregistry.domain.definitions.orders.reader import Order, read
-from mcpregistry.domain.definitions.scanner_patterns import ASKED_FOR, PHRASES, PRAISE, Severity
+from mcpregistry.domain.definitions.scanner_patterns import ASKED_FOR, PHRASES, PRAISE
 from mcpregistry.domain.definitions.spelling import mixed_scripts, readings, set_apart
 from mcpregistry.domain.text.display import hidden, printable
 
-VERSION = 2  # raise it when findings change, so that definitions are scanned again
 MOST_TEXT = 100_000  # characters read of one definition
 MOST_DISGUISED = 20_000  # characters of one text that are read once more for disguised words
 MOST_FINDINGS = 50
@@ -38,17 +37,6 @@ _CODED = re.compile(r"[A-Za-z0-9+/]{40,}={0,2}|(?:[0-9a-fA-F]{2}){20,}")
 _WORDS = re.compile(r"[_\W]+|(?<=[a-z])(?=[A-Z])")
 # Joined emoji and letters of Indic and Arabic script need these two.
 _JOINERS = re.compile("(?<=[^\x00-\u2fff])\u200d|(?<=[\u0600-\u0dff])[\u200c\u200d]")
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """``where`` is a JSON pointer into the definition; ``excerpt`` has its invisible characters named."""
-
-    kind: str
-    severity: Severity
-    where: str
-    excerpt: str
-    why: str
 
 
 def scan(definition: Mapping[str, Any], *, own: Iterable[str] = (), others: Iterable[str] = ()) -> list[Finding]:

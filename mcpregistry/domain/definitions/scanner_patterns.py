@@ -12,16 +12,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from enum import IntEnum
 
-
-class Severity(IntEnum):
-    """How bad a finding is. It sorts the inbox of definitions and decides nothing."""
-
-    CLEAN = 0
-    NOTE = 1
-    ALARM = 2
-    DANGER = 3
+from mcpregistry.domain.definitions.findings import Severity
 
 
 @dataclass(frozen=True, slots=True)

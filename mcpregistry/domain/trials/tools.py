@@ -9,7 +9,7 @@ import msgspec
 
 from mcpregistry.domain.definitions import scanner
 from mcpregistry.domain.definitions.definition import visible
-from mcpregistry.domain.definitions.scanner_patterns import Severity
+from mcpregistry.domain.definitions.findings import Severity
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.schema.validation import check_schema
 from mcpregistry.domain.text.canonical import digest, plain, stored

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from mcpregistry.domain.definitions.scanner_patterns import Severity
+from mcpregistry.domain.definitions.findings import Severity
 from mcpregistry.domain.trials.report import Finding, Row, Start, ToolSeen
 
 OK, ATTENTION, REFUSE = "ok", "attention", "refuse"

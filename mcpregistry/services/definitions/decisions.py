@@ -15,9 +15,8 @@ from django.db.models import QuerySet
 from django.utils import timezone
 from simple_history.utils import bulk_update_with_history
 
-from mcpregistry.domain.definitions import scanner
 from mcpregistry.domain.definitions.definition import differences
-from mcpregistry.domain.definitions.scanner_patterns import Severity
+from mcpregistry.domain.definitions.findings import VERSION, Severity
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.models import Definition, Server, Tool
 from mcpregistry.services.records import audit
@@ -136,7 +135,7 @@ def approve_clean(*, server: Server, up_to: int, actor: str, user: object = None
     ``up_to``: the newest definition (its id) that was there when the person looked.
     """
     clean = server.tools.waiting().filter(
-        latest__lte=up_to, latest__severity__lt=Severity.ALARM, latest__scanner=scanner.VERSION
+        latest__lte=up_to, latest__severity__lt=Severity.ALARM, latest__scanner=VERSION
     )
     return _approve_each(clean, actor, user)
 

@@ -14,8 +14,8 @@ from django.db import transaction
 from django.dispatch import Signal
 from django.utils import timezone
 
-from mcpregistry.domain.definitions import scanner
 from mcpregistry.domain.definitions.definition import visible
+from mcpregistry.domain.definitions.findings import VERSION
 from mcpregistry.domain.text.canonical import digest, plain, stored
 from mcpregistry.models import Definition, Server, ServerEvent, Tool
 from mcpregistry.services.notifications import outbox
@@ -102,9 +102,11 @@ class _Look:
 
     def scanned(self, body: dict[str, Any]) -> dict[str, Any]:
         """The columns that the scanner fills."""
+        from mcpregistry.domain.definitions import scanner  # 6 MB, and hosts' processes seldom see what is new
+
         found = scanner.scan(body, own=self.names, others=self.others)
         rows = [asdict(finding) for finding in found]
-        return {"scanner": scanner.VERSION, "severity": scanner.worst(found), "findings_json": stored(rows)}
+        return {"scanner": VERSION, "severity": scanner.worst(found), "findings_json": stored(rows)}
 
 
 def _add(look: _Look, bodies: dict[str, dict[str, Any]]) -> None:
@@ -152,7 +154,7 @@ def _definition(look: _Look, tool: Tool, body: dict[str, Any]) -> Definition:
         if definition is None:
             definition = _said(look, tool, body)
             definition.save()
-    if definition.scanner != scanner.VERSION:
+    if definition.scanner != VERSION:
         Definition.objects.filter(pk=definition.pk).update(**look.scanned(body))
     return definition
 

@@ -6,7 +6,7 @@ import json
 
 from django.db import transaction
 
-from mcpregistry.domain.definitions.scanner_patterns import Severity
+from mcpregistry.domain.definitions.findings import Severity
 from mcpregistry.domain.formats.placeholders import is_reference
 from mcpregistry.domain.policy.decision import Outcome
 from mcpregistry.models import Agent, Endpoint, PolicyRule, Server, Tool

@@ -100,6 +100,17 @@ def furnished() -> None:
     channel.servers.set([tool.server])
     channel.rules.set([rule])
     SlackIdentity.objects.create(team="T1", member="U1", user=ann)
+    _expert(agent, place)
+    Permit.objects.create(
+        agent=agent, tool=tool, definition_hash=tool.pinned.hash, server_revision=tool.server.revision, argument_pins={"b": 1},
+        expires_at=soon, uses_left=3, created_by=ann,
+    )  # fmt: skip
+    group = Group.objects.create(name="night shift")
+    group.permissions.set(Permission.objects.filter(codename__in=["view_server", "decide_approval"]))
+
+
+def _expert(agent: Agent, place: Endpoint) -> None:
+    """A provider with a model, an expert tool on it that this agent may call there, and an agent of the site that speaks."""
     provider = Provider(slug="own", kind="compatible", base_url="https://llm.example.org/v1", options={"top_p": 0.5})
     provider = providers.save_provider(provider=provider, actor=ACTOR, key="k3y", headers={"X-A": "h3ader"})
     model = providers.save_model(
@@ -112,12 +123,6 @@ def furnished() -> None:
     )
     experts.offer(expert=expert, agents=[agent], endpoints=[place], actor=ACTOR)
     effort.save_effort_agent(row=EffortAgent(expert=expert, enabled=False, cycle_seconds=2.5), actor=ACTOR)
-    Permit.objects.create(
-        agent=agent, tool=tool, definition_hash=tool.pinned.hash, server_revision=tool.server.revision, argument_pins={"b": 1},
-        expires_at=soon, uses_left=3, created_by=ann,
-    )  # fmt: skip
-    group = Group.objects.create(name="night shift")
-    group.permissions.set(Permission.objects.filter(codename__in=["view_server", "decide_approval"]))
 
 
 def exported() -> tuple[str, dict[str, Any]]:

@@ -77,7 +77,7 @@ def complaints(window: Any) -> list[str]:
 
 
 def addresses(page: Any) -> list[str]:
-    """Of every page of the admin, without arguments or for a record, and of the pages beside it. Not all answer a GET."""
+    """Where every page of the admin is, without arguments or for a record, and the pages beside it. Not all answer a GET."""
     fixed = ["admin:index", "admin:password_change", "admin:password_change_done"]
     found = {reverse(name) for name in fixed} | {reverse("admin:app_list", args=[app]) for app in _APPS}
     for model, its in admin.site._registry.items():
@@ -91,7 +91,7 @@ def addresses(page: Any) -> list[str]:
 
 
 def _reversed(name: str, key: object) -> str:
-    for arguments in ([], [key]):
+    for arguments in [[], *([[key]] if key else [])]:
         with suppress(NoReverseMatch):
             return reverse(name, args=arguments)
     return ""
@@ -117,7 +117,8 @@ def shown(page: Any, path: str) -> bool:
         raise
     if answer.status != 200 or urlsplit(answer.url).path != path or "text/html" not in answer.headers["content-type"]:
         assert answer.status < 500, path
-        page.said.clear()  # that it is none, the browser complains of
+        assert [each for each in page.said if "Failed to load resource" not in each] == [], path
+        page.said.clear()  # that it is no page, the browser complains of
         return False
     assert "script-src 'self'" in answer.headers["content-security-policy"], path
     expect(page.locator("html")).not_to_have_attribute("x-cloak", "")

@@ -110,7 +110,7 @@ def call(context):
         "read behind the link": tried(read, os.path.join(os.environ["HOME"], "out")),
         "environment of another": tried(read, f"/proc/{parent}/environ"),
         "memory of another": tried(read, f"/proc/{parent}/mem"),
-        "files of another": tried(os.listdir, f"/proc/{parent}/root/"),
+        "files of another": tried(os.listdir, os.path.join("/proc", str(parent), "root")),
         "command line of another": tried(read, f"/proc/{parent}/cmdline"),
         "signal": tried(os.kill, parent, signal.SIGCONT),
         "tcp": tried(connect, socket.AF_INET, socket.SOCK_STREAM, loopback),

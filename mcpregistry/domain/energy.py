@@ -53,13 +53,13 @@ class Stand:
         return replace(self, level=min(self.capacity, after), at=max(self.at, now))
 
     def seconds_until(self, level: float, now: datetime) -> float:
-        """Until it holds so much; infinite when it never will."""
+        """Until it holds so much; infinite when it never will. After a clock was set back nothing comes before ``at``."""
         lacking = level - self.level_at(now)
         if lacking <= 0:
             return 0.0
         if self.regeneration <= 0 or level > self.capacity:
             return math.inf
-        return lacking / self.regeneration
+        return max(0.0, (self.at - now).total_seconds()) + lacking / self.regeneration
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,14 @@ def test_after_the_time_that_is_told_there_is_enough_and_not_much_before(level, 
         assert stand.level_at(NOW + timedelta(seconds=wait * 0.99)) < wanted
 
 
+@given(level=st.floats(0, 1e3), rate=st.floats(0.1, 1e3), wanted=st.floats(0, 1e3), back=st.floats(0, 1e5))
+def test_the_time_that_is_told_holds_after_the_clock_was_set_back(level, rate, wanted, back):
+    stand, now = Stand(level, NOW, 1e6, rate), NOW - timedelta(seconds=back)
+    wait = stand.seconds_until(wanted, now)
+    assert stand.level_at(now + timedelta(seconds=wait + 1e-5)) >= wanted - 1e-2
+    assert (wait == 0) is (level >= wanted)
+
+
 def test_what_never_comes_back_is_waited_for_for_ever():
     assert Stand(5, NOW, 100, 0).seconds_until(6, NOW) == math.inf
     assert Stand(5, NOW, 100, 1).seconds_until(101, NOW) == math.inf

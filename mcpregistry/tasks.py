@@ -21,6 +21,7 @@ from mcpregistry.services.energy import reservations
 from mcpregistry.services.installs import sweeping, work
 from mcpregistry.services.policy import permits
 from mcpregistry.services.records import seals, sinks, verification
+from mcpregistry.services.registry import sources, sync
 from mcpregistry.services.servers import checks, connections, trials
 from mcpregistry.services.servers.targets import passed_variables
 from mcpregistry.services.upkeep import reaping, retention
@@ -104,6 +105,19 @@ def sweep_installs() -> None:
     done = sweeping.sweep(database_now())
     if any(done.values()):
         log.info("installs_swept", **done)
+
+
+@shared_task
+def sync_registry(source_id: int) -> None:
+    """Read a registry that somebody asked for, or whose hour has come; some minutes at most for a large one."""
+    sync.sync(source_id=source_id)
+
+
+@shared_task
+def sync_due_registries() -> None:
+    """Every minute: each registry that is due becomes a task of its own."""
+    for source_id in sources.due():
+        wake("sync_registry", source_id)
 
 
 @shared_task

@@ -26,11 +26,13 @@ from mcpregistry.models import (
     Grant,
     Permit,
     PolicyRule,
+    RegistrySource,
     Server,
     SlackIdentity,
     Tool,
     Workspace,
 )  # fmt: skip
+from mcpregistry.models.registry import READ
 from mcpregistry.models.sealing import sealed
 from mcpregistry.models.server import Lifecycle
 from mcpregistry.services.access.roles import ROLES
@@ -43,6 +45,7 @@ NAMES: dict[type[Model], Callable[[Any], str]] = {
     Tool: lambda row: f"{row.server.slug}::{row.name}",
     Agent: lambda row: row.slug,
     EnergyPool: lambda row: row.slug,
+    RegistrySource: lambda row: row.slug,
     Endpoint: lambda row: row.slug,
     Group: lambda row: row.name,
     User: lambda row: row.username,
@@ -256,6 +259,7 @@ KINDS = (
     Kind("tools", Tool, frozenset({"pinned", "latest", "present", "first_seen_at", "last_seen_at"}), _of_tool,
          frozenset({"definition", "approved"}), _tools, frozenset({"server", "name"})),
     Kind("energy_pools", EnergyPool, frozenset({"level", "level_at"}), inside=frozenset({"slug"})),
+    Kind("registries", RegistrySource, frozenset(READ), inside=frozenset({"slug"})),
     Kind("agents", Agent, inside=frozenset({"slug"})),
     Kind("endpoints", Endpoint, inside=frozenset({"slug"})),
     Kind("workspaces", Workspace, inside=frozenset({"directory"})),

@@ -24,6 +24,7 @@ from mcpregistry.services.energy import pools
 from mcpregistry.services.notifications import outbox
 from mcpregistry.services.policy import rules
 from mcpregistry.services.records import audit
+from mcpregistry.services.registry import sources
 from mcpregistry.services.servers import lifecycle
 from subagents.effort import agents as effort
 from subagents.models import LanguageModel
@@ -176,6 +177,7 @@ _TOOL = kind_of("tools")
 SAVERS: dict[str, Callable[[Taking, Any, Entry], Any]] = {
     "roles": _role, "configuration": _configuration, "credentials": _credential, "servers": _server, "tools": _tool,
     "energy_pools": lambda taking, row, entry: pools.save_pool(pool=row, actor=ACTOR),
+    "registries": lambda taking, row, entry: sources.save_source(source=row, actor=ACTOR),
     "agents": lambda taking, row, entry: agents.save_agent(agent=row, actor=ACTOR),
     "endpoints": lambda taking, row, entry: agents.save_endpoint(endpoint=row, actor=ACTOR),
     "workspaces": lambda taking, row, entry: agents.save_workspace(workspace=row, actor=ACTOR),

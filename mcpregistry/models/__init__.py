@@ -15,6 +15,7 @@ from mcpregistry.models.invocation import Invocation
 from mcpregistry.models.login import LoginAttempts
 from mcpregistry.models.notification import Channel, Delivery, SlackIdentity
 from mcpregistry.models.policy import PolicyRule
+from mcpregistry.models.registry import RegistryEntry, RegistrySource
 from mcpregistry.models.second_factor import RecoveryCode, SecondFactor
 from mcpregistry.models.server import Connection, Credential, Server, ServerEvent, ServerTest
 from mcpregistry.models.tool import Definition, Tool
@@ -52,6 +53,8 @@ __all__ = [
     "Permit",
     "PolicyRule",
     "RecoveryCode",
+    "RegistryEntry",
+    "RegistrySource",
     "SecondFactor",
     "Server",
     "ServerEvent",

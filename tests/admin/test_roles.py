@@ -28,7 +28,7 @@ LADDER = {role: place for place, role in enumerate(ROLES)}
 ADDS = {
     "server": OPERATOR, "endpoint": OPERATOR, "workspace": OPERATOR, "credential": OPERATOR,
     "agent": ADMIN, "grant": ADMIN, "policyrule": ADMIN, "channel": ADMIN, "slackidentity": ADMIN,
-    "energypool": ADMIN,
+    "energypool": ADMIN, "registrysource": ADMIN,
     "experttool": ADMIN, "provider": OPERATOR, "languagemodel": OPERATOR,
     "effortagent": ADMIN,
 }  # fmt: skip
@@ -46,7 +46,7 @@ VERBS = {
     ("policyrule", "try"): VIEWER, ("policyrule", "enable"): ADMIN, ("policyrule", "disable"): ADMIN,
     ("permit", "revoke"): APPROVER, ("agent", "token"): ADMIN, ("token", "revoke"): ADMIN,
     ("install", "approve"): ADMIN, ("install", "use"): OPERATOR, ("install", "roll-back"): OPERATOR, ("install", "remove"): OPERATOR,
-    ("conversation", "end"): OPERATOR, ("energypool", "fill"): ADMIN, ("channel", "test"): ADMIN, ("delivery", "redeliver"): ADMIN,
+    ("conversation", "end"): OPERATOR, ("energypool", "fill"): ADMIN, ("registrysource", "sync"): OPERATOR, ("channel", "test"): ADMIN, ("delivery", "redeliver"): ADMIN,
     ("provider", "test"): OPERATOR, ("provider", "confirm"): ADMIN, ("run", "cancel"): OPERATOR, ("run", "resume"): OPERATOR, ("run", "replay"): OPERATOR,
     ("maintenancerequest", "cancel"): OPERATOR, ("maintenancerequest", "pause"): OPERATOR, ("maintenancerequest", "resume"): OPERATOR,
     ("proposal", "apply"): OPERATOR, ("proposal", "decline"): OPERATOR,

@@ -21,6 +21,7 @@ from mcpregistry.models import (
     Install,
     KeptAnswer,
     PolicyRule,
+    RegistrySource,
     Server,
     ServerTest,
     Token,
@@ -56,6 +57,7 @@ WRITES = [
     ("/rules", {"name": "no", "outcome": "deny"}, PolicyRule),
     ("/conversations", {"agent": "robot"}, Conversation),
     ("/energy", {"slug": "pool"}, EnergyPool),
+    ("/registries", {"slug": "official", "base_url": "https://registry.example"}, RegistrySource),
     ("/channels", HOOK, Channel),
 ]
 

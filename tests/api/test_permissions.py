@@ -39,8 +39,10 @@ LOWEST = {
         GET /maintenance/proposals | GET /maintenance/trials | GET /maintenance/trials/{trial_id}
         GET /conversations | GET /conversations/{conversation_id} | GET /conversations/{conversation_id}/messages
         GET /energy | GET /energy/{slug} | GET /energy/{slug}/entries
+        GET /registries | GET /registries/{slug} | GET /registry-entries | GET /registry-entries/{entry_id}
         """,
     "operator": """
+        POST /registries/{slug}/sync
         POST /installs | POST /installs/{install_id}/use | DELETE /installs/{install_id}
         POST /servers/{slug}/roll-back | POST /servers | PATCH /servers/{slug} | DELETE /servers/{slug} | POST /servers/{slug}/enable
         POST /servers/{slug}/disable | POST /servers/{slug}/refresh | POST /servers/{slug}/reconnect
@@ -66,6 +68,7 @@ LOWEST = {
     "admin": """
         POST /installs/{install_id}/approve
         GET /servers/{slug}/launch | POST /servers/{slug}/confirm | POST /agents | PATCH /agents/{slug}
+        POST /registries | PATCH /registries/{slug} | DELETE /registries/{slug}
         POST /energy | PATCH /energy/{slug} | DELETE /energy/{slug} | POST /energy/{slug}/grant
         DELETE /agents/{slug} | POST /agents/{slug}/tokens | DELETE /agents/{slug}/tokens/{token_id}
         POST /grants | DELETE /grants/{grant_id}

@@ -31,6 +31,7 @@ from mcpregistry.models import (
     Grant,
     Permit,
     PolicyRule,
+    RegistrySource,
     Server,
     SlackIdentity,
     Tool,
@@ -39,6 +40,7 @@ from mcpregistry.models import (
 from mcpregistry.models.sealing import sealed
 from mcpregistry.services.access import agents, credentials, grants
 from mcpregistry.services.energy import pools
+from mcpregistry.services.registry import sources
 from mcpregistry.services.servers import lifecycle
 from subagents.effort import agents as effort
 from subagents.models import EffortAgent, ExpertTool, LanguageModel, Provider
@@ -73,6 +75,10 @@ def furnished() -> None:
     ann = User.objects.get(username="approver")
     energy = pools.save_pool(
         pool=EnergyPool(slug="rationed", capacity=50.0, regeneration=0.25, on_empty="wait"), actor=ACTOR
+    )
+    sources.save_source(
+        source=RegistrySource(slug="own", base_url="https://registry.example", allowed_networks=["10.0.0.0/8"]),
+        actor=ACTOR,
     )
     agent = agents.save_agent(
         agent=Agent(slug="odd-one", owner=ann, energy_pool=energy, calls_per_minute=3, capabilities=["mcp_git::*"]),
@@ -402,7 +408,7 @@ def test_whatever_configures_a_site_is_in_its_document():
         "Connection", "ServerEvent", "ServerTest", "Invocation", "ApprovalRequest", "ApprovalSeat", "ApprovalVote",
         "AuditEntry", "AuditSeal", "AuditArchive", "AuditVerification", "HostTask", "Change", "Figure", "KeptAnswer", "LoginAttempts", "Delivery",
         "Run", "Turn", "Attempt", "StoredOutput", "ToolCall", "MaintenanceRequest", "MaintenanceMessage", "Proposal",
-        "TrialReport", "Conversation", "Message", "Exchange", "CycleLog", "EnergyEntry", "EnergyReservation", "Install",
+        "TrialReport", "Conversation", "Message", "Exchange", "CycleLog", "EnergyEntry", "EnergyReservation", "Install", "RegistryEntry",
     }  # fmt: skip
     ours = [model for app in ("auth", "mcpregistry", "subagents") for model in apps.get_app_config(app).get_models()]
     told = {kind.model for kind in KINDS}

@@ -32,6 +32,7 @@ from mcpregistry.models import (
     Grant,
     Permit,
     PolicyRule,
+    RegistrySource,
     Server,
     SlackIdentity,
     Tool,
@@ -43,6 +44,7 @@ from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.energy import pools
 from mcpregistry.services.notifications import outbox
 from mcpregistry.services.policy import rules
+from mcpregistry.services.registry import sources
 from mcpregistry.services.servers import lifecycle
 from subagents.effort import agents as effort
 from subagents.models import EffortAgent, ExpertTool, LanguageModel, Provider
@@ -71,7 +73,7 @@ class Maker:
         """Rows of every kind, in an order in which they can name each other."""
         self.people = [User.objects.create_user(f"{self.tag}p{n} {self.word()}"[:150]) for n in range(2)]
         self.people[0].groups.set(Group.objects.filter(name="approver"))
-        for kind, most in ((self._role, 2), (self._credential, 3), (self._server, 4), (self._pool, 2), (self._agent, 3), (self._endpoint, 3),
+        for kind, most in ((self._role, 2), (self._credential, 3), (self._server, 4), (self._pool, 2), (self._registry, 2), (self._agent, 3), (self._endpoint, 3),
                            (self._workspace, 2), (self._provider, 3), (self._expert, 2), (self._effort, 1), (self._rule, 4), (self._grant, 8),
                            (self._permit, 3), (self._channel, 2), (self._slack, 2), (self._settings, 1)):  # fmt: skip
             for number in range(self.pick.randint(1, most)):
@@ -208,6 +210,14 @@ class Maker:
         fixed = {"critical": self.pick.choice([0.0, 2.5, 10.0]), "resume": self.pick.choice([10.0, 30.0])}
         row = self.fill(kind_of("energy_pools"), EnergyPool(slug=f"{self.tag}p-{number}"), **fixed)
         pools.save_pool(pool=row, actor=ACTOR)
+
+    def _registry(self, number: int) -> None:
+        row = self.fill(kind_of("registries"), RegistrySource(slug=f"{self.tag}r-{number}"))
+        row.base_url, row.allowed_networks = (
+            f"https://r{number}.example/{self.tag}",
+            self.pick.choice([[], ["10.0.0.0/8"]]),
+        )
+        sources.save_source(source=row, actor=ACTOR)
 
     def _effort(self, number: int) -> None:
         row = self.fill(kind_of("effort_agents"), EffortAgent())

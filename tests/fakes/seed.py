@@ -19,6 +19,7 @@ from django.utils import timezone
 
 from mcpregistry.domain.installs.lock import digest
 from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.registry.entries import read as read_entry
 from mcpregistry.models import (
     Agent,
     Channel,
@@ -34,6 +35,8 @@ from mcpregistry.models import (
     Invocation,
     Permit,
     PolicyRule,
+    RegistryEntry,
+    RegistrySource,
     Server,
     ServerEvent,
     ServerTest,
@@ -50,6 +53,7 @@ from mcpregistry.services.energy import pools
 from mcpregistry.services.notifications import outbox
 from mcpregistry.services.policy import rules
 from mcpregistry.services.records import audit
+from mcpregistry.services.registry import sources
 from mcpregistry.services.servers import lifecycle
 from subagents.domain import maintenance
 from subagents.domain.lifecycle import CallState, Exit, RunState
@@ -125,6 +129,7 @@ def populate(*, calls: int = 2_000, now: datetime | None = None) -> Site:
     _access(site, now)
     _conversation(site)
     _energy(site)
+    _registry()
     _calls(site, calls, now, chance)
     _notifications(site, now)
     return site
@@ -371,6 +376,32 @@ def _energy(site: Site) -> None:
     for amount in (12.5, 40.0, 33.3):
         with transaction.atomic():
             pools.charge(pools.locked(pool.pk), EnergyEntry.Kind.MAINTENANCE, amount, now=pool.level_at, agent="ci")
+
+
+def _registry() -> None:
+    """A registry that was read, with two versions of a server and one that only other machines have."""
+    source = sources.save_source(source=RegistrySource(slug="public", base_url="https://registry.example"), actor=ACTOR)
+    for number, each in enumerate((TIME, {"version": "2026.1.1"}, WEATHER)):
+        said = read_entry({"server": {**TIME, **each}})
+        RegistryEntry.objects.create(
+            source=source, seen_at=timezone.now(), is_latest=number != 1, status=said.status, sha256=said.sha256,
+            kinds=" ".join(said.kinds), published_at=timezone.now() - timedelta(days=number),
+            **{name: getattr(said, name) for name in ("name", "version", "title", "description", "document")},
+        )  # fmt: skip
+    RegistrySource.objects.filter(pk=source.pk).update(synced_at=timezone.now(), pages=1)
+
+
+TIME: dict[str, Any] = {
+    "name": "io.example/time", "version": "2026.10.19", "title": "Time", "description": "Tells the time anywhere.",
+    "packages": [{"registryType": "pypi", "identifier": "mcp-server-time", "version": "2026.10.19",
+                  "packageArguments": [{"type": "named", "name": "--local-timezone", "default": "UTC"}]}],
+}  # fmt: skip
+WEATHER: dict[str, Any] = {
+    "name": "io.example/weather", "version": "1.0.0", "title": "Weather", "description": "Tomorrow, mostly.",
+    "packages": [{"registryType": "oci", "identifier": "registry.example/weather:1.0.0"}],
+    "remotes": [{"type": "streamable-http", "url": "https://weather.example/mcp",
+                 "headers": [{"name": "X-API-Key", "isRequired": True, "isSecret": True, "description": "From your account."}]}],
+}  # fmt: skip
 
 
 def _conversation(site: Site) -> None:

@@ -17,6 +17,7 @@ _OPERATOR = {
     "test_server",
     "add_install",
     "delete_install",
+    "sync_registrysource",
     "add_conversation",
     "change_conversation",
     "add_message",

@@ -1,0 +1,176 @@
+"""Pages of public registries: which are read, how they stand, and a search in what they list."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlencode
+
+from django import forms
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.urls import reverse
+from unfold.decorators import display
+
+from mcpregistry.admin.base import ReadOnlyAdmin, RecordAdmin, Verb, actor
+from mcpregistry.admin.forms import RecordForm
+from mcpregistry.admin.live import LiveAdmin, Part
+from mcpregistry.db import database_now
+from mcpregistry.domain.registry.entries import Status
+from mcpregistry.domain.registry.ways import Way, ways
+from mcpregistry.models import RegistryEntry, RegistrySource
+from mcpregistry.services.registry import sources, takebacks
+
+STATUS_COLOURS = {
+    Status.ACTIVE.value: "success", Status.DEPRECATED.value: "warning", Status.DELETED.value: "danger",
+    Status.GONE.value: "danger",
+}  # fmt: skip
+STATE_COLOURS = {"reading": "info", "waiting": "info", "failed": "danger", "read": "success", "not read yet": "warning"}
+
+
+class SourceForm(RecordForm[RegistrySource]):
+    """A registry's fields with their explanations."""
+
+    class Meta:
+        model = RegistrySource
+        fields = "__all__"
+        help_texts = {
+            "base_url": "Without /v0.1. The official one is https://registry.modelcontextprotocol.io.",
+        }
+
+
+def state_of(row: RegistrySource) -> str:
+    """Where its reading stands, in a word or two."""
+    now = database_now()
+    if row.lease_until and row.lease_until > now:
+        return "reading"
+    if row.asked_at:
+        return "waiting"
+    if row.error:
+        return "failed"
+    return "read" if row.synced_at else "not read yet"
+
+
+def _sync(request: HttpRequest, row: RegistrySource) -> str:
+    sources.ask(source=row, actor=actor(request))
+    return "A worker reads it. This page shows how far it is."
+
+
+@admin.register(RegistrySource)
+class RegistrySourceAdmin(LiveAdmin, RecordAdmin):
+    """Registries that this site reads. None is read before somebody says so."""
+
+    form = SourceForm
+    list_display = ("slug", "base_url", "shown_state", "synced_at", "by_clock", "shown_entries")
+    list_filter = ("by_clock",)
+    search_fields = ("slug", "base_url")
+    fieldsets = (
+        (None, {"fields": ("slug", "base_url", "by_clock", "disable_deleted")}),
+        ("Where it may lie", {"fields": ("allowed_networks",), "classes": ("collapse",)}),
+    )
+    change_form_outer_before_template = "admin/mcpregistry/registry.html"
+    verbs = (
+        Verb("sync", "Sync now", "sync_registrysource", "sync", "Have a worker read it.", _sync, style="primary",
+             applies=lambda row: state_of(row) not in ("reading", "waiting")),
+    )  # fmt: skip
+
+    def save(self, request: HttpRequest, row: RegistrySource, form: forms.ModelForm[RegistrySource]) -> None:
+        sources.save_source(source=row, actor=actor(request))
+
+    def remove(self, request: HttpRequest, row: RegistrySource) -> None:
+        sources.delete_source(source=row, actor=actor(request))
+
+    @display(description="state", label=STATE_COLOURS)
+    def shown_state(self, row: RegistrySource) -> str:
+        return state_of(row)
+
+    @display(description="servers")
+    def shown_entries(self, row: RegistrySource) -> int:
+        return row.entries.offered().count()
+
+    def overview(self, request: HttpRequest, row: RegistrySource) -> dict[str, Any]:
+        return _stand(row) | {"live_url": self.live_url(row)}
+
+    def live_part(self, request: HttpRequest, row: RegistrySource, name: str) -> Part:
+        stand = _stand(row)
+        return Part("admin/mcpregistry/registry_state.html", stand | {"ended": not stand["goes_on"]}, stand["goes_on"])
+
+
+def _stand(row: RegistrySource) -> dict[str, Any]:
+    state = state_of(row)
+    return {
+        "source": row, "state": state, "state_colour": STATE_COLOURS[state], "goes_on": state in ("reading", "waiting"),
+        "count": row.entries.offered().count(),
+    }  # fmt: skip
+
+
+class NewestFilter(admin.SimpleListFilter):
+    """The newest version of each server that is not taken back, unless somebody wants the others too."""
+
+    title = "versions"
+    parameter_name = "versions"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("all", "All, and what was taken back")]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> QuerySet[RegistryEntry]:
+        return queryset if self.value() == "all" or request.resolver_match.kwargs else queryset.offered()  # type: ignore[union-attr]
+
+
+class KindFilter(admin.SimpleListFilter):
+    """By how a server comes."""
+
+    title = "kind"
+    parameter_name = "kind"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(each, each) for each in ("npm", "pypi", "remote", "oci", "mcpb")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[RegistryEntry]) -> QuerySet[RegistryEntry]:
+        kind = self.value()
+        return queryset.filter(kinds__contains=kind) if kind else queryset
+
+
+@admin.register(RegistryEntry)
+class RegistryEntryAdmin(ReadOnlyAdmin):
+    """A search in what the registries list, and the way from an entry to a server of this site."""
+
+    list_display = ("name", "shown_title", "version", "kinds", "shown_status", "published_at", "source")
+    list_filter = (NewestFilter, KindFilter, "source")
+    list_select_related = ("source",)
+    search_fields = ("name", "title", "description")
+    search_help_text = "Words of the name, title or description"
+    sortable_by = ()
+    fields = ("name", "version", "source", "description", "published_at", "updated_at", "seen_at")
+    change_form_outer_before_template = "admin/mcpregistry/registry_entry.html"
+
+    @display(description="what it is")
+    def shown_title(self, row: RegistryEntry) -> str:
+        return row.title or row.description[:120]
+
+    @display(description="status", label=STATUS_COLOURS)
+    def shown_status(self, row: RegistryEntry) -> str:
+        return row.status
+
+    def overview(self, request: HttpRequest, row: RegistryEntry) -> dict[str, Any]:
+        open_to = row.status in (Status.ACTIVE, Status.DEPRECATED)
+        return {
+            "entry": row, "status_colour": STATUS_COLOURS[row.status], "open_to": open_to,
+            "ways": [(way, _address(request, row, way) if open_to else "") for way in ways(row.document)],
+            "servers": takebacks.servers_of(row),
+            "others": row.source.entries.filter(name=row.name).exclude(pk=row.pk).order_by("-published_at")[:20],
+        }  # fmt: skip
+
+
+def _address(request: HttpRequest, row: RegistryEntry, way: Way) -> str:
+    """The form, filled in, from which a person goes on; empty for who may not add, and for what cannot be added."""
+    slug = "-".join(row.name.rpartition("/")[2].replace("_", "-").split("."))[:63]
+    if way.problem:
+        return ""
+    if way.kind == "remote" and request.user.has_perm("mcpregistry.add_server"):
+        given = {"slug": slug, "transport": way.transport, "url": way.identifier, "description": row.description}
+        return f"{reverse('admin:mcpregistry_server_add')}?{urlencode(given)}"
+    if way.kind != "remote" and request.user.has_perm("mcpregistry.add_install"):
+        given = {"ecosystem": way.kind, "package": way.identifier, "wanted": way.version, "slug": slug}
+        return f"{reverse('admin:mcpregistry_install_add')}?{urlencode(given)}"
+    return ""

@@ -1,0 +1,141 @@
+"""Registries and their entries: what goes in and what comes out."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from ninja import Schema
+from pydantic import Field
+
+from mcpregistry.api.schemas.basics import Input, Slug, Text
+from mcpregistry.domain.registry.ways import ways
+from mcpregistry.models import RegistryEntry, RegistrySource
+
+Address = Annotated[Text, Field(max_length=500, description="Without /v0.1, e.g. https://registry.example.")]
+
+
+class RegistryChange(Input):
+    """What may change of a registry; every key may be left out. Another address makes its copy empty."""
+
+    slug: Slug | None = None
+    base_url: Address | None = None
+    allowed_networks: list[Text] | None = None
+    by_clock: Annotated[bool, Field(description="Read it every hour.")] | None = None
+    disable_deleted: (
+        Annotated[bool, Field(description="Switch off servers whose package or address it deletes.")] | None
+    ) = None
+
+
+class RegistryNew(RegistryChange):
+    """A new registry. Nothing of it is read before somebody says so."""
+
+    slug: Slug
+    base_url: Address
+
+
+class RegistryOut(Schema):
+    """A registry and how its reading stands."""
+
+    slug: str
+    base_url: str
+    allowed_networks: list[str]
+    by_clock: bool
+    disable_deleted: bool
+    reading: bool = Field(description="A worker reads it, or is asked to.")
+    synced_at: datetime | None = Field(description="When it was last read to its end.")
+    pages: int
+    skipped: int = Field(description="Entries that could not be used.")
+    error: str = Field(description="Why it could not be read the last time, and what to do; else empty.")
+
+
+class InputOut(Schema):
+    """Something that the server wants to be given."""
+
+    place: str = Field(description="environment, header, argument or address.")
+    name: str
+    description: str
+    required: bool
+    secret: bool
+    default: str
+    choices: list[str]
+
+
+class WayOut(Schema):
+    """A package or an address. ``problem``: why it cannot be added here; else empty."""
+
+    kind: str
+    transport: str
+    identifier: str
+    version: str
+    inputs: list[InputOut]
+    problem: str
+
+
+class EntryOut(Schema):
+    """One version of one server, as a registry lists it. The word of whoever published it."""
+
+    id: int
+    registry: str
+    name: str
+    version: str
+    title: str
+    description: str
+    kinds: list[str]
+    status: str = Field(description="active, deprecated, deleted or gone.")
+    status_message: str
+    newest: bool
+    altered_at: datetime | None = Field(description="When it was found changed under the same version.")
+    published_at: datetime | None
+
+
+class EntryWhole(EntryOut):
+    """With the ways in which it can become a server."""
+
+    ways: list[WayOut]
+
+
+def registry_out(row: RegistrySource) -> RegistryOut:
+    """The registry as its answer."""
+    names = (
+        "slug",
+        "base_url",
+        "allowed_networks",
+        "by_clock",
+        "disable_deleted",
+        "synced_at",
+        "pages",
+        "skipped",
+        "error",
+    )
+    reading = row.lease_until is not None or row.asked_at is not None
+    return RegistryOut(reading=reading, **{name: getattr(row, name) for name in names})
+
+
+def entry_out(row: RegistryEntry) -> EntryOut:
+    """The entry as an element of a list."""
+    return EntryOut(**_facts(row))
+
+
+def entry_whole(row: RegistryEntry) -> EntryWhole:
+    """The entry as its own answer."""
+    return EntryWhole(**_facts(row), ways=[_way_out(way) for way in ways(row.document)])
+
+
+def _facts(row: RegistryEntry) -> dict[str, Any]:
+    names = ("name", "version", "title", "description", "status", "status_message", "altered_at", "published_at")
+    return {name: getattr(row, name) for name in names} | {
+        "id": row.pk, "registry": row.source.slug, "kinds": row.kinds.split(), "newest": row.is_latest,
+    }  # fmt: skip
+
+
+def _way_out(way: Any) -> WayOut:
+    inputs = [
+        InputOut(place=each.place, name=each.name, description=each.description, required=each.required,
+                 secret=each.secret, default=each.default, choices=list(each.choices))
+        for each in way.inputs
+    ]  # fmt: skip
+    return WayOut(
+        kind=way.kind, transport=way.transport, identifier=way.identifier, version=way.version, inputs=inputs,
+        problem=way.problem,
+    )  # fmt: skip

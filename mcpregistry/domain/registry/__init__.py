@@ -1,0 +1,1 @@
+"""What public MCP registries list, read from their documents. Pure; knows no network and no rows."""

@@ -1,0 +1,127 @@
+"""One entry of a registry's list: read, bounded, or refused with a reason.
+
+Source: MCP Registry API v0.1 and the schema of server.json.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from mcpregistry.domain.text.canonical import canonical, plain
+
+MOST_ENTRY_BYTES = 64 * 1024
+OFFICIAL = "io.modelcontextprotocol.registry/official"
+_NAME = re.compile(r"[a-zA-Z0-9.-]+/[a-zA-Z0-9._-]+", re.ASCII)
+_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_!-]{0,254}", re.ASCII)
+
+
+class Status(StrEnum):
+    """What the registry says of an entry; ``gone``: it says nothing of it any more."""
+
+    ACTIVE = "active"
+    DEPRECATED = "deprecated"
+    DELETED = "deleted"
+    GONE = "gone"
+
+
+class Unreadable(Exception):
+    """The entry cannot be used; the text says why, without repeating what it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One version of one server. ``document``: its server.json as canonical JSON.
+
+    Which version is the newest the registry says as well, but not always again when that changes: it is worked out.
+    """
+
+    name: str
+    version: str
+    title: str
+    description: str
+    status: Status
+    status_message: str
+    published_at: datetime | None
+    updated_at: datetime | None
+    kinds: tuple[str, ...]
+    document: str
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.document.encode()).hexdigest()
+
+
+def read(item: object) -> Entry:
+    """An element of ``servers`` in a list. Raises Unreadable."""
+    if not isinstance(item, dict) or not isinstance(server := item.get("server"), dict):
+        raise Unreadable("it is no entry with a 'server'")
+    if "version_detail" in server or "registry_name" in str(server.get("packages"))[:2_000]:
+        raise Unreadable("it has the old format of before September 2025")
+    try:
+        document = canonical(server)
+    except ValueError as error:
+        raise Unreadable("it holds numbers or levels that JSON should not have") from error
+    if len(document.encode()) > MOST_ENTRY_BYTES:
+        raise Unreadable("it is longer than 64 KiB")
+    meta = item.get("_meta")
+    said = meta.get(OFFICIAL) if isinstance(meta, dict) else None
+    said = said if isinstance(said, dict) else {}
+    return Entry(
+        name=_name(server), version=_version(server.get("version")), title=_text(server, "title", 200),
+        description=_text(server, "description", 1_000), status=_status(said.get("status")),
+        status_message=plain(str(said.get("statusMessage") or ""), 500), published_at=_time(said.get("publishedAt")),
+        updated_at=_time(said.get("updatedAt")), kinds=_kinds(server), document=document,
+    )  # fmt: skip
+
+
+def _name(server: Mapping[str, Any]) -> str:
+    name = server.get("name")
+    if not isinstance(name, str) or not 3 <= len(name) <= 200 or not _NAME.fullmatch(name):
+        raise Unreadable("its name is not of the form 'namespace/name'")
+    return name
+
+
+def _version(version: object) -> str:
+    if not isinstance(version, str) or version == "latest" or not _VERSION.fullmatch(version):
+        raise Unreadable("its version is not exact")
+    return version
+
+
+def _text(server: Mapping[str, Any], key: str, most: int) -> str:
+    value = server.get(key) or ""
+    if not isinstance(value, str):
+        raise Unreadable(f"its {key} is no text")
+    return plain(value, most)
+
+
+def _status(word: object) -> Status:
+    if word is None:
+        return Status.ACTIVE  # sub-registries may say nothing
+    if word not in ("active", "deprecated", "deleted"):
+        raise Unreadable("its status is unknown")
+    return Status(word)
+
+
+def _time(text: object) -> datetime | None:
+    if not isinstance(text, str):
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def _kinds(server: Mapping[str, Any]) -> tuple[str, ...]:
+    """Of which kinds its packages are, and ``remote``; what is no package of ours yet is there as well."""
+    packages, remotes = server.get("packages") or [], server.get("remotes") or []
+    if not isinstance(packages, list) or not isinstance(remotes, list):
+        raise Unreadable("its packages or remotes are no list")
+    kinds = {str(each.get("registryType"))[:20] for each in packages if isinstance(each, dict)}
+    return tuple(sorted(kinds | ({"remote"} if remotes else set())))

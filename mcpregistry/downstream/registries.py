@@ -1,0 +1,75 @@
+"""Asks an MCP registry for its list, page by page, believing nothing: sizes, times, pages and redirects are bounded.
+
+Source: MCP Registry API v0.1, ``GET /v0.1/servers``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from mcpregistry.domain.errors import DownstreamError, ProtocolError, ResourceLimit, TimedOut
+from mcpregistry.downstream.http_client import once
+
+MOST_BYTES = 4 * 1024 * 1024
+MOST_ENTRIES = 100  # the API's own upper bound
+SECONDS = 30.0
+_LONGEST_CURSOR = 2_000
+_CONNECT_SECONDS = 10.0
+_REMEDY = "Check its address: it should answer GET /v0.1/servers as MCP registries do."
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page: entries as they came, and the cursor of the next; empty where it is the last."""
+
+    entries: list[Any]
+    cursor: str
+
+
+async def page(base_url: str, query: Mapping[str, str], networks: tuple[str, ...], seconds: float = SECONDS) -> Page:
+    """Ask for one page. Raises DownstreamError (OutboundRefused for a private address) with a remedy."""
+    url = f"{base_url}/v0.1/servers?{urlencode(query)}"
+    try:
+        async with asyncio.timeout(seconds):
+            answer = await once.request(
+                "GET", url, None, {"Accept": "application/json"}, networks=networks,
+                connect_seconds=_CONNECT_SECONDS, answer_bytes=MOST_BYTES,
+            )  # fmt: skip
+    except TimeoutError as error:
+        raise TimedOut(f"The registry gave no page within {seconds:g} s.", remedy="Try again later.") from error
+    except ResourceLimit as error:
+        raise ResourceLimit("A page of the registry is longer than 4 MiB.", remedy="Tell who keeps it.") from error
+    if answer.status != 200:
+        raise _refusal(answer.status)
+    return _read(answer.body)
+
+
+def _refusal(status: int) -> DownstreamError:
+    if 300 <= status < 400:
+        return ProtocolError(
+            "The registry sends us to another address, which is not followed.", remedy="Enter that address."
+        )
+    if status == 429:
+        return ProtocolError("The registry says that we ask too often (429).", remedy="Try again in an hour.")
+    return ProtocolError(f"The registry answered {status}.", remedy=_REMEDY)
+
+
+def _read(body: bytes) -> Page:
+    try:
+        read = json.loads(body)
+        entries, metadata = read["servers"], read.get("metadata") or {}
+        cursor = metadata.get("nextCursor") or ""
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        raise ProtocolError("The registry's answer is no list of servers.", remedy=_REMEDY) from error
+    if not isinstance(entries, list) or not isinstance(cursor, str) or len(cursor) > _LONGEST_CURSOR:
+        raise ProtocolError("The registry's answer is no list of servers.", remedy=_REMEDY)
+    if len(entries) > MOST_ENTRIES:
+        raise ResourceLimit(f"The registry gave more than the {MOST_ENTRIES} entries that a page has.", remedy=_REMEDY)
+    if cursor and not entries:
+        raise ProtocolError("The registry gave an empty page, and yet a next one.", remedy=_REMEDY)
+    return Page(entries, cursor)

@@ -1,0 +1,109 @@
+"""MCP registries that this site reads, and the copy of what they list."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+from simple_history.models import HistoricalRecords
+
+from mcpregistry.domain.registry.entries import Status
+from mcpregistry.models.server import slug_validator
+
+# What reading it sets.
+READ = (
+    "watermark", "full_at", "synced_at", "asked_at", "tried_at", "lease_until", "pages", "skipped", "skipped_why", "error",
+)  # fmt: skip
+
+
+class RegistrySource(models.Model):
+    """One registry. Nothing is read of it before somebody says so, or has it read by the clock."""
+
+    slug = models.CharField(max_length=63, unique=True, validators=[slug_validator])
+    base_url = models.CharField(
+        "address", max_length=500, help_text="Without /v0.1, e.g. https://registry.modelcontextprotocol.io."
+    )
+    allowed_networks = models.JSONField(
+        default=list, blank=True, help_text='Private networks in which it may lie, e.g. ["10.0.0.0/8"]. Empty: none.'
+    )
+    by_clock = models.BooleanField(
+        "read every hour", default=False, help_text="Off: only when somebody presses Sync now."
+    )
+    disable_deleted = models.BooleanField(
+        "disable what it deletes", default=True,
+        help_text="Servers of a package or address that the registry deletes (malware, spam) are switched off.",
+    )  # fmt: skip
+    watermark = models.DateTimeField(
+        null=True, blank=True, editable=False, help_text="The newest change that it has told us of, by its clock."
+    )
+    full_at = models.DateTimeField("read whole", null=True, blank=True, editable=False)
+    synced_at = models.DateTimeField("read last", null=True, blank=True, editable=False)
+    asked_at = models.DateTimeField(null=True, blank=True, editable=False)
+    tried_at = models.DateTimeField(null=True, blank=True, editable=False)
+    lease_until = models.DateTimeField(null=True, blank=True, editable=False)
+    pages = models.PositiveIntegerField(default=0, editable=False, help_text="Read in the last or the current round.")
+    skipped = models.PositiveIntegerField(default=0, editable=False, help_text="Entries that could not be used.")
+    skipped_why = models.CharField(max_length=200, blank=True, editable=False)
+    error = models.TextField(blank=True, editable=False)
+
+    history = HistoricalRecords(excluded_fields=list(READ))
+
+    class Meta:
+        verbose_name = "registry"
+        verbose_name_plural = "registries"
+        ordering = ["slug"]
+        permissions = [("sync_registrysource", "Can have a registry read")]
+
+    def __str__(self) -> str:
+        return self.slug
+
+
+class RegistryEntries(models.QuerySet["RegistryEntry"]):
+    """Entries as people and the sub-agent look for them."""
+
+    def offered(self) -> RegistryEntries:
+        """The newest version of each server that the registry has not taken back."""
+        return self.filter(is_latest=True, status__in=[Status.ACTIVE, Status.DEPRECATED])
+
+    def matching(self, query: str) -> RegistryEntries:
+        """Those in which every word of the query stands, in name, title or description."""
+        found = self
+        for word in query.split()[:10]:
+            found = found.filter(Q(name__icontains=word) | Q(title__icontains=word) | Q(description__icontains=word))
+        return found
+
+
+class RegistryEntry(models.Model):
+    """One version of one server, as a registry lists it. ``document`` is its server.json, and not to be trusted."""
+
+    source = models.ForeignKey(RegistrySource, on_delete=models.CASCADE, related_name="entries")
+    name = models.CharField(max_length=200)
+    version = models.CharField(max_length=255)
+    title = models.CharField(max_length=200, blank=True)
+    description = models.TextField(blank=True)
+    kinds = models.CharField(max_length=200, blank=True, help_text="npm, pypi, oci, mcpb, remote …")
+    status = models.CharField(max_length=10, choices=[(each.value, each.value) for each in Status])
+    status_message = models.CharField(max_length=500, blank=True)
+    is_latest = models.BooleanField(default=False)
+    document = models.TextField()
+    sha256 = models.CharField(max_length=64)
+    altered_at = models.DateTimeField(
+        null=True, blank=True, help_text="When its document was found changed, though it has the same version."
+    )
+    published_at = models.DateTimeField(null=True, blank=True)
+    updated_at = models.DateTimeField(null=True, blank=True)
+    seen_at = models.DateTimeField()
+
+    objects = RegistryEntries.as_manager()
+
+    class Meta:
+        verbose_name_plural = "registry entries"
+        ordering = ["name", "-published_at", "-id"]
+        constraints = [
+            models.UniqueConstraint(fields=["source", "name", "version"], name="registry_entry_once"),
+        ]
+        indexes = [
+            models.Index(fields=["name"], name="registry_offered", condition=Q(is_latest=True)),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"

@@ -1,0 +1,208 @@
+"""Reading a registry into the site's copy: whole once a week, else what has changed, a page a transaction.
+
+Invariants:
+* One worker reads a registry at a time, by a lease; who has lost it writes nothing more.
+* The watermark moves only after the last page, so what a broken round did not see comes again in the next.
+* What a registry takes back, or alters under the same version, is told and acted on in the transaction that notes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import structlog
+from django.db import transaction
+from django.db.models import Q
+
+from mcpregistry.db import database_now
+from mcpregistry.domain.errors import Interrupted, ProtocolError, ResourceLimit, SlipsnisseError
+from mcpregistry.domain.registry.entries import Entry, Status, Unreadable, read
+from mcpregistry.domain.text.canonical import plain
+from mcpregistry.downstream import registries
+from mcpregistry.models import RegistryEntry, RegistrySource
+from mcpregistry.services.registry import takebacks
+
+log = structlog.get_logger(__name__)
+
+LEASE = timedelta(seconds=120)  # longer than a page may take
+WHOLE_EVERY = timedelta(days=7)
+OVERLAP = timedelta(minutes=5)  # before the watermark: entries that were being written when it was read
+MOST_PAGES = 2_000
+MOST_BYTES = 256 * 1024 * 1024  # of documents in one round
+_BROKEN_OFF = "It was not read to its end: the worker that read it has ended. Have it read once more."
+_FROM_ENTRY = (
+    "title",
+    "description",
+    "kinds",
+    "status",
+    "status_message",
+    "document",
+    "sha256",
+    "published_at",
+    "updated_at",
+)
+_KEPT = (*_FROM_ENTRY, "altered_at", "seen_at", "is_latest")
+
+
+@dataclass
+class Round:
+    """One reading of one registry. ``newest``: the latest change that it has told of."""
+
+    source: RegistrySource
+    lease: datetime
+    started: datetime
+    newest: datetime | None
+    pages: int = 0
+    skipped: int = 0
+    skipped_why: str = ""
+    stored_bytes: int = 0
+    cursors: set[str] = field(default_factory=set)
+
+    @property
+    def whole(self) -> bool:
+        """Everything is read, not only what has changed."""
+        full, mark = self.source.full_at, self.source.watermark
+        return full is None or mark is None or self.started - full > WHOLE_EVERY
+
+    def query(self) -> dict[str, str]:
+        """What its first page is asked with."""
+        if self.whole:
+            return {"limit": str(registries.MOST_ENTRIES), "include_deleted": "true"}
+        assert self.source.watermark is not None
+        since = (self.source.watermark - OVERLAP).astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        return {"limit": str(registries.MOST_ENTRIES), "updated_since": since}
+
+
+def sync(*, source_id: int, seconds: float = registries.SECONDS) -> RegistrySource | None:
+    """Read it; a worker calls this. None: somebody else reads it. What goes wrong stands on its page then.
+
+    ``seconds``: how long the registry may take for each page.
+    """
+    turn = _claim(source_id)
+    if turn is None:
+        return None
+    try:
+        _read_all(turn, seconds)
+    except Interrupted:
+        return None
+    except SlipsnisseError as error:
+        _end(turn, error=plain(str(error)))
+    else:
+        _end(turn, error="")
+    return RegistrySource.objects.filter(pk=source_id).first()
+
+
+def _claim(source_id: int) -> Round | None:
+    now = database_now()
+    free = Q(lease_until=None) | Q(lease_until__lt=now)
+    claimed = RegistrySource.objects.filter(free, pk=source_id).update(
+        lease_until=now + LEASE, tried_at=now, asked_at=None, pages=0, skipped=0, skipped_why="", error=_BROKEN_OFF
+    )
+    source = RegistrySource.objects.filter(pk=source_id).first() if claimed else None
+    return Round(source, now + LEASE, now, source.watermark) if source else None
+
+
+def _read_all(turn: Round, seconds: float) -> None:
+    source, query = turn.source, turn.query()
+    for _ in range(MOST_PAGES):
+        page = asyncio.run(registries.page(source.base_url, query, tuple(source.allowed_networks), seconds))
+        _store(turn, page.entries)
+        if not page.cursor:
+            return
+        if page.cursor in turn.cursors:
+            raise ProtocolError("The registry's pages lead in a circle.", remedy="Tell who keeps it.")
+        turn.cursors.add(page.cursor)
+        query |= {"cursor": page.cursor}
+    raise ResourceLimit(f"The registry has more than {MOST_PAGES} pages.", remedy="Tell who keeps it.")
+
+
+@transaction.atomic
+def _store(turn: Round, raw: list[object]) -> None:
+    entries = {(entry.name, entry.version): entry for entry in _readable(turn, raw)}
+    turn.pages += 1
+    _hold(turn, pages=turn.pages, skipped=turn.skipped, skipped_why=turn.skipped_why)
+    names = {name for name, _ in entries}
+    rows = {(row.name, row.version): row for row in turn.source.entries.filter(name__in=names)}
+    for key, entry in entries.items():
+        row = rows.setdefault(key, RegistryEntry(source=turn.source, name=entry.name, version=entry.version))
+        _take(turn, row, entry)
+    _mark_latest(rows.values())
+    RegistryEntry.objects.bulk_create([row for row in rows.values() if row.pk is None])
+    RegistryEntry.objects.bulk_update([row for row in rows.values() if row.pk is not None], _KEPT, batch_size=50)
+
+
+def _readable(turn: Round, raw: list[object]) -> Iterable[Entry]:
+    for item in raw:
+        try:
+            entry = read(item)
+        except Unreadable as error:
+            turn.skipped, turn.skipped_why = turn.skipped + 1, plain(str(error), 200)
+            continue
+        turn.stored_bytes += len(entry.document)
+        if turn.stored_bytes > MOST_BYTES:
+            raise ResourceLimit("The registry's entries are longer than 256 MiB together.", remedy="Tell who keeps it.")
+        yield entry
+
+
+def _take(turn: Round, row: RegistryEntry, entry: Entry) -> None:
+    """The row becomes what the registry says now. An entry is meant to stay as it is once it was published."""
+    altered = row.pk is not None and row.sha256 != entry.sha256
+    deleted = entry.status == Status.DELETED and row.status != Status.DELETED
+    before = takebacks.servers_of(row) if altered else []
+    for name in _FROM_ENTRY:
+        setattr(row, name, getattr(entry, name))
+    row.kinds, row.seen_at = " ".join(entry.kinds), turn.started
+    if altered:
+        row.altered_at = turn.started
+        takebacks.altered(row, before)
+    if deleted:
+        takebacks.deleted(row, disable=turn.source.disable_deleted)
+    if entry.updated_at and (turn.newest is None or entry.updated_at > turn.newest):
+        turn.newest = entry.updated_at
+
+
+def _mark_latest(rows: Iterable[RegistryEntry]) -> None:
+    """Of each name the last published one that was not taken back. ``rows``: all versions of their names."""
+    newest: dict[str, RegistryEntry] = {}
+    for row in sorted(rows, key=lambda row: (row.published_at or datetime.min.replace(tzinfo=UTC), row.pk or 2**63)):
+        row.is_latest = False
+        if row.status in (Status.ACTIVE, Status.DEPRECATED):
+            newest[row.name] = row
+    for row in newest.values():
+        row.is_latest = True
+
+
+def _hold(turn: Round, **values: object) -> None:
+    """Renew the lease, with what is known so far. Raises Interrupted when it is another's, or the address has changed."""
+    lease = database_now() + LEASE
+    ours = RegistrySource.objects.filter(pk=turn.source.pk, lease_until=turn.lease, base_url=turn.source.base_url)
+    if not ours.update(lease_until=lease, **values):
+        raise Interrupted("Another worker reads this registry, or it was changed.")
+    turn.lease = lease
+
+
+@transaction.atomic
+def _end(turn: Round, *, error: str) -> None:
+    values: dict[str, object] = {"error": error}
+    if not error:
+        values |= {"synced_at": turn.started, "watermark": turn.newest}
+        if turn.whole:
+            values["full_at"] = turn.started
+            _forget_unseen(turn)
+    ours = RegistrySource.objects.filter(pk=turn.source.pk, lease_until=turn.lease)
+    ours.update(lease_until=None, **values)
+    log.info("registry_read", registry=turn.source.slug, pages=turn.pages, skipped=turn.skipped, error=error)
+
+
+def _forget_unseen(turn: Round) -> None:
+    """What a whole reading did not show is gone; another version of the same server may be the newest then."""
+    unseen = turn.source.entries.filter(seen_at__lt=turn.started).exclude(status=Status.GONE)
+    names = list(unseen.values_list("name", flat=True).distinct())
+    unseen.update(status=Status.GONE)
+    for start in range(0, len(names), 500):
+        rows = list(turn.source.entries.filter(name__in=names[start : start + 500]))
+        _mark_latest(rows)
+        RegistryEntry.objects.bulk_update(rows, ["is_latest"], batch_size=200)

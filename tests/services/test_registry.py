@@ -1,0 +1,270 @@
+"""The copy of a registry: whole at first, then what has changed; lies are refused, and nothing half-read counts as read."""
+
+from __future__ import annotations
+
+import json
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from mcpregistry.db import database_now
+from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.models import AuditEntry, Install, RegistryEntry, RegistrySource, Server
+from mcpregistry.models.server import Lifecycle
+from mcpregistry.services.registry import sources, sync
+from tests.fakes import registry as fake
+from tests.fakes.registry import PYPI, Registry, entry, told
+
+pytestmark = pytest.mark.django_db
+LOOPBACK = ["127.0.0.0/8"]
+
+
+@pytest.fixture(scope="module")
+def server():
+    with fake.running() as running:
+        yield running
+
+
+@pytest.fixture
+def registry(server) -> Registry:
+    server.entries, server.at_most = [], 100
+    server.receiver.requests.clear()
+    server.receiver.answers.clear()
+    return server
+
+
+@pytest.fixture
+def source(registry) -> RegistrySource:
+    row = RegistrySource(slug="official", base_url=registry.url, allowed_networks=LOOPBACK)
+    return sources.save_source(source=row, actor="user:ann")
+
+
+def read(source: RegistrySource, **how: Any) -> RegistrySource:
+    found = sync.sync(source_id=source.pk, **how)
+    assert found is not None
+    return found
+
+
+def names(**how: Any) -> set[str]:
+    return set(RegistryEntry.objects.filter(**how).values_list("name", flat=True))
+
+
+def test_the_first_reading_takes_every_page_and_the_next_what_has_changed(registry, source):
+    registry.entries = [entry(f"io.example/s{n}", at=f"2026-10-0{n}T00:00:00Z") for n in range(1, 6)]
+    registry.at_most = 2
+    after = read(source)
+    assert (after.error, after.pages, after.skipped, after.lease_until) == ("", 3, 0, None)
+    assert after.full_at == after.synced_at == after.tried_at
+    assert names() == {f"io.example/s{n}" for n in range(1, 6)}
+    assert registry.asked[0] == {"limit": "100", "include_deleted": "true"}
+    registry.receiver.requests.clear()
+    registry.entries += [entry("io.example/late", at="2026-10-05T00:00:00Z")]
+    after = read(source)
+    assert registry.asked == [{"limit": "100", "updated_since": "2026-10-04T23:55:00Z"}]
+    assert (after.error, after.full_at < after.synced_at) == ("", True)
+    assert "io.example/late" in names()
+
+
+def test_once_a_week_all_is_read_and_what_is_not_there_any_more_is_gone(registry, source):
+    registry.entries = [
+        entry("io.example/stays"),
+        entry("io.example/goes", "1.0.0"),
+        entry("io.example/goes", "2.0.0", published="2026-11-01T00:00:00Z"),
+    ]
+    read(source)
+    assert RegistryEntry.objects.offered().get(name="io.example/goes").version == "2.0.0"
+    registry.entries = registry.entries[:2]
+    read(source)
+    assert names(status="gone") == set(), "a reading of what has changed shows nobody gone"
+    RegistrySource.objects.update(full_at=database_now() - timedelta(days=8))
+    read(source)
+    assert RegistryEntry.objects.get(status="gone").version == "2.0.0"
+    assert RegistryEntry.objects.offered().get(name="io.example/goes").version == "1.0.0"
+
+
+def test_the_newest_version_is_the_one_published_last_that_was_not_taken_back(registry, source):
+    registry.entries = [
+        entry("io.example/x", "2.0.0", published="2026-10-03T00:00:00Z", status="deleted"),
+        entry("io.example/x", "1.1.0", published="2026-10-02T00:00:00Z", status="deprecated", message="Use y."),
+        entry("io.example/x", "1.0.0", published="2026-10-01T00:00:00Z"),
+    ]
+    read(source)
+    newest = RegistryEntry.objects.offered().get()
+    assert (newest.version, newest.status, newest.status_message) == ("1.1.0", "deprecated", "Use y.")
+
+
+def test_entries_that_cannot_be_used_are_counted_and_the_others_kept(registry, source):
+    old = {"server": {"name": "a/b", "version_detail": {"version": "1"}}}
+    registry.entries = [
+        entry("io.example/good"), entry("no slash"), entry("io.example/range", "^1.0.0"), entry("io.example/latest", "latest"),
+        entry("io.example/long", extra="x" * 70_000), old, {"server": 3}, entry("io.example/odd", status="odd"),
+    ]  # fmt: skip
+    after = read(source)
+    assert (after.error, after.skipped, names()) == ("", 7, {"io.example/good"})
+    assert after.skipped_why
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ((302, {"Location": "http://127.0.0.1:1/"}, b""), "sends us to another address"),
+        ((429, {}, b""), "ask too often"),
+        ((500, {}, b"<script>"), "answered 500"),
+        ((200, {}, b"[" * 100_000), "is no list of servers"),
+        (told({"servers": "many"}), "is no list of servers"),
+        (told({"servers": [], "metadata": {"nextCursor": "1"}}), "an empty page"),
+        (told({"servers": [entry("io.example/n")] * 101}), "more than the 100 entries"),
+        (told({"servers": [], "more": "x" * 5_000_000}), "longer than 4 MiB"),
+        (told({"servers": [entry("io.example/n")], "metadata": {"nextCursor": "c" * 3_000}}), "is no list of servers"),
+    ],
+)
+def test_a_registry_that_lies_is_refused_with_a_reason(registry, source, answer, reason):
+    registry.receiver.answers = [answer]
+    after = read(source)
+    assert reason in after.error
+    assert after.error.count(". ") >= 1, "what it is, and what to do"
+    assert "<script>" not in after.error
+    assert (after.watermark, after.synced_at, after.lease_until) == (None, None, None)
+
+
+@pytest.mark.attack
+def test_pages_in_a_circle_end_and_what_they_held_is_read_again(registry, source):
+    circle = told({"servers": [entry("io.example/a")], "metadata": {"nextCursor": "again"}})
+    registry.receiver.answers = [circle, circle]
+    after = read(source)
+    assert "in a circle" in after.error
+    assert (names(), after.watermark) == ({"io.example/a"}, None)
+    registry.entries = [entry("io.example/b")]
+    assert read(source).error == ""
+    assert registry.asked[-1].get("include_deleted") == "true", "whole once more"
+    assert names(status="gone") == {"io.example/a"}
+
+
+@pytest.mark.attack
+def test_a_private_address_is_not_asked(registry, source):
+    RegistrySource.objects.update(allowed_networks=[])
+    assert "allowed networks" in read(source).error
+    assert registry.receiver.requests == []
+
+
+def test_a_registry_that_drips_is_left(registry, source):
+    gate = threading.Event()
+    registry.receiver.answers = [lambda _: (gate.wait(20), told({"servers": []}))[1]]
+    after = read(source, seconds=0.3)
+    gate.set()
+    assert "gave no page within 0.3 s" in after.error
+
+
+def test_one_worker_reads_it_and_who_lost_it_writes_nothing(registry, source, monkeypatch):
+    def taken_over(turn: sync.Round, raw: list[object]) -> None:
+        RegistrySource.objects.update(lease_until=database_now() + timedelta(minutes=5))
+        store(turn, raw)
+
+    store = sync._store
+    monkeypatch.setattr(sync, "_store", taken_over)
+    registry.entries = [entry("io.example/late")]
+    assert sync.sync(source_id=source.pk) is None
+    assert names() == set()
+    assert sync.sync(source_id=source.pk) is None, "it is another's now"
+    assert RegistrySource.objects.get().error.startswith("It was not read to its end")
+
+
+def installed(slug: str, version: str = PYPI["version"]) -> Server:
+    row = Server.objects.create(slug=slug, transport="stdio", command=["x"], lifecycle=Lifecycle.ACTIVE)
+    install = Install.objects.create(
+        ecosystem="pypi", package="MCP_server.time", version=version, state="installed", lock_sha256="a" * 64,
+        server=row, requested_by="user:ann", state_at=database_now(),
+    )  # fmt: skip
+    row.command = [f"{install.folder}/bin/mcp-server-time"]
+    row.save()
+    return row
+
+
+@pytest.mark.attack
+def test_servers_of_a_deleted_entry_are_told_of_and_switched_off(registry, source):
+    time, other = installed("time"), installed("other", "2026.1.1")
+    remote = Server.objects.create(
+        slug="remote", transport="http", url="https://mcp.example.com/mcp", lifecycle=Lifecycle.ACTIVE
+    )
+    ways = {"packages": [PYPI], "remotes": [{"type": "streamable-http", "url": remote.url}]}
+    registry.entries = [entry("io.example/time", **ways)]
+    read(source)
+    registry.entries = [
+        entry("io.example/time", **ways, at="2026-11-01T00:00:00Z", status="deleted", message="malware")
+    ]
+    read(source)
+    for row in (time, other, remote):
+        row.refresh_from_db()
+    assert (time.lifecycle, remote.lifecycle, other.lifecycle) == (
+        Lifecycle.DISABLED,
+        Lifecycle.DISABLED,
+        Lifecycle.ACTIVE,
+    )
+    told_of = AuditEntry.objects.filter(kind="registry.entry_deleted")
+    assert {each.subject for each in told_of} == {"server:time", "server:remote"}
+    assert (
+        json.loads(told_of[0].body)["data"]["reason"] == "malware"
+        if "data" in told_of[0].body
+        else "malware" in told_of[0].body
+    )
+    read(source)
+    assert told_of.count() == 2, "once"
+
+
+def test_it_is_only_told_where_the_operator_wants_that(registry, source):
+    time = installed("time")
+    RegistrySource.objects.update(disable_deleted=False)
+    registry.entries = [entry("io.example/time", packages=[PYPI], status="deleted")]
+    read(source)
+    time.refresh_from_db()
+    assert time.lifecycle == Lifecycle.ACTIVE
+    assert AuditEntry.objects.filter(kind="registry.entry_deleted", subject="server:time").count() == 1
+
+
+@pytest.mark.attack
+def test_a_document_that_changed_under_its_version_is_marked_and_told(registry, source):
+    installed("time")
+    registry.entries = [entry("io.example/time", packages=[PYPI])]
+    read(source)
+    assert RegistryEntry.objects.get().altered_at is None
+    registry.entries = [
+        entry("io.example/time", packages=[PYPI | {"identifier": "mcp-server-time-evil"}], at="2026-11-01T00:00:00Z")
+    ]
+    read(source)
+    assert RegistryEntry.objects.get().altered_at is not None
+    assert AuditEntry.objects.filter(kind="registry.entry_altered", subject="server:time").count() == 1
+
+
+def test_another_address_is_another_registry(registry, source):
+    registry.entries = [entry("io.example/a")]
+    source = read(source)
+    source.base_url = f"{registry.url}/v0.1/"
+    assert sources.save_source(source=source, actor="user:ann").watermark, "the same, spelled otherwise"
+    source.base_url = f"{registry.url}/other"
+    sources.save_source(source=source, actor="user:ann")
+    assert names() == set()
+    assert "answered 404" in read(source).error
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://x.example", "https://u:p@x.example", "https://x.example/?a=b", "http://[", "https://"]
+)
+def test_an_address_that_is_none_is_refused(url):
+    with pytest.raises(ConfigInvalid):
+        sources.save_source(source=RegistrySource(slug="s", base_url=url), actor="user:ann")
+
+
+def test_it_is_due_when_asked_for_and_by_the_clock(source):
+    now = database_now()
+    assert sources.due() == []
+    RegistrySource.objects.update(asked_at=now - timedelta(minutes=2))
+    assert sources.due() == [source.pk]
+    RegistrySource.objects.update(lease_until=now + timedelta(minutes=1))
+    assert sources.due() == []
+    RegistrySource.objects.update(asked_at=None, lease_until=None, by_clock=True, tried_at=now - timedelta(minutes=61))
+    assert sources.due() == [source.pk]
+    RegistrySource.objects.update(tried_at=now)
+    assert sources.due() == []

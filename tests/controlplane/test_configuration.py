@@ -37,6 +37,7 @@ from mcpregistry.models import (
     Tool,
     Workspace,
 )  # fmt: skip
+from mcpregistry.models.registry import READ
 from mcpregistry.models.sealing import sealed
 from mcpregistry.services.access import agents, credentials, grants
 from mcpregistry.services.energy import pools
@@ -55,7 +56,7 @@ _PASSING = {  # times, places in this database, and what was merely seen
     "last_seen_at", "server_revision", "revision", "last_ok_at", "last_error", "last_error_code", "last_error_at",
     "consecutive_failures", "unavailable_since", "protocol_era", "server_info", "server_instructions", "refreshed_at",
     "left_out", "last_connected_at", "launch_by", "test_asked_at", "tested_at", "test_model", "test_answer", "test_error",
-    "test_ms", "source", "level", "level_at",
+    "test_ms", "source", "level", "level_at", *READ,
 }  # fmt: skip
 
 

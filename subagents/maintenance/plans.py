@@ -24,7 +24,7 @@ from mcpregistry.domain.errors import (
 from mcpregistry.domain.text.canonical import canonical
 from mcpregistry.downstream.pool.events import TestReport
 from mcpregistry.downstream.pool.pool import Pool
-from mcpregistry.models import Agent, Server, ServerTest, Tool
+from mcpregistry.models import Agent, RegistryEntry, Server, ServerTest, Tool
 from mcpregistry.services.configuration.saving import check_fields
 from mcpregistry.services.servers import checks, prober, trials
 from mcpregistry.services.servers.lifecycle import check_server
@@ -41,6 +41,7 @@ FIELDS = (
     "request_timeout", "idle_timeout", "max_concurrency", "check_interval",
 )  # fmt: skip
 MOST_FOUND = 50
+MOST_LISTED = 1_000  # entries of registries that are ranked
 # Errors of a server that was there, before it had introduced itself.
 _SPAWNED = {error.code for error in (TimedOut, ProtocolError, AuthFailed, ResourceLimit)}
 
@@ -111,11 +112,25 @@ def _search(request: MaintenanceRequest, _: Any) -> None:
     for key, name in Tool.objects.filter(server__in=servers, pinned__isnull=False).values_list("server_id", "name"):
         tools.setdefault(key, []).append(name)
     known = [Known(row.slug, row.name, row.description, tuple(tools.get(row.pk, ()))) for row in servers]
-    found = search(str(request.params["query"]), known, min(int(request.params.get("limit") or 10), MOST_FOUND))
+    query, limit = str(request.params["query"]), min(int(request.params.get("limit") or 10), MOST_FOUND)
+    found = search(query, known, limit)
     request.result = {
         "servers": [{"server": match.slug, "score": match.score, "reasons": list(match.reasons)} for match in found],
-        "searched": "the servers of this site",
+        "registry_entries": _listed(query, limit),
+        "searched": "the servers of this site, and its copies of registries",
     }  # fmt: skip
+
+
+def _listed(query: str, limit: int) -> list[dict[str, Any]]:
+    """What registries list and people could add, the best match first: every word of the query stands in it."""
+    rows = RegistryEntry.objects.offered().matching(query).select_related("source").defer("document")
+    newest = {row.name: row for row in rows.order_by("name", "pk")[:MOST_LISTED]}
+    known = [Known(row.name, row.title, row.description, ()) for row in newest.values()]
+    return [
+        {"name": row.name, "version": row.version, "registry": row.source.slug, "description": row.description[:300],
+         "kinds": row.kinds.split(), "status": row.status, "id": row.pk}
+        for row in (newest[match.slug] for match in search(query, known, limit))
+    ]  # fmt: skip
 
 
 # add_server: server (its slug), purpose, fields
@@ -185,7 +200,9 @@ PLANS: Mapping[Kind, tuple[Step, ...]] = {
         Step("open", "Looking whether it needs the network.", 90, trying.keep_open, trying.start_open),
         Step("report", "Writing the report.", 100, trying.keep_report),
     ),
-    Kind.SEARCH: (Step("search", "Searching the servers of this site.", 100, _search),),
+    Kind.SEARCH: (
+        Step("search", "Searching the servers of this site and the registries that it reads.", 100, _search),
+    ),
     Kind.ADD: (
         Step("look", "Looking whether there is such a server.", 40, _look_for_namesake),
         Step("propose", "Writing the proposal.", 100, _propose_new),

@@ -16,8 +16,10 @@ from typing import Any
 from mcpregistry.domain.text.canonical import canonical, plain
 
 MOST_ENTRY_BYTES = 64 * 1024
+MOST_KINDS = 8
 OFFICIAL = "io.modelcontextprotocol.registry/official"
 _NAME = re.compile(r"[a-zA-Z0-9.-]+/[a-zA-Z0-9._-]+", re.ASCII)
+_KIND = re.compile(r"[a-z0-9-]{1,16}", re.ASCII)
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_!-]{0,254}", re.ASCII)
 
 
@@ -61,14 +63,15 @@ def read(item: object) -> Entry:
     """An element of ``servers`` in a list. Raises Unreadable."""
     if not isinstance(item, dict) or not isinstance(server := item.get("server"), dict):
         raise Unreadable("it is no entry with a 'server'")
-    if "version_detail" in server or "registry_name" in str(server.get("packages"))[:2_000]:
-        raise Unreadable("it has the old format of before September 2025")
     try:
         document = canonical(server)
     except ValueError as error:
         raise Unreadable("it holds numbers or levels that JSON should not have") from error
     if len(document.encode()) > MOST_ENTRY_BYTES:
         raise Unreadable("it is longer than 64 KiB")
+    packages, remotes = _listed(server, "packages"), _listed(server, "remotes")
+    if "version_detail" in server or any("registry_name" in each for each in packages):
+        raise Unreadable("it has the old format of before September 2025")
     meta = item.get("_meta")
     said = meta.get(OFFICIAL) if isinstance(meta, dict) else None
     said = said if isinstance(said, dict) else {}
@@ -76,7 +79,7 @@ def read(item: object) -> Entry:
         name=_name(server), version=_version(server.get("version")), title=_text(server, "title", 200),
         description=_text(server, "description", 1_000), status=_status(said.get("status")),
         status_message=plain(str(said.get("statusMessage") or ""), 500), published_at=_time(said.get("publishedAt")),
-        updated_at=_time(said.get("updatedAt")), kinds=_kinds(server), document=document,
+        updated_at=_time(said.get("updatedAt")), kinds=_kinds(packages, remotes), document=document,
     )  # fmt: skip
 
 
@@ -118,10 +121,15 @@ def _time(text: object) -> datetime | None:
     return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
-def _kinds(server: Mapping[str, Any]) -> tuple[str, ...]:
-    """Of which kinds its packages are, and ``remote``; what is no package of ours yet is there as well."""
-    packages, remotes = server.get("packages") or [], server.get("remotes") or []
-    if not isinstance(packages, list) or not isinstance(remotes, list):
-        raise Unreadable("its packages or remotes are no list")
-    kinds = {str(each.get("registryType"))[:20] for each in packages if isinstance(each, dict)}
-    return tuple(sorted(kinds | ({"remote"} if remotes else set())))
+def _listed(server: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    listed = server.get(key) or []
+    if not isinstance(listed, list):
+        raise Unreadable(f"its {key} are no list")
+    return [each for each in listed if isinstance(each, dict)]
+
+
+def _kinds(packages: list[dict[str, Any]], remotes: list[dict[str, Any]]) -> tuple[str, ...]:
+    """Of which kinds its packages are, and ``remote``; kinds that this site does not install are there as well."""
+    said = (each.get("registryType") for each in packages)
+    kinds = {each for each in said if isinstance(each, str) and _KIND.fullmatch(each)}
+    return tuple(sorted(kinds)[:MOST_KINDS]) + (("remote",) if remotes else ())

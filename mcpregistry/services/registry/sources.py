@@ -26,11 +26,13 @@ def save_source(*, source: RegistrySource, actor: str) -> RegistrySource:
     """Create or change a registry. One with another address is read whole the next time. Raises ConfigInvalid."""
     source.base_url = source.base_url.strip().rstrip("/").removesuffix("/v0.1")
     _check_address(source.base_url)
-    before = RegistrySource.objects.filter(pk=source.pk).first() if source.pk else None
-    if before and before.base_url != source.base_url:
-        source.watermark = source.full_at = source.synced_at = None
-        source.error = ""
-        source.entries.all().delete()
+    before = RegistrySource.objects.select_for_update().filter(pk=source.pk).first() if source.pk else None
+    if before:  # what a worker may have set since the row was looked at
+        unread = RegistrySource() if before.base_url != source.base_url else before
+        for name in READ:
+            setattr(source, name, getattr(unread, name))
+        if unread is not before:
+            source.entries.all().delete()
     check_networks(source.allowed_networks)
     save_checked(source)
     audit.record(

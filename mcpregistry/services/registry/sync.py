@@ -85,13 +85,9 @@ def sync(*, source_id: int, seconds: float = registries.SECONDS) -> RegistrySour
     if turn is None:
         return None
     try:
-        _read_all(turn, seconds)
+        _read_and_end(turn, seconds)
     except Interrupted:
         return None
-    except SlipsnisseError as error:
-        _end(turn, error=plain(str(error)))
-    else:
-        _end(turn, error="")
     return RegistrySource.objects.filter(pk=source_id).first()
 
 
@@ -103,6 +99,17 @@ def _claim(source_id: int) -> Round | None:
     )
     source = RegistrySource.objects.filter(pk=source_id).first() if claimed else None
     return Round(source, now + LEASE, now, source.watermark) if source else None
+
+
+def _read_and_end(turn: Round, seconds: float) -> None:
+    try:
+        _read_all(turn, seconds)
+    except Interrupted:
+        raise
+    except SlipsnisseError as error:
+        _end(turn, error=plain(str(error)))
+    else:
+        _end(turn)
 
 
 def _read_all(turn: Round, seconds: float) -> None:
@@ -178,22 +185,26 @@ def _mark_latest(rows: Iterable[RegistryEntry]) -> None:
 def _hold(turn: Round, **values: object) -> None:
     """Renew the lease, with what is known so far. Raises Interrupted when it is another's, or the address has changed."""
     lease = database_now() + LEASE
-    ours = RegistrySource.objects.filter(pk=turn.source.pk, lease_until=turn.lease, base_url=turn.source.base_url)
-    if not ours.update(lease_until=lease, **values):
-        raise Interrupted("Another worker reads this registry, or it was changed.")
+    _set(turn, lease_until=lease, **values)
     turn.lease = lease
 
 
+def _set(turn: Round, **values: object) -> None:
+    """Whoever has the lease writes: it only ever moves forward, so it is nobody else's as well."""
+    ours = RegistrySource.objects.filter(pk=turn.source.pk, lease_until=turn.lease, base_url=turn.source.base_url)
+    if not ours.update(**values):
+        raise Interrupted("Another worker reads this registry, or it was changed.")
+
+
 @transaction.atomic
-def _end(turn: Round, *, error: str) -> None:
-    values: dict[str, object] = {"error": error}
+def _end(turn: Round, *, error: str = "") -> None:
+    values: dict[str, object] = {"lease_until": None, "error": error}
     if not error:
         values |= {"synced_at": turn.started, "watermark": turn.newest}
-        if turn.whole:
-            values["full_at"] = turn.started
-            _forget_unseen(turn)
-    ours = RegistrySource.objects.filter(pk=turn.source.pk, lease_until=turn.lease)
-    ours.update(lease_until=None, **values)
+        values |= {"full_at": turn.started} if turn.whole else {}
+    _set(turn, **values)
+    if turn.whole and not error:
+        _forget_unseen(turn)
     log.info("registry_read", registry=turn.source.slug, pages=turn.pages, skipped=turn.skipped, error=error)
 
 

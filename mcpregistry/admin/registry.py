@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from django import forms
 from django.contrib import admin
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from unfold.decorators import display
 
@@ -142,7 +142,12 @@ class RegistryEntryAdmin(ReadOnlyAdmin):
     search_help_text = "Words of the name, title or description"
     sortable_by = ()
     fields = ("name", "version", "source", "description", "published_at", "updated_at", "seen_at")
+    list_before_template = "admin/mcpregistry/registry_entries.html"
     change_form_outer_before_template = "admin/mcpregistry/registry_entry.html"
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        none_read = not RegistrySource.objects.filter(synced_at__isnull=False).exists()
+        return super().changelist_view(request, (extra_context or {}) | {"none_read": none_read})
 
     @display(description="what it is")
     def shown_title(self, row: RegistryEntry) -> str:

@@ -86,7 +86,7 @@ def list_registry_entries(
     """Servers that registries list, by name."""
     rows = _ENTRIES.matching(search or "")
     if registry:
-        rows = rows.filter(source=_one(registry))
+        rows = rows.filter(source__slug=registry)
     if not every_version:
         rows = rows.offered()
     return page(rows.defer("document"), order=("name", "id"), limit=limit, cursor=cursor, show=entry_out)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import urlencode
 
 from django import forms
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.urls import reverse
+from django.urls import URLPattern, path, reverse
 from unfold.decorators import display
 
+from mcpregistry.admin.add_entry import AddEntryPage
 from mcpregistry.admin.base import ReadOnlyAdmin, RecordAdmin, Verb, actor
 from mcpregistry.admin.forms import RecordForm
 from mcpregistry.admin.live import LiveAdmin, Part
@@ -19,7 +19,7 @@ from mcpregistry.db import database_now
 from mcpregistry.domain.registry.entries import Status
 from mcpregistry.domain.registry.ways import Way, ways
 from mcpregistry.models import RegistryEntry, RegistrySource
-from mcpregistry.services.registry import sources, takebacks
+from mcpregistry.services.registry import adding, sources, takebacks
 
 STATUS_COLOURS = {
     Status.ACTIVE.value: "success", Status.DEPRECATED.value: "warning", Status.DELETED.value: "danger",
@@ -149,6 +149,10 @@ class RegistryEntryAdmin(ReadOnlyAdmin):
         none_read = not RegistrySource.objects.filter(synced_at__isnull=False).exists()
         return super().changelist_view(request, (extra_context or {}) | {"none_read": none_read})
 
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(AddEntryPage(self))
+        return [path("<path:object_id>/add/<int:number>/", view, name=self._name("add_way")), *super().get_urls()]
+
     @display(description="what it is")
     def shown_title(self, row: RegistryEntry) -> str:
         return row.title or row.description[:120]
@@ -161,21 +165,16 @@ class RegistryEntryAdmin(ReadOnlyAdmin):
         open_to = row.status in (Status.ACTIVE, Status.DEPRECATED)
         return {
             "entry": row, "status_colour": STATUS_COLOURS[row.status], "open_to": open_to,
-            "ways": [(way, _address(request, row, way) if open_to else "") for way in ways(row.document)],
+            "ways": [
+                (way, _address(request, row, number, way) if open_to else "") for number, way in enumerate(ways(row.document))
+            ],
             "servers": takebacks.servers_of(row),
             "others": row.source.entries.filter(name=row.name).exclude(pk=row.pk).order_by("-published_at")[:20],
         }  # fmt: skip
 
 
-def _address(request: HttpRequest, row: RegistryEntry, way: Way) -> str:
-    """The form, filled in, from which a person goes on; empty for who may not add, and for what cannot be added."""
-    slug = "-".join(row.name.rpartition("/")[2].replace("_", "-").split("."))[:63]
-    if way.problem:
+def _address(request: HttpRequest, row: RegistryEntry, number: int, way: Way) -> str:
+    """The form by which it is added; empty for who may not add, and for what cannot be added."""
+    if way.problem or not request.user.has_perm(adding.permission(way)):
         return ""
-    if way.kind == "remote" and request.user.has_perm("mcpregistry.add_server"):
-        given = {"slug": slug, "transport": way.transport, "url": way.identifier, "description": row.description}
-        return f"{reverse('admin:mcpregistry_server_add')}?{urlencode(given)}"
-    if way.kind != "remote" and request.user.has_perm("mcpregistry.add_install"):
-        given = {"ecosystem": way.kind, "package": way.identifier, "wanted": way.version, "slug": slug}
-        return f"{reverse('admin:mcpregistry_install_add')}?{urlencode(given)}"
-    return ""
+    return reverse("admin:mcpregistry_registryentry_add_way", args=[row.pk, number])

@@ -93,6 +93,7 @@ TABLE: dict[str, Rule] = {
     "POST /registries/{slug}/sync": Rule("sync_registrysource"),
     "GET /registry-entries": Rule("view_registryentry"),
     "GET /registry-entries/{entry_id}": Rule("view_registryentry"),
+    "POST /registry-entries/{entry_id}/add": Rule("add_server"),
     "GET /energy": Rule("view_energypool", agent=True),
     "POST /energy": Rule("add_energypool"),
     "GET /energy/{slug}": Rule("view_energypool", agent=True),

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, cast
 
+from django.contrib.auth.models import User
 from django.http import HttpRequest
 from ninja import Query, Status
 
 from mcpregistry.api import lookup
-from mcpregistry.api.auth import actor
+from mcpregistry.api.auth import actor, person
 from mcpregistry.api.once import once
 from mcpregistry.api.paging import Cursor, Limit, page
 from mcpregistry.api.routes import Routes
-from mcpregistry.api.schemas.basics import Page, Slug, Text
+from mcpregistry.api.schemas.basics import Page, Problem, Slug, Text
 from mcpregistry.api.schemas.registry import (
+    EntryAdd,
+    EntryAdded,
     EntryOut,
     EntryWhole,
     RegistryChange,
     RegistryNew,
     RegistryOut,
+    entry_added,
     entry_out,
     entry_whole,
     registry_out,
 )
 from mcpregistry.models import RegistryEntry, RegistrySource
-from mcpregistry.services.registry import sources
+from mcpregistry.services.registry import adding, sources
 
 router = Routes(tags=["registries"])
 
@@ -96,6 +100,16 @@ def list_registry_entries(
 def get_registry_entry(request: HttpRequest, entry_id: lookup.Id) -> EntryWhole:
     """One entry, with what it offers and asks for."""
     return entry_whole(lookup.one(_ENTRIES.all(), "entry", pk=entry_id))
+
+
+@router.post("/registry-entries/{entry_id}/add", response={201: EntryAdded, 404: Problem, 409: Problem})
+@once()
+def add_registry_entry(request: HttpRequest, entry_id: lookup.Id, payload: EntryAdd) -> Status[EntryAdded]:
+    """Make a server of it: of an address a draft, of a package an installation whose lock waits for its approval."""
+    entry = lookup.one(_ENTRIES.all(), "entry", pk=entry_id)
+    wish = adding.Wish(number=payload.way, slug=payload.slug or "", values=payload.values, sha256=payload.sha256)
+    user = cast(User, person(request))
+    return Status(201, entry_added(adding.add(entry=entry, wish=wish, user=user, actor=actor(request))))
 
 
 def _one(slug: str) -> RegistrySource:

@@ -9,6 +9,7 @@ from django.db import models
 
 from mcpregistry.domain.installs.names import Ecosystem
 from mcpregistry.domain.installs.states import InstallState
+from mcpregistry.models.sealing import Sealed
 from mcpregistry.models.server import Server, slug_validator
 
 FOLDER = "installs"
@@ -36,6 +37,11 @@ class Install(models.Model):
     program = models.CharField(
         max_length=100, blank=True, help_text="Which of its programs is the server, where it has several."
     )
+    arguments = models.JSONField(
+        default=list, db_default=[], blank=True, help_text="Behind its command, in the server that is made of it."
+    )
+    sealed_env = models.TextField(blank=True, default="", db_default="", editable=False)
+    env = Sealed("sealed_env", dict)  # of the server that is made of it
     state = models.CharField(max_length=12, choices=STATES, default=InstallState.REQUESTED.value)
     state_at = models.DateTimeField()
     lease_until = models.DateTimeField(null=True, blank=True, help_text="While a worker works on it.")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.db import connections
+from django.utils import timezone
 
 from mcpregistry.api.v1 import api
 from mcpregistry.models import (
@@ -21,6 +22,7 @@ from mcpregistry.models import (
     Install,
     KeptAnswer,
     PolicyRule,
+    RegistryEntry,
     RegistrySource,
     Server,
     ServerTest,
@@ -45,6 +47,11 @@ def furnish() -> None:
     server = new_server()
     new_tool(server)
     Server.objects.filter(pk=server.pk).update(lifecycle="active", confirmed_launch=server.launch_hash())
+    RegistryEntry.objects.create(
+        pk=7, source=RegistrySource.objects.create(slug="public", base_url="https://public.example"), name="a/b",
+        version="1.0.0", status="active", sha256="a" * 64, seen_at=timezone.now(),
+        document='{"remotes": [{"type": "sse", "url": "https://there.example/sse"}]}',
+    )  # fmt: skip
 
 
 WRITES = [
@@ -58,6 +65,7 @@ WRITES = [
     ("/conversations", {"agent": "robot"}, Conversation),
     ("/energy", {"slug": "pool"}, EnergyPool),
     ("/registries", {"slug": "official", "base_url": "https://registry.example"}, RegistrySource),
+    ("/registry-entries/7/add", {"slug": "there", "sha256": "a" * 64}, Server),
     ("/channels", HOOK, Channel),
 ]
 
@@ -140,10 +148,10 @@ def test_the_document_says_which_requests_take_a_key(db):
         for operation in methods.values()
         if "Idempotency-Key" in {parameter["name"] for parameter in operation.get("parameters", ())}
     }
-    made = {path.partition("?")[0] for path, _, _ in WRITES if "echo" not in path}
+    made = {path.partition("?")[0] for path, _, _ in WRITES if "echo" not in path and "7" not in path}
     assert taking == made | {
         "/servers/{slug}/tests", "/agents/{slug}/tokens", "/conversations/{conversation_id}/messages", "/channels/{channel_id}/test", "/config/import",
-        "/deliveries/{delivery_id}/redeliver", "/tools/{name}/call", "/experts/{name}/runs", "/runs/{run_id}/replay",
+        "/deliveries/{delivery_id}/redeliver", "/registry-entries/{entry_id}/add", "/tools/{name}/call", "/experts/{name}/runs", "/runs/{run_id}/replay",
         "/maintenance/requests", "/maintenance/energy/poll", "/maintenance/messages/poll", "/energy/{slug}/grant",
     }  # fmt: skip
 

@@ -42,7 +42,7 @@ LOWEST = {
         GET /registries | GET /registries/{slug} | GET /registry-entries | GET /registry-entries/{entry_id}
         """,
     "operator": """
-        POST /registries/{slug}/sync
+        POST /registries/{slug}/sync | POST /registry-entries/{entry_id}/add
         POST /installs | POST /installs/{install_id}/use | DELETE /installs/{install_id}
         POST /servers/{slug}/roll-back | POST /servers | PATCH /servers/{slug} | DELETE /servers/{slug} | POST /servers/{slug}/enable
         POST /servers/{slug}/disable | POST /servers/{slug}/refresh | POST /servers/{slug}/reconnect

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from mcpregistry.api.schemas.basics import Input, Slug, Text
 from mcpregistry.domain.registry.ways import ways
-from mcpregistry.models import RegistryEntry, RegistrySource
+from mcpregistry.models import Install, RegistryEntry, RegistrySource, Server
 
 Address = Annotated[Text, Field(max_length=500, description="Without /v0.1, e.g. https://registry.example.")]
 
@@ -52,6 +52,7 @@ class RegistryOut(Schema):
 class InputOut(Schema):
     """Something that the server wants to be given."""
 
+    key: str = Field(description="Under which its value is given when the entry is added.")
     place: str = Field(description="environment, header, argument or address.")
     name: str
     description: str
@@ -92,7 +93,31 @@ class EntryOut(Schema):
 class EntryWhole(EntryOut):
     """With the ways in which it can become a server."""
 
+    sha256: str = Field(description="Of its document.")
     ways: list[WayOut]
+
+
+class EntryAdd(Input):
+    """What to make of an entry. `values`: by the key of each input."""
+
+    way: Annotated[int, Field(ge=0, le=100, description="Which of its `ways`, from 0.")] = 0
+    slug: Slug | None = None
+    values: Annotated[dict[Text, Text], Field(max_length=100)] = {}
+    sha256: Annotated[Text, Field(min_length=64, max_length=64, description="Of the entry as you have read it.")]
+
+
+class EntryAdded(Schema):
+    """What came of it: a draft server, or an installation whose lock a person has to approve."""
+
+    server: str | None
+    install: int | None
+
+
+def entry_added(made: Server | Install) -> EntryAdded:
+    """The answer to an addition."""
+    if isinstance(made, Server):
+        return EntryAdded(server=made.slug, install=None)
+    return EntryAdded(server=None, install=made.pk)
 
 
 def registry_out(row: RegistrySource) -> RegistryOut:
@@ -119,7 +144,7 @@ def entry_out(row: RegistryEntry) -> EntryOut:
 
 def entry_whole(row: RegistryEntry) -> EntryWhole:
     """The entry as its own answer."""
-    return EntryWhole(**_facts(row), ways=[_way_out(way) for way in ways(row.document)])
+    return EntryWhole(**_facts(row), sha256=row.sha256, ways=[_way_out(way) for way in ways(row.document)])
 
 
 def _facts(row: RegistryEntry) -> dict[str, Any]:
@@ -131,7 +156,7 @@ def _facts(row: RegistryEntry) -> dict[str, Any]:
 
 def _way_out(way: Any) -> WayOut:
     inputs = [
-        InputOut(place=each.place, name=each.name, description=each.description, required=each.required,
+        InputOut(key=each.key, place=each.place, name=each.name, description=each.description, required=each.required,
                  secret=each.secret, default=each.default, choices=list(each.choices))
         for each in way.inputs
     ]  # fmt: skip

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from enum import StrEnum
+from pathlib import PurePath
 
 from mcpregistry.domain.errors import ConfigInvalid
 
@@ -24,6 +26,8 @@ _VERSIONS = {
     Ecosystem.PYPI: re.compile(r"(?:\d+!)?\d+(?:\.\d+)*[0-9A-Za-z.+_-]*", re.ASCII),
 }
 _EXAMPLES = {Ecosystem.NPM: "@modelcontextprotocol/server-everything", Ecosystem.PYPI: "mcp-server-time"}
+_RUNNERS = {Ecosystem.NPM: "npx", Ecosystem.PYPI: "uvx"}
+_RELEASE = re.compile(r"(?<=.)(?:==|@).*")  # behind a name; not the scope of one of npm
 MOST_SIGNS, MOST_VERSION_SIGNS = 214, 64
 _PROGRAM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
@@ -65,3 +69,17 @@ def check_program(name: str) -> str:
 def normal(ecosystem: Ecosystem, name: str) -> str:
     """The one spelling by which two names of the same package are equal."""
     return re.sub(r"[-_.]+", "-", name).lower() if ecosystem == Ecosystem.PYPI else name
+
+
+def behind_runner(ecosystem: Ecosystem, package: str, command: Sequence[str]) -> list[str]:
+    """What stands behind the package where it is started by npx or uvx (``["uvx", "mcp-server-git", "-r", "/x"]``).
+
+    Empty for other commands, and for other packages.
+    """
+    if not command or PurePath(command[0]).name != _RUNNERS[ecosystem]:
+        return []
+    for at, word in enumerate(command[1:], 1):
+        if not word.startswith("-"):
+            name = _RELEASE.sub("", word)
+            return list(command[at + 1 :]) if normal(ecosystem, name) == normal(ecosystem, package) else []
+    return []

@@ -18,14 +18,17 @@ from mcpregistry.domain.installs.names import Ecosystem, check_name, check_versi
 from mcpregistry.domain.text.canonical import plain
 
 MOST_WAYS, MOST_INPUTS = 20, 50
-_VARIABLE = re.compile(r"\{([A-Za-z0-9_.-]{1,100})\}")
+VARIABLE = re.compile(r"\{([A-Za-z0-9_.-]{1,100})\}")
 _TRANSPORTS = {"streamable-http": "http", "sse": "sse"}
 _INSTALLED = {each.value for each in Ecosystem}
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """Something that the server wants to be given. ``place``: environment, header, argument or address."""
+    """Something that the server wants to be given. ``place``: environment, header, argument or address.
+
+    ``flag``: an argument that is there or not; its choices are true and false.
+    """
 
     place: str
     name: str
@@ -34,6 +37,25 @@ class Input:
     secret: bool
     default: str
     choices: tuple[str, ...]
+    flag: bool = False
+
+    @property
+    def key(self) -> str:
+        """What it is called among all inputs of its way."""
+        return f"{self.place} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One argument, variable, header or the address: ``text`` with its ``{variables}``, or what a person enters.
+
+    ``name``: of the variable or header, or the word before a named argument's value; empty where there is none.
+    """
+
+    place: str
+    name: str
+    inputs: tuple[Input, ...]
+    text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +70,13 @@ class Way:
     transport: str
     identifier: str
     version: str
-    inputs: tuple[Input, ...] = ()
+    slots: tuple[Slot, ...] = ()
     problem: str = ""
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """All that a person is asked for."""
+        return tuple(each for slot in self.slots for each in slot.inputs)
 
 
 def ways(document: str) -> list[Way]:
@@ -82,50 +109,71 @@ def _package(raw: dict[str, Any]) -> Way:
     check_name(Ecosystem(kind), identifier)
     if not version or not check_version(Ecosystem(kind), version):
         raise ConfigInvalid("It names no exact version.")
-    inputs = [
-        *_inputs("argument", raw.get("packageArguments")),
-        *_inputs("environment", raw.get("environmentVariables")),
+    slots = [
+        *_slots("argument", raw.get("packageArguments")),
+        *_slots("environment", raw.get("environmentVariables")),
     ]
-    return Way(kind, "stdio", identifier, version, tuple(inputs[:MOST_INPUTS]))
+    return Way(kind, "stdio", identifier, version, _checked(slots))
 
 
 def _remote(raw: dict[str, Any]) -> Way:
     transport, url = _TRANSPORTS.get(raw["type"], ""), raw["url"]
-    filled = urlsplit(_VARIABLE.sub("x", url))
+    filled = urlsplit(VARIABLE.sub("x", url))
     if not transport:
         raise ConfigInvalid(f"The transport '{plain(str(raw['type']), 20)}' is unknown.")
     if filled.scheme not in ("http", "https") or not filled.hostname or "@" in filled.netloc:
         raise ConfigInvalid("Its address is not a plain http or https URL.")
-    known = raw.get("variables") or {}
-    asked = [
-        _input("address", name, known.get(name) or {"isRequired": True})
-        for name in dict.fromkeys(_VARIABLE.findall(url))
-    ]
-    inputs = [*asked, *_inputs("header", raw.get("headers"))]
-    return Way("remote", transport, plain(url, 2_000), "", tuple(inputs[:MOST_INPUTS]))
+    address = Slot("address", "", tuple(_variables("address", "", url, raw.get("variables") or {}, asked=True)), url)
+    slots = [address, *_slots("header", raw.get("headers"))]
+    return Way("remote", transport, plain(url, 2_000), "", _checked(slots))
 
 
-def _inputs(place: str, raw: object) -> Iterator[Input]:
-    """Of each slot what is asked for: itself, or the variables in its fixed value."""
+def _slots(place: str, raw: object) -> Iterator[Slot]:
     for number, slot in enumerate(_dicts(raw), 1):
-        name = str(slot.get("name") or slot.get("valueHint") or f"{place} {number}")
-        if not isinstance(fixed := slot.get("value"), str):
-            yield _input(place, name, slot)
-            continue
-        known = slot.get("variables") or {}
-        for variable in dict.fromkeys(_VARIABLE.findall(fixed)):
-            if variable in known:
-                yield _input(place, f"{name}: {variable}", known[variable], secret=slot.get("isSecret") is True)
+        name = str(slot.get("name") or "")
+        label, fixed = name or str(slot.get("valueHint") or f"{place} {number}"), slot.get("value")
+        if isinstance(fixed, str):
+            secret = slot.get("isSecret") is True
+            inputs = tuple(_variables(place, f"{label}: ", fixed, slot.get("variables") or {}, secret=secret))
+            yield Slot(place, name, inputs, fixed)
+        else:
+            yield Slot(place, name, (_input(place, label, slot),))
+
+
+def _variables(
+    place: str, before: str, text: str, known: Mapping[str, Any], *, secret: bool = False, asked: bool = False
+) -> Iterator[Input]:
+    """The variables in a text. ``asked``: also those of which the entry says nothing more; else they are plain text."""
+    for name in dict.fromkeys(VARIABLE.findall(text)):
+        if asked or name in known:
+            yield _input(place, f"{before}{name}", known.get(name, {"isRequired": True}), secret)
 
 
 def _input(place: str, name: str, raw: Mapping[str, Any], secret: bool = False) -> Input:
     default, choices = raw.get("default"), raw.get("choices") or []
+    flag = place == "argument" and raw.get("format") == "boolean"
+    secret = secret or raw.get("isSecret") is True
     return Input(
         place=place, name=plain(name, 100), description=plain(str(raw.get("description") or ""), 500),
-        required=raw.get("isRequired") is True, secret=secret or raw.get("isSecret") is True,
-        default=plain(str(default), 500) if default is not None else "",
-        choices=tuple(plain(str(each), 200) for each in choices[:50]),
+        required=raw.get("isRequired") is True, secret=secret, flag=flag,
+        default=plain(str(default), 500) if default is not None and not secret else "",
+        choices=("true", "false") if flag else tuple(plain(str(each), 200) for each in choices[:50]),
     )  # fmt: skip
+
+
+def _checked(slots: list[Slot]) -> tuple[Slot, ...]:
+    """The slots, when they can be filled in safely. Raises ConfigInvalid."""
+    inputs = [each for slot in slots for each in slot.inputs]
+    if len(slots) > MOST_INPUTS or len(inputs) > MOST_INPUTS:
+        raise ConfigInvalid(f"It has more than {MOST_INPUTS} settings.")
+    if len({each.key for each in inputs}) < len(inputs):
+        raise ConfigInvalid("Two of its settings have the same name.")
+    said = [text for slot in slots for text in (slot.name, slot.text or "", *(each.default for each in slot.inputs))]
+    if any("${" in text for text in said):
+        raise ConfigInvalid("It names secrets or variables of this site, which only people here may do.")
+    if any(each.secret and each.place == "argument" and each.required for each in inputs):
+        raise ConfigInvalid("It wants a secret on its command line, where others on this machine could read it.")
+    return tuple(slot for slot in slots if not (slot.place == "argument" and any(each.secret for each in slot.inputs)))
 
 
 def _dicts(raw: object) -> list[dict[str, Any]]:

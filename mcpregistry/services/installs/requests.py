@@ -7,6 +7,8 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from django.db import transaction
 from django.utils import timezone
 
@@ -14,8 +16,16 @@ from mcpregistry.db import database_now
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.domain.installs import npm, pypi
 from mcpregistry.domain.installs.lock import Change, Lock, differences
-from mcpregistry.domain.installs.names import Ecosystem, check_ecosystem, check_name, check_program, check_version
+from mcpregistry.domain.installs.names import (
+    Ecosystem,
+    behind_runner,
+    check_ecosystem,
+    check_name,
+    check_program,
+    check_version,
+)
 from mcpregistry.domain.installs.states import InstallState, sources
+from mcpregistry.domain.servers.launch import check_env
 from mcpregistry.models import Install, Server
 from mcpregistry.models.server import SandboxMode, Transport
 from mcpregistry.services.configuration.dispatch import wake
@@ -29,17 +39,19 @@ MOST_OPEN = 20  # asked for and not yet looked at
 @transaction.atomic
 def resolve(
     *, ecosystem: str, package: str, version: str = "", program: str = "", server: Server | None = None, slug: str = "",
-    actor: str,
+    arguments: Sequence[str] = (), env: Mapping[str, str] | None = None, actor: str,
 ) -> Install:  # fmt: skip
     """Ask which packages this one consists of; a worker makes the lock, which then waits for a person.
 
-    Raises ConfigInvalid for what is no plain name and version, before any program sees it; Conflict where too many wait.
+    ``arguments`` and ``env`` are those of the server that is made of it. Raises ConfigInvalid for what is no plain name and version, before any program sees it; Conflict where too many wait.
     """
     kind = check_ecosystem(ecosystem)
     install = Install(
         ecosystem=kind.value, package=check_name(kind, package), wanted=check_version(kind, version),
         program=check_program(program), server=server, slug=slug, requested_by=actor, state_at=database_now(),
+        arguments=list(arguments),
     )  # fmt: skip
+    install.env = check_env(dict(env or {}))
     if server is not None and server.transport != Transport.STDIO:
         raise ConfigInvalid("Only local servers (stdio) start a package.", remedy="Choose a local server, or none.")
     check_fields(install)
@@ -75,7 +87,7 @@ def use(*, install: Install, actor: str, server: Server | None = None, kind: str
     if install.state != InstallState.INSTALLED:
         raise Conflict(f"{install} is not installed.", remedy="Approve it and wait until it is.")
     server = server or install.server or _new_server(install)
-    server.command = [*install.command, *_arguments(server)]
+    server.command = [*install.command, *_arguments(install, server)]
     server = lifecycle.save_server(server=server, actor=actor)
     install.server, install.used_at = server, timezone.now()
     install.save(update_fields=["server", "used_at"])
@@ -147,18 +159,20 @@ def send(install: Install) -> bool:
 
 def _new_server(install: Install) -> Server:
     name = install.slug or install.package.rpartition("/")[2]
-    return Server(slug=name[:63], command=[], sandbox=SandboxMode.ENFORCE, source=f"install:{install.ecosystem}")
+    server = Server(slug=name[:63], command=[], sandbox=SandboxMode.ENFORCE, source=f"install:{install.ecosystem}")
+    server.env = install.env
+    return server
 
 
-def _arguments(server: Server) -> list[str]:
-    """Of a command that starts a package already: what stands behind the package's own words."""
+def _arguments(install: Install, server: Server) -> list[str]:
+    """Of a new server what was entered for it; of one that starts the package already what stands behind it."""
     if server._state.adding:
-        return []
+        return list(install.arguments)
     for each in server.installs.filter(state=InstallState.INSTALLED):
         own = len(each.command)
         if own and server.command[:own] == each.command:
             return list(server.command[own:])
-    return []
+    return behind_runner(Ecosystem(install.ecosystem), install.package, server.command)
 
 
 def _move(install: Install, state: InstallState) -> None:

@@ -78,6 +78,20 @@ def test_a_remote_asks_for_the_parts_of_its_address_and_its_headers() -> None:
         ({"identifier": 3}, "not as the format"),
         ({"transport": "stdio"}, "not as the format"),
         ({"environmentVariables": [{"name": "A", "choices": 3}]}, "not as the format"),
+        (
+            {"environmentVariables": [{"name": "A", "default": "${cred:github}"}]},
+            "names secrets or variables of this site",
+        ),
+        (
+            {"packageArguments": [{"type": "named", "name": "--x", "value": "${HOME}"}]},
+            "names secrets or variables of this site",
+        ),
+        (
+            {"packageArguments": [{"type": "named", "name": "--key", "isSecret": True, "isRequired": True}]},
+            "on its command line",
+        ),
+        ({"environmentVariables": [{"name": "A"}, {"name": "A"}]}, "have the same name"),
+        ({"environmentVariables": [{"name": f"A{n}"} for n in range(51)]}, "more than 50 settings"),
     ],
 )
 def test_what_cannot_be_added_says_why(changed: dict[str, Any], why: str) -> None:

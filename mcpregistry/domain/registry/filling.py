@@ -1,0 +1,110 @@
+"""What people enter for an entry's settings becomes a launch: arguments, environment, headers and address. Pure.
+
+Nothing is handed to a shell, an argument stays one word, and no value moves an address to another host than the entry
+and the person together have named. Source: the schema of server.json.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import quote
+
+from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.registry.ways import VARIABLE, Input, Slot, Way
+
+_OF_A_HOST = re.compile(r"[A-Za-z0-9-]{1,63}", re.ASCII)
+REFERENCE = re.compile(r"\$\{(?:cred:)?[A-Za-z0-9_.-]+\}", re.ASCII)  # to a secret that the site keeps
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What a server is started or reached with, besides the package itself."""
+
+    arguments: list[str] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
+    url: str = ""
+
+
+def filled(way: Way, given: Mapping[str, str]) -> Launch:
+    """The way with what was entered, by ``Input.key``; what is left out takes its default.
+
+    Raises ConfigInvalid, which names everything that is missing, unknown or not among the choices.
+    """
+    values = {each.key: given.get(each.key) or each.default for each in way.inputs}
+    _check(way, given, values)
+    env, headers, arguments, url = {}, {}, [], ""
+    for slot in way.slots:
+        if (text := _text(slot, values)) is None:
+            continue
+        match slot.place:
+            case "environment":
+                env[slot.name] = text
+            case "header":
+                headers[slot.name] = text
+            case "address":
+                url = text
+            case _:
+                arguments += _words(slot, text)
+    return Launch(arguments, env, headers, url)
+
+
+def _check(way: Way, given: Mapping[str, str], values: Mapping[str, str]) -> None:
+    if unknown := sorted(set(given) - set(values)):
+        raise ConfigInvalid(
+            f"It asks for nothing of the name {', '.join(unknown)[:300]}.",
+            remedy=f"Name some of: {', '.join(values)}." if values else "Leave it out.",
+        )
+    if missing := [each.key for each in way.inputs if each.required and not values[each.key]]:
+        raise ConfigInvalid(f"It needs a value for {', '.join(missing)}.", remedy="Enter what it asks for.")
+    for each in way.inputs:
+        if each.choices and values[each.key] not in ("", *each.choices):
+            raise ConfigInvalid(
+                f"The value of {each.key} is none that it takes.", remedy=f"Choose one of {', '.join(each.choices)}."
+            )
+
+
+def _text(slot: Slot, values: Mapping[str, str]) -> str | None:
+    """What stands in the slot; None where nothing was entered for it."""
+    if slot.text is None:
+        return values[slot.inputs[0].key] or None
+    known = {each.name.rpartition(": ")[2]: each for each in slot.inputs}
+    if any(not values[each.key] for each in slot.inputs):
+        return None
+    host_ends = _end_of_host(slot.text) if slot.place == "address" else 0
+
+    def value(match: re.Match[str]) -> str:
+        if (asked := known.get(match[1])) is None:
+            return match[0]
+        if slot.place != "address":
+            return values[asked.key]
+        return _in_address(asked, values[asked.key], in_host=match.start() < host_ends)
+
+    return VARIABLE.sub(value, slot.text)
+
+
+def _end_of_host(url: str) -> int:
+    start = url.find("://") + 3
+    ends = [at for sign in "/?#" if (at := url.find(sign, start)) >= 0]
+    return min(ends, default=len(url))
+
+
+def _in_address(asked: Input, value: str, *, in_host: bool) -> str:
+    if in_host:
+        if not _OF_A_HOST.fullmatch(value):
+            raise ConfigInvalid(
+                f"The value of {asked.key} stands in the name of a host.", remedy="Use letters, digits and hyphens."
+            )
+        return value
+    if value in (".", ".."):
+        raise ConfigInvalid(f"The value of {asked.key} would leave its place in the address.", remedy="Enter a name.")
+    return value if REFERENCE.fullmatch(value) else quote(value, safe="")
+
+
+def _words(slot: Slot, text: str) -> list[str]:
+    """A positional argument is one word, a named one two, a flag one or none."""
+    if slot.inputs and slot.inputs[0].flag and slot.name:
+        return [slot.name] if text == "true" else []
+    return [slot.name, text] if slot.name else [text]

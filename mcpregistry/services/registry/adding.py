@@ -1,0 +1,124 @@
+"""From an entry of a registry to a server of this site: a draft at its address, or a package that is asked for.
+
+Invariants:
+* What is added is exactly the document that the person saw.
+* Secrets become credentials that go to this server alone; nothing else of ours keeps them.
+* Nothing runs by it: a package waits for its lock's approval, a server for the confirmation of its launch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from django.contrib.auth.models import User
+from django.db import transaction
+
+from mcpregistry.domain.errors import AlreadyExists, ConfigInvalid, Conflict, Denied
+from mcpregistry.domain.registry.entries import Status
+from mcpregistry.domain.registry.filling import REFERENCE, filled
+from mcpregistry.domain.registry.ways import Input, Way, ways
+from mcpregistry.models import Credential, Install, RegistryEntry, Server
+from mcpregistry.services import installs
+from mcpregistry.services.access import credentials
+from mcpregistry.services.access.scopes import MAY_SCOPE
+from mcpregistry.services.records import audit
+from mcpregistry.services.servers import lifecycle
+
+MAY_KEEP_SECRETS = ("mcpregistry.add_credential", MAY_SCOPE)
+_NO_NAME = re.compile(r"[^A-Za-z0-9.-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a person wants of an entry. ``number``: of the way; ``values``: by ``Input.key``.
+
+    ``sha256``: of the document that they saw.
+    """
+
+    number: int
+    slug: str
+    values: Mapping[str, str]
+    sha256: str
+
+
+def slug_for(entry: RegistryEntry) -> str:
+    """The short name that is proposed for its server."""
+    name = _NO_NAME.sub("-", entry.name.rpartition("/")[2]).strip("-.")
+    return name[:63] or "server"
+
+
+def permission(way: Way) -> str:
+    """What adding it needs."""
+    return "mcpregistry.add_server" if way.kind == "remote" else "mcpregistry.add_install"
+
+
+def way_of(entry: RegistryEntry, number: int) -> Way:
+    """The way of this number (from 0). Raises ConfigInvalid for none, or one that cannot be added here."""
+    found = ways(entry.document)
+    if not 0 <= number < len(found):
+        raise ConfigInvalid("The entry offers no such package or address.", remedy=f"It has {len(found)}, from 0 on.")
+    if found[number].problem:
+        raise ConfigInvalid(f"This cannot be added here: {found[number].problem}", remedy="Choose another.")
+    return found[number]
+
+
+@transaction.atomic
+def add(*, entry: RegistryEntry, wish: Wish, user: User, actor: str) -> Server | Install:
+    """Make the draft, or ask for the package, as this person's own doing.
+
+    Raises Conflict (taken back, or another document than was seen), AlreadyExists, ConfigInvalid and Denied.
+    """
+    _check_as_seen(entry, wish)
+    way = way_of(entry, wish.number)
+    if not user.has_perm(permission(way)):
+        raise Denied(f"This needs the permission '{permission(way)}'.", remedy="Ask somebody who has it.")
+    slug = wish.slug or slug_for(entry)
+    if Server.objects.filter(slug=slug).exists():
+        raise AlreadyExists(f"There is a server '{slug}' already.", remedy="Choose another short name.", key=slug)
+    values = dict(wish.values)
+    for each in way.inputs:
+        if each.secret and (value := values.get(each.key)) and not REFERENCE.fullmatch(value):
+            values[each.key] = _kept(each, value, slug, user, actor)
+    launch = filled(way, values)
+    audit.record(
+        kind="registry.entry_added", actor=actor, subject=f"server:{slug}", registry=entry.source.slug, entry=entry.name,
+        version=entry.version, document=entry.sha256, identifier=way.identifier,
+    )  # fmt: skip
+    if way.kind == "remote":
+        source = f"registry:{entry.source.slug}"[:40]
+        server = Server(slug=slug, transport=way.transport, url=launch.url, source=source)
+        server.headers = launch.headers
+        return lifecycle.save_server(server=server, actor=actor)
+    return installs.resolve(
+        ecosystem=way.kind, package=way.identifier, version=way.version, slug=slug, arguments=launch.arguments,
+        env=launch.env, actor=actor,
+    )  # fmt: skip
+
+
+def _check_as_seen(entry: RegistryEntry, wish: Wish) -> None:
+    if entry.status not in (Status.ACTIVE, Status.DEPRECATED):
+        raise Conflict("The registry has taken this entry back.", remedy="Look for another server.")
+    if wish.sha256 != entry.sha256:
+        raise Conflict("The entry has changed since it was shown.", remedy="Look at it again, then add it.")
+
+
+def _kept(asked: Input, value: str, slug: str, user: User, actor: str) -> str:
+    """The secret as a credential of this server alone; what stands for it."""
+    name = f"{slug[:40]}-{_NO_NAME.sub('-', asked.name.rpartition(': ')[2]).strip('-.')[:20]}"
+    if not user.has_perms(MAY_KEEP_SECRETS):
+        raise Denied(
+            f"{asked.key} is a secret, and keeping one needs the rights to add a credential and to say where it may go.",
+            remedy=f"Let an admin add a credential with the scope server:{slug}, and write ${{cred:NAME}} here.",
+        )
+    if Credential.objects.filter(name=name).exists():
+        raise AlreadyExists(
+            f"There is a credential '{name}' already.",
+            remedy=f"Write ${{cred:{name}}} to use it, or choose another short name.", key=name,
+        )  # fmt: skip
+    credentials.save_credential(
+        credential=Credential(name=name, description=f"{asked.key} of {slug}"), value=value,
+        scope=[f"server:{slug}"], actor=actor,
+    )  # fmt: skip
+    return f"${{cred:{name}}}"

@@ -1,0 +1,67 @@
+"""Pages of registries: found, looked at, added by a form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.urls import reverse
+
+from mcpregistry.models import Install, RegistryEntry, RegistrySource, Server
+from tests.admin.conftest import ClientOf
+from tests.fakes.seed import Site
+
+pytestmark = pytest.mark.one_database
+
+
+def page(what: str, *args: Any) -> str:
+    return reverse(f"admin:mcpregistry_registryentry_{what}", args=args)
+
+
+def text(answer: Any) -> str:
+    found: str = answer.content.decode()
+    return found
+
+
+def test_a_package_is_found_and_asked_for_by_a_form(client_of: ClientOf, site: Site) -> None:
+    client, entry = client_of("operator"), RegistryEntry.objects.get(name="io.example/time", is_latest=True)
+    found = text(client.get(page("changelist"), {"q": "tells time"}))
+    assert page("change", entry.pk) in found
+    assert "io.example/weather" not in found
+    assert page("add_way", entry.pk, 0) in text(client.get(page("change", entry.pk)))
+    form = text(client.get(page("add_way", entry.pk, 0)))
+    for told in ("--local-timezone", 'value="UTC"', entry.sha256, "Ask for the package"):
+        assert told in form
+    entered = {"slug": "clock2", "input-0": "CET", "shown": entry.sha256}
+    answer = client.post(page("add_way", entry.pk, 0), entered, follow=True)
+    made = Install.objects.get(slug="clock2")
+    assert (made.package, made.wanted, made.arguments) == ("mcp-server-time", "2026.10.19", ["--local-timezone", "CET"])
+    assert "It waits for a worker" in text(answer)
+
+
+def test_what_was_entered_stays_where_it_is_refused_but_for_secrets(client_of: ClientOf, site: Site) -> None:
+    client, entry = client_of("admin"), RegistryEntry.objects.get(name="io.example/weather")
+    way = page("add_way", entry.pk, 1)
+    refused = text(client.post(way, {"slug": "time", "input-0": "s3cret", "shown": entry.sha256}))
+    assert "There is a server" in refused
+    assert "s3cret" not in refused
+    missing = text(client.post(way, {"slug": "weather", "shown": entry.sha256}))
+    assert "This field is required" in missing
+    client.post(way, {"slug": "weather", "input-0": "s3cret", "shown": entry.sha256})
+    assert Server.objects.get(slug="weather").headers == {"X-API-Key": "${cred:weather-X-API-Key}"}
+
+
+def test_who_may_not_add_sees_no_form(client_of: ClientOf, site: Site) -> None:
+    entry = RegistryEntry.objects.get(name="io.example/weather")
+    client = client_of("viewer")
+    assert page("add_way", entry.pk, 1) not in text(client.get(page("change", entry.pk)))
+    assert client.get(page("add_way", entry.pk, 1)).status_code == 403
+    answer = client_of("admin").get(page("add_way", entry.pk, 0), follow=True)
+    assert "are not installed by this site" in text(answer)
+
+
+def test_the_list_says_where_nothing_was_read(client_of: ClientOf, site: Site) -> None:
+    client = client_of("viewer")
+    assert "No registry has been read yet" not in text(client.get(page("changelist")))
+    RegistrySource.objects.all().delete()
+    assert "No registry has been read yet" in text(client.get(page("changelist")))

@@ -1,0 +1,132 @@
+"""From an entry to a server: exactly what was seen, secrets as credentials of that server alone, nothing run."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.utils import timezone
+
+from mcpregistry.domain.errors import AlreadyExists, ConfigInvalid, Conflict, Denied
+from mcpregistry.models import AuditEntry, Credential, Install, RegistryEntry, RegistrySource, Server
+from mcpregistry.models.server import Lifecycle
+from mcpregistry.services.access.roles import install_roles
+from mcpregistry.services.installs import requests
+from mcpregistry.services.registry import adding
+from mcpregistry.services.registry.adding import Wish
+
+pytestmark = pytest.mark.django_db
+REMOTE = {"type": "streamable-http", "url": "https://x.example/mcp", "headers": [
+    {"name": "Authorization", "value": "Bearer {token}", "variables": {"token": {"isSecret": True, "isRequired": True}}},
+]}  # fmt: skip
+PACKAGE = {
+    "registryType": "pypi", "identifier": "mcp-server-time", "version": "1.2.3", "transport": {"type": "stdio"},
+    "packageArguments": [{"type": "named", "name": "--zone", "default": "UTC"}],
+    "environmentVariables": [{"name": "API_KEY", "isSecret": True}, {"name": "MODE", "isRequired": True}],
+}  # fmt: skip
+
+
+def listed(**server: Any) -> RegistryEntry:
+    source = RegistrySource.objects.get_or_create(slug="official", base_url="https://registry.example")[0]
+    return RegistryEntry.objects.create(
+        source=source, name="io.example/clock.of_all", version="1.2.3", status="active", is_latest=True,
+        document=json.dumps(server), sha256="a" * 64, seen_at=timezone.now(),
+    )  # fmt: skip
+
+
+def person(role: str) -> User:
+    install_roles()
+    user = User.objects.create(username=role)
+    user.groups.add(Group.objects.get(name=role))
+    return User.objects.get(pk=user.pk)
+
+
+def add(
+    entry: RegistryEntry, role: str = "admin", *, slug: str = "clock", sha256: str = "a" * 64, **values: str
+) -> Any:
+    wish = Wish(0, slug, values, sha256)
+    return adding.add(entry=entry, wish=wish, user=person(role), actor=f"user:{role}")
+
+
+TOKEN = {"header Authorization: token": "s3cret"}
+
+
+def test_an_address_becomes_a_draft_and_its_secret_a_credential_of_it_alone() -> None:
+    server = add(listed(remotes=[REMOTE]), **TOKEN)
+    server.refresh_from_db()
+    assert (server.slug, server.url, server.lifecycle) == ("clock", REMOTE["url"], Lifecycle.DRAFT)
+    assert server.headers == {"Authorization": "Bearer ${cred:clock-token}"}
+    kept = Credential.objects.get()
+    assert (kept.name, kept.value, kept.scope) == ("clock-token", "s3cret", ["server:clock"])
+    told = AuditEntry.objects.get(kind="registry.entry_added")
+    assert "io.example/clock.of_all" in told.body
+    assert not [each for each in AuditEntry.objects.all() if "s3cret" in each.body]
+
+
+def test_a_package_is_asked_for_with_what_was_entered_and_a_server_made_of_it_has_that() -> None:
+    made = add(listed(packages=[PACKAGE]), **{"environment API_KEY": "s3cret", "environment MODE": "m"})
+    made.refresh_from_db()
+    assert (made.package, made.wanted, made.slug, made.state) == ("mcp-server-time", "1.2.3", "clock", "requested")
+    assert (made.arguments, made.env) == (["--zone", "UTC"], {"API_KEY": "${cred:clock-API-KEY}", "MODE": "m"})
+    Install.objects.update(state="installed", lock_sha256="b" * 64, command=["/x/python", "/x/clock"])
+    server = requests.use(install=made, actor="user:ann")
+    assert (server.slug, server.command) == ("clock", ["/x/python", "/x/clock", "--zone", "UTC"])
+    assert (server.env, server.lifecycle) == (made.env, Lifecycle.DRAFT)
+
+
+def test_nothing_is_left_where_it_is_refused() -> None:
+    Server.objects.create(slug="there", transport="stdio", command=["x"])
+    for refused, how in [
+        (Conflict, {"sha256": "c" * 64}),
+        (AlreadyExists, {"slug": "there"}),
+        (ConfigInvalid, {"slug": "no name"}),
+        (ConfigInvalid, {"header X": "y"}),
+    ]:
+        with pytest.raises(refused):
+            add(RegistryEntry.objects.first() or listed(remotes=[REMOTE]), **TOKEN | how)
+        User.objects.all().delete()
+    assert (Credential.objects.count(), Server.objects.count(), Install.objects.count()) == (0, 1, 0)
+
+
+def test_what_was_taken_back_cannot_be_added() -> None:
+    entry = listed(remotes=[REMOTE])
+    entry.status = "deleted"
+    with pytest.raises(Conflict, match="taken this entry back"):
+        add(entry, **TOKEN)
+
+
+def test_an_operator_names_a_credential_and_keeps_no_secret() -> None:
+    entry = listed(remotes=[REMOTE])
+    with pytest.raises(Denied, match="is a secret"):
+        add(entry, "operator", **TOKEN)
+    User.objects.all().delete()
+    server = add(entry, "operator", **{"header Authorization: token": "${cred:team}"})
+    assert server.headers == {"Authorization": "Bearer ${cred:team}"}
+
+
+@pytest.mark.attack
+def test_who_may_not_add_servers_adds_none() -> None:
+    with pytest.raises(Denied, match="add_server"):
+        add(listed(remotes=[REMOTE]), "viewer", **TOKEN)
+    assert not Server.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "kept"),
+    [
+        (["uvx", "mcp_server.time", "--zone", "CET"], ["--zone", "CET"]),
+        (["/usr/bin/uvx", "-q", "mcp-server-time==1.0", "-v"], ["-v"]),
+        (["uvx", "other", "-v"], []),
+        (["npx", "mcp-server-time", "-v"], []),
+        (["python", "-m", "mcp_server_time", "-v"], []),
+    ],
+)
+def test_a_server_keeps_its_arguments_when_its_runner_gives_way_to_a_package(
+    command: list[str], kept: list[str]
+) -> None:
+    server = Server.objects.create(slug="time", transport="stdio", command=command)
+    install = requests.resolve(ecosystem="pypi", package="mcp-server-time", server=server, actor="user:ann")
+    Install.objects.update(state="installed", lock_sha256="b" * 64, command=["/x/python", "/x/time"])
+    assert requests.use(install=install, actor="user:ann").command == ["/x/python", "/x/time", *kept]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
 
 from django import forms
 from django.contrib import messages
@@ -18,8 +20,20 @@ from mcpregistry.admin.base import ReadOnlyAdmin, actor
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.registry.ways import Input, Way
 from mcpregistry.domain.text.display import printable
-from mcpregistry.models import Install, RegistryEntry
+from mcpregistry.models import Install, RegistryEntry, Server
 from mcpregistry.services.registry import adding
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What the form is for. ``slug``: the short name it proposes; ``back``: where Cancel leads.
+
+    ``add`` does it, and returns where the person goes on and what they are told. It raises SlipsnisseError.
+    """
+
+    slug: str
+    back: str
+    add: Callable[[HttpRequest, RegistryEntry, adding.Wish], tuple[Model, str]]
 
 
 class AddForm(forms.Form):
@@ -56,7 +70,7 @@ def _field(asked: Input) -> forms.Field:
 
 
 class AddEntryPage:
-    """A view of ``RegistryEntryAdmin``, which gives it entries and addresses."""
+    """A view of ``RegistryEntryAdmin``, which gives it entries and addresses; other pages end otherwise (``add``)."""
 
     def __init__(self, admin: ReadOnlyAdmin) -> None:
         self.admin = admin
@@ -66,42 +80,50 @@ class AddEntryPage:
         entry = self.admin.get_object(request, object_id)
         if entry is None:
             return self.admin._get_obj_does_not_exist_redirect(request, self.admin.opts, object_id)
+        return self.answer(request, entry, number, Use(adding.slug_for(entry), page_of(entry), self.add))
+
+    def add(self, request: HttpRequest, entry: RegistryEntry, wish: adding.Wish) -> tuple[Model, str]:
+        """Do it. Returns where the person goes on, and what they are told. Raises SlipsnisseError."""
+        made = adding.add(entry=entry, wish=wish, user=cast(User, request.user), actor=actor(request))
+        return made, told_of(made)
+
+    def answer(self, request: HttpRequest, entry: RegistryEntry, number: int, use: Use) -> HttpResponse:
+        """The form of one way of the entry, and what becomes of it when it is sent."""
         try:
             way = adding.way_of(entry, number)
         except SlipsnisseError as error:
             self.admin.message_user(request, str(error), messages.ERROR)
-            return HttpResponseRedirect(_page_of(entry))
+            return HttpResponseRedirect(use.back)
         if not request.user.has_perm(adding.permission(way)):
             raise PermissionDenied
-        form = AddForm(
-            way, request.POST if request.method == "POST" else None, initial={"slug": adding.slug_for(entry)}
-        )
-        if form.is_valid() and (made := self._added(request, entry, number, form)):
-            return HttpResponseRedirect(_page_of(made))
-        return self._shown(request, entry, way, form)
+        form = AddForm(way, request.POST if request.method == "POST" else None, initial={"slug": use.slug})
+        if form.is_valid():
+            wish = adding.Wish(number, form.cleaned_data["slug"], form.values(), request.POST.get("shown", ""))
+            try:
+                made, told = use.add(request, entry, wish)
+            except SlipsnisseError as error:
+                form.add_error(None, str(error))
+            else:
+                self.admin.message_user(request, told, messages.SUCCESS)
+                return HttpResponseRedirect(page_of(made))
+        return self._shown(request, entry, way, form, use.back)
 
-    def _added(self, request: HttpRequest, entry: RegistryEntry, number: int, form: AddForm) -> Model | None:
-        assert isinstance(request.user, User)
-        wish = adding.Wish(number, form.cleaned_data["slug"], form.values(), request.POST.get("shown", ""))
-        try:
-            made = adding.add(entry=entry, wish=wish, user=request.user, actor=actor(request))
-        except SlipsnisseError as error:
-            form.add_error(None, str(error))
-            return None
-        told = "A worker finds out what it consists of; look at that, then approve it." if isinstance(made, Install) else (
-            "It is a draft: confirm its launch, and it can be tried."
-        )  # fmt: skip
-        self.admin.message_user(request, told, messages.SUCCESS)
-        return made
-
-    def _shown(self, request: HttpRequest, entry: RegistryEntry, way: Way, form: AddForm) -> HttpResponse:
+    def _shown(self, request: HttpRequest, entry: RegistryEntry, way: Way, form: AddForm, back: str) -> HttpResponse:
         context = self.admin.admin_site.each_context(request) | {
             "title": f"Add {printable(entry.name, 200)}", "opts": self.admin.opts, "original": entry, "entry": entry,
-            "way": way, "form": form, "back": _page_of(entry),
+            "way": way, "form": form, "back": back,
             "secrets": any(each.secret for each in way.inputs) and not request.user.has_perms(adding.MAY_KEEP_SECRETS),
         }  # fmt: skip
         return TemplateResponse(request, "admin/mcpregistry/add_entry.html", context)
 
 
-def _page_of(row: Model) -> str:
+def told_of(made: Server | Install) -> str:
+    """What has to be done next with what was added."""
+    if isinstance(made, Install):
+        return "A worker finds out what it consists of; look at that, then approve it."
+    return "It is a draft: confirm its launch, and it can be tried."
+
+
+def page_of(row: Model) -> str:
+    """The address of a row's own page."""
     return reverse(f"admin:{row._meta.app_label}_{row._meta.model_name}_change", args=[row.pk])

@@ -107,9 +107,8 @@ def get_registry_entry(request: HttpRequest, entry_id: lookup.Id) -> EntryWhole:
 def add_registry_entry(request: HttpRequest, entry_id: lookup.Id, payload: EntryAdd) -> Status[EntryAdded]:
     """Make a server of it: of an address a draft, of a package an installation whose lock waits for its approval."""
     entry = lookup.one(_ENTRIES.all(), "entry", pk=entry_id)
-    wish = adding.Wish(number=payload.way, slug=payload.slug or "", values=payload.values, sha256=payload.sha256)
     user = cast(User, person(request))
-    return Status(201, entry_added(adding.add(entry=entry, wish=wish, user=user, actor=actor(request))))
+    return Status(201, entry_added(adding.add(entry=entry, wish=payload.wish(), user=user, actor=actor(request))))
 
 
 def _one(slug: str) -> RegistrySource:

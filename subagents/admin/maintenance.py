@@ -8,7 +8,7 @@ from django import forms
 from django.contrib import admin
 from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import reverse
+from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
@@ -17,6 +17,7 @@ from mcpregistry.admin.base import ReadOnlyAdmin, Verb, actor
 from mcpregistry.admin.live import LiveAdmin, Part
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Server
+from subagents.admin.choose import ChoosePage, choices
 from subagents.domain.maintenance import Kind, Priority, ProposalState, State, Wish
 from subagents.maintenance import proposals, queue
 from subagents.models import MaintenanceRequest, Proposal, TrialReport
@@ -188,6 +189,11 @@ def _apply(request: HttpRequest, row: Proposal) -> str:
     return "Done. A new or changed launch is a draft until somebody confirms it on the server's page."
 
 
+def _can_be_applied(row: Proposal) -> bool:
+    """A new server of which nothing is known but its name cannot: an entry is chosen, or it is added by hand."""
+    return row.state == ProposalState.WAITING and bool(row.fields or row.request.kind != Kind.ADD)
+
+
 def _decline(request: HttpRequest, row: Proposal) -> str:
     proposals.decline(proposal_id=row.pk, actor=actor(request))
     return "Declined: everything stays as it is."
@@ -206,10 +212,17 @@ class ProposalAdmin(ReadOnlyAdmin):
     change_form_outer_before_template = "admin/subagents/proposal.html"
     verbs = (
         Verb("apply", "Apply", "subagents.decide_proposal", "check", "Make this change.", _apply,
-             applies=lambda row: row.state == ProposalState.WAITING, style="primary"),
+             applies=_can_be_applied, style="primary"),
         Verb("decline", "Decline", "subagents.decide_proposal", "close", "Leave everything as it is.", _decline,
              applies=lambda row: row.state == ProposalState.WAITING),
     )  # fmt: skip
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(ChoosePage(self))
+        return [
+            path("<path:object_id>/choose/<int:entry_id>/<int:number>/", view, name=self._name("choose")),
+            *super().get_urls(),
+        ]
 
     @display(description="proposal")
     def shown(self, row: Proposal) -> str:
@@ -228,4 +241,5 @@ class ProposalAdmin(ReadOnlyAdmin):
             "changes": changes,
             "outdated": row.server is not None and not row.fits(row.server),
             "trial": getattr(row.request, "trial", None),
+            "choices": choices(row) if row.state == ProposalState.WAITING else [],
         }

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from django.http import HttpRequest
-from ninja import Path, Status
+from ninja import Body, Path, Status
 
 from mcpregistry.api import lookup
 from mcpregistry.api.auth import Principal, actor, person, principal
@@ -20,12 +20,14 @@ from mcpregistry.api.routes import Routes
 from mcpregistry.api.schemas.basics import Page, Problem, Slug, Text
 from mcpregistry.api.v1 import api
 from mcpregistry.domain.errors import Denied
+from mcpregistry.models import RegistryEntry
 from subagents.api.maintenance_schemas import (
     Activity,
     CancelOrder,
     EnergyOut,
     MessagesOut,
     Order,
+    ProposalApplication,
     ProposalOut,
     RequestOut,
     message_out,
@@ -169,11 +171,20 @@ def list_proposals(
 
 
 @router.post("/maintenance/proposals/{proposal_id}/apply", response={200: ProposalOut, 409: Problem})
-def apply_proposal(request: HttpRequest, proposal_id: lookup.Id) -> ProposalOut:
-    """Do what it says, as your own change: a new or changed launch is a draft until somebody confirms it."""
+def apply_proposal(
+    request: HttpRequest, proposal_id: lookup.Id, payload: Annotated[ProposalApplication | None, Body()] = None
+) -> ProposalOut:
+    """Do what it says, as your own change: a new or changed launch is a draft until somebody confirms it.
+
+    The body is left out but for a new server that is proposed from registries (`result.registry_entries` of the request).
+    """
     user = person(request)
     assert user is not None  # the table lets no agent in
-    return proposal_out(proposals.apply(proposal_id=proposal_id, user=user, actor=actor(request)))
+    choice = None
+    if payload is not None and payload.entry is not None:
+        entry = lookup.one(RegistryEntry.objects.select_related("source"), "entry", pk=payload.entry.id)
+        choice = proposals.Choice(entry, payload.entry.wish())
+    return proposal_out(proposals.apply(proposal_id=proposal_id, user=user, actor=actor(request), choice=choice))
 
 
 @router.post("/maintenance/proposals/{proposal_id}/decline", response={200: ProposalOut, 409: Problem})

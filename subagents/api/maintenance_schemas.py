@@ -9,6 +9,7 @@ from ninja import Schema
 from pydantic import Field, create_model
 
 from mcpregistry.api.schemas.basics import Input, Object, Slug, Text
+from mcpregistry.api.schemas.registry import EntryChoice
 from mcpregistry.api.schemas.servers import ServerChange
 from subagents.domain.maintenance import Kind, Priority, ProposalState, State
 from subagents.maintenance.plans import FIELDS, MOST_FOUND
@@ -29,10 +30,11 @@ ServerFields: Any = create_model(
 
 
 class AddParams(Input):
-    """``fields`` may be left out: then a person finds out how the server is started."""
+    """``fields`` may be left out: then entries of registries are proposed, and a person chooses."""
 
     server: Slug
     purpose: Reason = ""
+    registry_name: Annotated[Text, Field(max_length=200, description="Of the entry that is meant.")] = ""
     fields: ServerFields = Field(default_factory=ServerFields)
 
 
@@ -178,6 +180,12 @@ class EnergyOut(Schema):
     """Units."""
 
     energy: float
+
+
+class ProposalApplication(Input):
+    """Left out but for a new server that is proposed from registries."""
+
+    entry: EntryChoice | None = None
 
 
 class ProposalOut(Schema):

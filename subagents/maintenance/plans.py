@@ -24,12 +24,13 @@ from mcpregistry.domain.errors import (
 from mcpregistry.domain.text.canonical import canonical
 from mcpregistry.downstream.pool.events import TestReport
 from mcpregistry.downstream.pool.pool import Pool
-from mcpregistry.models import Agent, RegistryEntry, Server, ServerTest, Tool
+from mcpregistry.models import Agent, Server, ServerTest, Tool
 from mcpregistry.services.configuration.saving import check_fields
 from mcpregistry.services.servers import checks, prober, trials
 from mcpregistry.services.servers.lifecycle import check_server
 from mcpregistry.services.servers.targets import refuse_unless_runnable
 from subagents.domain.maintenance import Kind, Known, search
+from subagents.maintenance import listed
 from subagents.maintenance import trials as trying
 from subagents.maintenance.queue import servers_of
 from subagents.maintenance.steps import Step, server_of
@@ -41,7 +42,7 @@ FIELDS = (
     "request_timeout", "idle_timeout", "max_concurrency", "check_interval",
 )  # fmt: skip
 MOST_FOUND = 50
-MOST_LISTED = 1_000  # entries of registries that are ranked
+MOST_PROPOSED = 5  # entries of registries for one new server
 # Errors of a server that was there, before it had introduced itself.
 _SPAWNED = {error.code for error in (TimedOut, ProtocolError, AuthFailed, ResourceLimit)}
 
@@ -116,24 +117,12 @@ def _search(request: MaintenanceRequest, _: Any) -> None:
     found = search(query, known, limit)
     request.result = {
         "servers": [{"server": match.slug, "score": match.score, "reasons": list(match.reasons)} for match in found],
-        "registry_entries": _listed(query, limit),
+        "registry_entries": listed.found(query, limit),
         "searched": "the servers of this site, and its copies of registries",
     }  # fmt: skip
 
 
-def _listed(query: str, limit: int) -> list[dict[str, Any]]:
-    """What registries list and people could add, the best match first: every word of the query stands in it."""
-    rows = RegistryEntry.objects.offered().matching(query).select_related("source").defer("document")
-    newest = {row.name: row for row in rows.order_by("name", "pk")[:MOST_LISTED]}
-    known = [Known(row.name, row.title, row.description, ()) for row in newest.values()]
-    return [
-        {"name": row.name, "version": row.version, "registry": row.source.slug, "description": row.description[:300],
-         "kinds": row.kinds.split(), "status": row.status, "id": row.pk}
-        for row in (newest[match.slug] for match in search(query, known, limit))
-    ]  # fmt: skip
-
-
-# add_server: server (its slug), purpose, fields
+# add_server: server (its slug), purpose, fields, registry_name
 
 
 def _look_for_namesake(request: MaintenanceRequest, _: Any) -> None:
@@ -141,12 +130,19 @@ def _look_for_namesake(request: MaintenanceRequest, _: Any) -> None:
     if not request.agent and Server.objects.filter(slug=request.server_slug).exists():
         raise Conflict(f"There is a server '{request.server_slug}' already.", remedy="Change that one.")
     fields = request.params.get("fields") or {}
+    if name := request.params.get("registry_name"):
+        listed.named(name)
     if fields:
         check_server(_with(Server(slug=request.server_slug), fields))
 
 
 def _propose_new(request: MaintenanceRequest, _: Any) -> None:
-    _propose(request, None, request.params.get("fields") or {}, request.params.get("purpose", ""))
+    """Where nobody says how it is started, what registries list is proposed to choose from."""
+    fields, name = request.params.get("fields") or {}, request.params.get("registry_name")
+    _propose(request, None, fields, request.params.get("purpose", ""))
+    if name or not fields:
+        entries = listed.named(name) if name else listed.found(request.server_slug, MOST_PROPOSED)
+        request.result = {**(request.result or {}), "registry_entries": entries}
 
 
 # modify_server: server, fields, reason; remove_server: server, reason

@@ -6,6 +6,7 @@ confirmation. What somebody has changed since always wins: an outdated proposal 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from django.contrib.auth.models import User
@@ -13,8 +14,10 @@ from django.db import transaction
 from django.utils import timezone
 
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, Denied, NotFound
-from mcpregistry.models import Server
+from mcpregistry.models import RegistryEntry, Server
 from mcpregistry.services.records import audit
+from mcpregistry.services.registry import adding
+from mcpregistry.services.registry.adding import Wish
 from mcpregistry.services.servers import lifecycle
 from subagents.domain.maintenance import Kind, MessageKind, ProposalState
 from subagents.maintenance import queue, whitelist
@@ -27,9 +30,17 @@ _RIGHTS = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The entry of a registry that a person takes for a new server, and what they entered for it."""
+
+    entry: RegistryEntry
+    wish: Wish
+
+
 @transaction.atomic
-def apply(*, proposal_id: int, user: User, actor: str) -> Proposal:
-    """Do it, as this person's own change.
+def apply(*, proposal_id: int, user: User, actor: str, choice: Choice | None = None) -> Proposal:
+    """Do it, as this person's own change. ``choice``: for a new server that is proposed from registries.
 
     Raises NotFound, Denied (they may not do that by hand), Conflict (decided already, or the server was changed since)
     and ConfigInvalid.
@@ -40,7 +51,7 @@ def apply(*, proposal_id: int, user: User, actor: str) -> Proposal:
             raise Denied(f"This needs the permission '{right}' as well.", remedy="Ask somebody who has it.")
     match Kind(proposal.request.kind):
         case Kind.ADD:
-            _add(proposal, actor)
+            _add(proposal, actor) if choice is None else _add_chosen(proposal, choice, user, actor)
         case Kind.MODIFY:
             _change(_as_it_was(proposal), proposal, actor)
         case Kind.TRY:
@@ -70,10 +81,17 @@ def _add(proposal: Proposal, actor: str) -> None:
     if not proposal.fields:
         raise ConfigInvalid(
             "The proposal does not say how the server is started or reached.",
-            remedy=f"Add a server '{proposal.request.server_slug}' by hand, then decline the proposal.",
+            remedy=f"Choose an entry of a registry, or add a server '{proposal.request.server_slug}' by hand and decline this.",
         )
     values: dict[str, Any] = {"slug": proposal.request.server_slug, "source": "sub-agent", **proposal.fields}
     proposal.server = lifecycle.save_server(server=Server(**values), actor=actor)
+
+
+def _add_chosen(proposal: Proposal, choice: Choice, user: User, actor: str) -> None:
+    """A server, or a package whose lock a person approves before a server is made of it."""
+    made = adding.add(entry=choice.entry, wish=choice.wish, user=user, actor=actor)
+    if isinstance(made, Server):
+        proposal.server = made
 
 
 def _as_it_was(proposal: Proposal) -> Server:

@@ -54,6 +54,7 @@ LISTINGS: tuple[Mapping[str, Any], ...] = (
         ("serverName", "purpose"),
         serverName={"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9.-]{0,62}$", "description": "short name of the server"},
         purpose={"type": "string", "minLength": 1, "maxLength": 500, "description": "what it is needed for"},
+        registryName={"type": "string", "maxLength": 200, "description": "the server's name in an MCP registry, if you know it"},
         priority={"type": "string", "enum": ["low", "medium", "high"], "default": "medium"},
     ),
     _listing(
@@ -146,7 +147,10 @@ def _ask(agent: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     row = queue.ask(
         kind=Kind.ADD, actor=f"agent:{agent}", agent=Agent.objects.get(slug=agent),
         priority=Priority[arguments.get("priority", "medium").upper()],
-        params={"server": arguments["serverName"], "purpose": arguments["purpose"], "fields": {}},
+        params={
+            "server": arguments["serverName"], "purpose": arguments["purpose"], "fields": {},
+            "registry_name": arguments.get("registryName", ""),
+        },
     )  # fmt: skip
     return status(row)
 

@@ -11,6 +11,7 @@ from pydantic import Field
 from mcpregistry.api.schemas.basics import Input, Slug, Text
 from mcpregistry.domain.registry.ways import ways
 from mcpregistry.models import Install, RegistryEntry, RegistrySource, Server
+from mcpregistry.services.registry.adding import Wish
 
 Address = Annotated[Text, Field(max_length=500, description="Without /v0.1, e.g. https://registry.example.")]
 
@@ -104,6 +105,16 @@ class EntryAdd(Input):
     slug: Slug | None = None
     values: Annotated[dict[Text, Text], Field(max_length=100)] = {}
     sha256: Annotated[Text, Field(min_length=64, max_length=64, description="Of the entry as you have read it.")]
+
+    def wish(self) -> Wish:
+        """As the service takes it."""
+        return Wish(number=self.way, slug=self.slug or "", values=self.values, sha256=self.sha256)
+
+
+class EntryChoice(EntryAdd):
+    """The entry that is taken, and what to make of it."""
+
+    id: Annotated[int, Field(ge=1, lt=2**63)]
 
 
 class EntryAdded(Schema):

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import pytest
+from django.contrib.auth.models import User
+from django.urls import reverse
 from django.utils import timezone
 
 from mcpregistry.db import db_call
-from mcpregistry.models import RegistryEntry, RegistrySource
-from subagents.domain.maintenance import Kind
+from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.models import RegistryEntry, RegistrySource, Server
+from mcpregistry.services.registry.adding import Wish
+from subagents.domain.maintenance import Kind, State
+from subagents.maintenance import proposals
+from subagents.models import Proposal
 from tests.subagents.maintenance.conftest import ask, ended
+
+DOCUMENT = json.dumps({
+    "remotes": [{"type": "sse", "url": "https://git.example/{team}", "variables": {"team": {"isRequired": True}}}],
+})  # fmt: skip
 
 
 def listed(name: str, version: str = "1.0.0", **fields: Any) -> RegistryEntry:
@@ -19,7 +31,8 @@ def listed(name: str, version: str = "1.0.0", **fields: Any) -> RegistryEntry:
         "is_latest": True,
         "status": "active",
         "kinds": "pypi",
-        "document": "{}",
+        "document": DOCUMENT,
+        "sha256": "a" * 64,
         "seen_at": timezone.now(),
     } | fields
     return RegistryEntry.objects.create(source=source, name=name, version=version, **fields)
@@ -37,3 +50,70 @@ async def test_a_search_finds_what_registries_list_and_have_not_taken_back(manag
         "kinds": ["pypi"], "status": "active", "id": best.pk,
     }  # fmt: skip
     assert [each["name"] for each in done.result["registry_entries"]] == ["io.example/git", "io.example/other"]
+
+
+async def test_a_new_server_is_proposed_from_registries_and_a_person_chooses(manager: Any) -> None:
+    best = await db_call(listed, "io.example/git")
+    await db_call(listed, "io.example/git-hub")
+    done = await ended(await manager(), await db_call(ask, Kind.ADD, server="git", purpose="history"))
+    assert [each["name"] for each in done.result["registry_entries"]] == ["io.example/git", "io.example/git-hub"]
+    ann = await db_call(User.objects.create_superuser, "ann")
+    key, wish = done.result["proposal"], Wish(0, "git", {"address team": "t"}, best.sha256)
+
+    with pytest.raises(ConfigInvalid, match="does not say how"):
+        await db_call(proposals.apply, proposal_id=key, user=ann, actor="user:ann")
+    applied = await db_call(
+        proposals.apply, proposal_id=key, user=ann, actor="user:ann", choice=proposals.Choice(best, wish)
+    )
+    server = await db_call(Server.objects.get)
+    assert (applied.state, applied.server_id, server.url, server.lifecycle) == (
+        "applied",
+        server.pk,
+        "https://git.example/t",
+        "draft",
+    )
+
+
+async def test_one_that_is_named_is_the_only_one_proposed_and_an_unknown_one_is_an_error(manager: Any) -> None:
+    await db_call(listed, "io.example/git")
+    await db_call(listed, "io.example/git-hub")
+    here = await manager()
+    done = await ended(here, await db_call(ask, Kind.ADD, server="hub", registry_name="io.example/git-hub"))
+    assert [each["name"] for each in done.result["registry_entries"]] == ["io.example/git-hub"]
+    failed = await ended(here, await db_call(ask, Kind.ADD, server="hub", registry_name="io.example/none"))
+    assert (failed.state, failed.result) == (State.FAILED, None)
+    assert "No registry that this site reads lists 'io.example/none'" in failed.error
+
+
+async def test_the_proposals_page_leads_to_the_form_that_applies_it(manager: Any, client: Any) -> None:
+    entry = await db_call(listed, "io.example/git")
+    done = await ended(await manager(), await db_call(ask, Kind.ADD, server="git"))
+    await db_call(_choose_on_the_page, client, entry, done.result["proposal"])
+
+
+def _choose_on_the_page(client: Any, entry: RegistryEntry, key: int) -> None:
+    client.force_login(User.objects.create_superuser("ann"))
+    form = reverse("admin:subagents_proposal_choose", args=[key, entry.pk, 0])
+    shown = client.get(reverse("admin:subagents_proposal_change", args=[key])).content.decode()
+    assert form in shown
+    assert 'value="git"' in client.get(form).content.decode()
+    refused = client.post(form, {"slug": "git", "input-0": "t", "shown": "of before"})
+    assert "has changed since it was shown" in refused.content.decode()
+    assert (Proposal.objects.get(pk=key).state, Server.objects.count()) == ("waiting", 0)
+    client.post(form, {"slug": "git", "input-0": "t", "shown": entry.sha256})
+    assert (Proposal.objects.get(pk=key).state, Server.objects.get().slug) == ("applied", "git")
+    assert client.get(form).status_code == 302, "it is decided"
+
+
+@pytest.mark.django_db
+def test_a_program_chooses_over_rest(client: Any) -> None:
+    entry = listed("io.example/git")
+    request = ask(Kind.ADD, server="git")
+    key = Proposal.objects.create(request=request, fields={}, created_at=timezone.now()).pk
+    client.force_login(User.objects.create_superuser("ann"))
+    choice = {"id": entry.pk, "slug": "git", "values": {"address team": "t"}, "sha256": entry.sha256}
+    path = f"/api/v1/maintenance/proposals/{key}/apply"
+    assert client.post(path, {"entry": choice | {"id": 999}}, "application/json").status_code == 404
+    answer = client.post(path, {"entry": choice}, "application/json")
+    assert (answer.status_code, answer.json()["state"]) == (200, "applied"), answer.content
+    assert Server.objects.get().url == "https://git.example/t"

@@ -1,0 +1,58 @@
+"""The page on which a person takes an entry of a registry for a server that was asked for."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, cast
+
+from django.contrib import messages
+from django.contrib.auth.models import User
+from django.core.exceptions import PermissionDenied
+from django.db.models import Model
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+
+from mcpregistry.admin.add_entry import AddEntryPage, Use, page_of
+from mcpregistry.admin.base import actor
+from mcpregistry.domain.registry.ways import ways
+from mcpregistry.models import RegistryEntry
+from mcpregistry.services.registry.adding import Wish
+from subagents.domain.maintenance import ProposalState
+from subagents.maintenance import listed, proposals
+from subagents.models import Proposal
+
+
+class ChoosePage(AddEntryPage):
+    """A view of ``ProposalAdmin``: the form of an entry that the proposal names."""
+
+    def __call__(self, request: HttpRequest, object_id: str, number: int, entry_id: int = 0) -> HttpResponse:
+        """Show the form; a POST adds what was shown and applies the proposal by it, or neither."""
+        proposal = self.admin.get_object(request, object_id)
+        if proposal is None:
+            return self.admin._get_obj_does_not_exist_redirect(request, self.admin.opts, object_id)
+        entries = {each.pk: each for each in listed.proposed(proposal.request.result)}
+        if entry_id not in entries or proposal.state != ProposalState.WAITING:
+            self.admin.message_user(request, "It can no longer be chosen here.", messages.ERROR)
+            return HttpResponseRedirect(page_of(proposal))
+        if not request.user.has_perm("subagents.decide_proposal"):
+            raise PermissionDenied
+        use = Use(proposal.request.server_slug, page_of(proposal), partial(self._apply, proposal))
+        return self.answer(request, entries[entry_id], number, use)
+
+    def _apply(self, proposal: Proposal, request: HttpRequest, entry: RegistryEntry, wish: Wish) -> tuple[Model, str]:
+        choice = proposals.Choice(entry, wish)
+        user = cast(User, request.user)
+        done = proposals.apply(proposal_id=proposal.pk, user=user, actor=actor(request), choice=choice)
+        return done, "Done: it is added as a draft, or its package is asked for and waits for its approval."
+
+
+def choices(proposal: Proposal) -> list[dict[str, Any]]:
+    """The entries that a proposal names, each with its usable ways and the address of their forms."""
+    return [
+        {"entry": entry, "ways": [(way, _address(proposal, entry, number)) for number, way in enumerate(ways(entry.document)) if not way.problem]}
+        for entry in listed.proposed(proposal.request.result)
+    ]  # fmt: skip
+
+
+def _address(proposal: Proposal, entry: RegistryEntry, number: int) -> str:
+    return reverse("admin:subagents_proposal_choose", args=[proposal.pk, entry.pk, number])

@@ -1,0 +1,51 @@
+"""What registries list, as the sub-agent finds and proposes it: the site's own copies, never the web."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from mcpregistry.domain.errors import NotFound
+from mcpregistry.domain.text.canonical import plain
+from mcpregistry.models import RegistryEntry
+from subagents.domain.maintenance import Known, search
+
+MOST_RANKED = 1_000
+
+
+def found(query: str, limit: int) -> list[dict[str, Any]]:
+    """What people could add, the best match first: every word of the query stands in it."""
+    rows = _offered().matching(query).defer("document")
+    newest = {row.name: row for row in rows.order_by("name", "pk")[:MOST_RANKED]}
+    known = [Known(row.name, row.title, row.description, ()) for row in newest.values()]
+    return _told(newest[match.slug] for match in search(query, known, limit))
+
+
+def named(name: str) -> list[dict[str, Any]]:
+    """The newest version of this server, in each registry that lists it. Raises NotFound."""
+    rows = _told(_offered().filter(name=name).defer("document").order_by("pk"))
+    if not rows:
+        raise NotFound(
+            f"No registry that this site reads lists '{plain(name, 200)}'.",
+            remedy="Search for it first, or have a person add the registry.",
+        )
+    return rows
+
+
+def proposed(result: dict[str, Any] | None) -> list[RegistryEntry]:
+    """Those of a request's result that can still be added, in its order."""
+    keys = [each["id"] for each in (result or {}).get("registry_entries", ())]
+    rows = _offered().in_bulk(keys)
+    return [rows[key] for key in keys if key in rows]
+
+
+def _offered() -> Any:
+    return RegistryEntry.objects.offered().select_related("source")
+
+
+def _told(rows: Iterable[RegistryEntry]) -> list[dict[str, Any]]:
+    return [
+        {"name": row.name, "version": row.version, "registry": row.source.slug, "description": row.description[:300],
+         "kinds": row.kinds.split(), "status": row.status, "id": row.pk}
+        for row in rows
+    ]  # fmt: skip

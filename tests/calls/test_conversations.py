@@ -19,7 +19,7 @@ from mcpregistry.models import Agent, AuditEntry, Conversation, Invocation, Serv
 from mcpregistry.services.access import agents
 from mcpregistry.services.approvals import votes
 from mcpregistry.services.conversations import lifecycle
-from mcpregistry.services.conversations.entering import enter
+from mcpregistry.services.conversations.entering import enter, out_of_sight
 from tests.calls.conftest import ACTOR, Site, add_server, journal, site, tool
 from tests.calls.test_approvals import asking, bob, held
 
@@ -130,6 +130,19 @@ async def test_what_was_approved_does_not_run_in_a_conversation_that_sees_the_se
     outcome = await call
     assert (outcome.state, "no longer sees the server" in outcome.message) == (State.VOID, True)
     assert here.sent() == []
+
+
+@pytest.mark.one_database
+def test_a_runs_held_call_is_bound_by_a_conversation_of_its_own_agent_alone(live_db: None) -> None:
+    two_servers()
+    call = Invocation(conversation=begun("multi"), origin="run", agent_slug="ann", server_slug="echo")
+    assert "no longer sees" in out_of_sight(call)
+    call.server_slug = "multi"
+    assert out_of_sight(call) == ""
+    call.server_slug, call.agent_slug = "echo", "of-the-expert"
+    assert out_of_sight(call) == "", "the whitelist of an expert tool says what its runs call"
+    call.origin = "http"
+    assert "no longer sees" in out_of_sight(call)
 
 
 @pytest.mark.one_database

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.utils import timezone
 
@@ -39,16 +39,19 @@ def enter(conversation: str, agent: str) -> frozenset[str]:
 def out_of_sight(call: Invocation) -> str:
     """Why a held call's conversation would not let it run now; empty when it would, or there is none.
 
-    What a run calls is said by the whitelist of its expert tool, in a conversation as elsewhere.
+    What a run calls for another agent's conversation is said by the whitelist of its expert tool alone.
     """
-    if call.conversation_id is None or call.origin == "run":
+    if call.conversation_id is None:
         return ""
-    servers = Conversation.objects.filter(pk=call.conversation_id).values_list("servers", flat=True).first()
+    rows = Conversation.objects.filter(pk=call.conversation_id).values_list("agent__slug", "servers")
+    speaker, servers = rows.first() or ("", None)
+    if call.origin == "run" and speaker not in ("", call.agent_slug):
+        return ""
     seen = servers is not None and (not servers or call.server_slug in servers)
     return "" if seen else "its conversation no longer sees the server"
 
 
-def _note_use(conversation: str, before: object) -> None:
+def _note_use(conversation: str, before: datetime) -> None:
     now = timezone.now()
-    if before < now - _NOTED:  # type: ignore[operator]  # a datetime, as the column has it
+    if before < now - _NOTED:
         Conversation.objects.filter(pk=conversation, last_used_at__lt=now).update(last_used_at=now)

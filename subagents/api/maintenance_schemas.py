@@ -196,6 +196,7 @@ class ProposalOut(Schema):
     type: Kind
     server: str
     fields: dict[str, Any]
+    install: int | None = Field(description="The package that was asked for by it, of which a server can be made.")
     reason: str
     state: ProposalState
     decided_by: str
@@ -231,6 +232,6 @@ def proposal_out(row: Proposal) -> ProposalOut:
     """The proposal as programs see it."""
     return ProposalOut(
         id=row.pk, requestId=row.request_id, type=Kind(row.request.kind), server=row.request.server_slug,
-        fields=row.fields, reason=row.reason, state=ProposalState(row.state), decided_by=row.decided_by, decided_at=row.decided_at,
+        fields=row.fields, install=row.install_id, reason=row.reason, state=ProposalState(row.state), decided_by=row.decided_by, decided_at=row.decided_at,
         created_at=row.created_at,
     )  # fmt: skip

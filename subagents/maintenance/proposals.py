@@ -92,6 +92,8 @@ def _add_chosen(proposal: Proposal, choice: Choice, user: User, actor: str) -> N
     made = adding.add(entry=choice.entry, wish=choice.wish, user=user, actor=actor)
     if isinstance(made, Server):
         proposal.server = made
+    else:
+        proposal.install = made
 
 
 def _as_it_was(proposal: Proposal) -> Server:

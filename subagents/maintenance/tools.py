@@ -164,8 +164,9 @@ def _trial_of(row: MaintenanceRequest) -> dict[str, Any]:
     """How the server that was added at this request did when it was last tried; no more of it is told to an agent."""
     if row.kind != Kind.ADD:
         return {}
-    added = Proposal.objects.filter(request=row, state=ProposalState.APPLIED).values("server_id")
-    trial = TrialReport.objects.filter(server__in=added).first()
+    added = Proposal.objects.filter(request=row, state=ProposalState.APPLIED)
+    made = added.values_list("server_id", "install__server_id").first() or ()
+    trial = TrialReport.objects.filter(server__in=[key for key in made if key]).first()
     return {"trial": {"verdict": trial.verdict, "at": trial.created_at.isoformat()}} if trial else {}
 
 

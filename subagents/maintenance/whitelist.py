@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from django.contrib.auth.models import User
+from django.db.models import Q
 
 from mcpregistry.domain.errors import Conflict
 from mcpregistry.domain.policy.decision import Outcome
@@ -91,9 +92,8 @@ def _ask(tool: Tool, actor: str) -> None:
 
 def _tell(request: MaintenanceRequest, server: Server, names: list[str]) -> None:
     """Whoever asked for the trial, or for this server, hears that its tools are there."""
-    asked = MaintenanceRequest.objects.filter(
-        kind=Kind.ADD, server_slug=server.slug, proposal__state=ProposalState.APPLIED, proposal__server=server
-    )
+    added = Q(proposal__server=server) | Q(proposal__install__server=server)
+    asked = MaintenanceRequest.objects.filter(added, kind=Kind.ADD, proposal__state=ProposalState.APPLIED)
     for each in [request, *asked]:
         agent = Agent.objects.filter(slug=each.agent).first() if each.agent else None
         if not each.agent or (agent is not None and server.pk in queue.servers_of(agent)):

@@ -7,7 +7,7 @@ import uuid
 from django.db import models
 from django.db.models import Q
 
-from mcpregistry.models import Server
+from mcpregistry.models import Install, Server
 from mcpregistry.models.visibility import VisibleQuerySet
 from subagents.domain.maintenance import Kind, MessageKind, Priority, ProposalState, State, Substate, Wish
 from subagents.models.leased import Leased
@@ -101,6 +101,10 @@ class Proposal(models.Model):
 
     request = models.OneToOneField(MaintenanceRequest, on_delete=models.CASCADE, related_name="proposal")
     server = models.ForeignKey(Server, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+    install = models.ForeignKey(
+        Install, null=True, blank=True, on_delete=models.SET_NULL, related_name="+",
+        help_text="The package of which the new server is made.",
+    )  # fmt: skip
     server_revision = models.PositiveIntegerField(default=0, help_text="Of the server when this was proposed.")
     server_saved_at = models.DateTimeField(null=True, blank=True, help_text="When people had last changed it by then.")
     fields = models.JSONField(default=dict, blank=True, help_text="New values by field.")

@@ -109,7 +109,8 @@ def protection_here() -> Protection:
 def unread_by(server: Server) -> list[str]:
     """Files and folders that its command names, and that it could not read in its sandbox as its policy is now."""
     policy, path = server.sandbox_policy(), os.environ.get("PATH", os.defpath)
-    given = [*SYSTEM, *policy.read, *policy.write, *needed_by(server.command[0], server.cwd, path)]
+    programs = needed_by(server.command[0], server.cwd, path)
+    given = [*SYSTEM, *policy.read, *policy.write, *_installed(server), *programs]
     places = [*given, *map(os.path.realpath, given)]
     named = [word for word in server.command[1:] if word.startswith("/") and "\0" not in word and os.path.exists(word)]
     return [word for word in named if not any(PurePath(os.path.realpath(word)).is_relative_to(each) for each in places)]

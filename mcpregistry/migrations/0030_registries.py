@@ -10,7 +10,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('mcpregistry', '0001_squashed_0029_snoozed'),
+        ('mcpregistry', '0029_snoozed'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 

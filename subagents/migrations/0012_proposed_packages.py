@@ -8,7 +8,7 @@ class Migration(migrations.Migration):
 
     dependencies = [
         ('mcpregistry', '0031_what_is_entered_for_packages'),
-        ('subagents', '0001_squashed_0011_effort_agents'),
+        ('subagents', '0011_effort_agents'),
     ]
 
     operations = [

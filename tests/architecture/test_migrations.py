@@ -43,3 +43,14 @@ def test_every_added_column_may_be_left_out_by_an_older_process() -> None:
 )
 def test_a_default_of_djangos_alone_does_not_count(field: models.Field, fine: bool) -> None:
     assert insertable(field) is fine
+
+
+def test_no_migration_follows_a_squashed_one_by_its_name() -> None:
+    """A backup is built by the single ones: one that follows a squashed one would have all tables made twice."""
+    loader = MigrationLoader(None)
+    wrong = [
+        f"{app}.{name} depends on {dependency[1]}"
+        for (app, name), migration in loader.disk_migrations.items() if app in OURS and not migration.replaces
+        for dependency in migration.dependencies if loader.disk_migrations.get(tuple(dependency), migration).replaces
+    ]  # fmt: skip
+    assert wrong == []

@@ -65,7 +65,7 @@ class RegistrySourceAdmin(LiveAdmin, RecordAdmin):
     list_filter = ("by_clock",)
     search_fields = ("slug", "base_url")
     fieldsets = (
-        (None, {"fields": ("slug", "base_url", "by_clock", "disable_deleted")}),
+        (None, {"fields": ("slug", "base_url", "by_clock", "propose_versions", "disable_deleted")}),
         ("Where it may lie", {"fields": ("allowed_networks",), "classes": ("collapse",)}),
     )
     change_form_outer_before_template = "admin/mcpregistry/registry.html"

@@ -32,6 +32,10 @@ class RegistrySource(models.Model):
         "disable what it deletes", default=True,
         help_text="Servers of a package or address that the registry deletes (malware, spam) are switched off.",
     )  # fmt: skip
+    propose_versions = models.BooleanField(
+        "propose new versions", default=False, db_default=False,
+        help_text="Of packages that servers run: the newer version's lock is made, and waits for a person.",
+    )  # fmt: skip
     watermark = models.DateTimeField(
         null=True, blank=True, editable=False, help_text="The newest change that it has told us of, by its clock."
     )

@@ -273,6 +273,53 @@ def test_a_document_that_changed_under_its_version_is_marked_and_told(registry, 
     assert AuditEntry.objects.filter(kind="registry.entry_altered", subject="server:time").count() == 1
 
 
+def proposed() -> list[tuple[str, str, str]]:
+    rows = Install.objects.exclude(state="installed").order_by("pk")
+    return [(each.server.slug, each.wanted, each.requested_by) for each in rows if each.server]
+
+
+def test_a_newer_version_of_a_package_in_use_waits_for_a_person_once(registry, source):
+    installed("time")
+    newer = PYPI | {"version": "2026.11.2"}
+    listed = entry("io.example/time", "2026.11.2", packages=[newer, {"registryType": "oci", "identifier": "x"}])
+    registry.entries = [entry("io.example/time", "2026.10.19", packages=[PYPI]), entry("io.example/other", packages=[])]
+    read(source)
+    registry.entries.append(
+        listed
+        | {
+            "_meta": {
+                fake.OFFICIAL: {
+                    "status": "active",
+                    "publishedAt": "2026-11-02T00:00:00Z",
+                    "updatedAt": "2026-11-02T00:00:00Z",
+                }
+            }
+        }
+    )
+    assert read(source).error == ""
+    assert proposed() == [], "nobody wants that"
+    RegistrySource.objects.update(propose_versions=True, full_at=None)
+    for _ in range(2):
+        assert read(source).error == ""
+        assert proposed() == [("time", "2026.11.2", "registry:official")]
+        RegistrySource.objects.update(full_at=None)
+    assert Server.objects.get(slug="time").lifecycle == Lifecycle.ACTIVE
+
+
+def test_older_versions_and_where_too_many_wait_are_no_proposals(registry, source):
+    installed("time", "2026.10.19")
+    RegistrySource.objects.update(propose_versions=True)
+    registry.entries = [entry("io.example/time", "1", packages=[PYPI | {"version": "2026.9.30"}])]
+    read(source)
+    for number in range(20):
+        Install.objects.create(ecosystem="npm", package=f"p{number}", state_at=database_now(), requested_by="user:ann")
+    registry.entries += [
+        entry("io.example/time", "2", at="2026-11-01T00:00:00Z", packages=[PYPI | {"version": "2026.12.1"}])
+    ]
+    assert read(source).error == "", "what it lists is kept all the same"
+    assert proposed() == []
+
+
 def test_another_address_is_another_registry(registry, source):
     registry.entries = [entry("io.example/a")]
     source = read(source)

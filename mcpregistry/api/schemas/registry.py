@@ -26,6 +26,9 @@ class RegistryChange(Input):
     disable_deleted: (
         Annotated[bool, Field(description="Switch off servers whose package or address it deletes.")] | None
     ) = None
+    propose_versions: (
+        Annotated[bool, Field(description="Ask for newer versions of packages that servers run.")] | None
+    ) = None
 
 
 class RegistryNew(RegistryChange):
@@ -43,6 +46,7 @@ class RegistryOut(Schema):
     allowed_networks: list[str]
     by_clock: bool
     disable_deleted: bool
+    propose_versions: bool
     reading: bool = Field(description="A worker reads it, or is asked to.")
     synced_at: datetime | None = Field(description="When it was last read to its end.")
     pages: int
@@ -139,6 +143,7 @@ def registry_out(row: RegistrySource) -> RegistryOut:
         "allowed_networks",
         "by_clock",
         "disable_deleted",
+        "propose_versions",
         "synced_at",
         "pages",
         "skipped",

@@ -27,6 +27,8 @@ _VERSIONS = {
 }
 _EXAMPLES = {Ecosystem.NPM: "@modelcontextprotocol/server-everything", Ecosystem.PYPI: "mcp-server-time"}
 _RUNNERS = {Ecosystem.NPM: "npx", Ecosystem.PYPI: "uvx"}
+_NUMBERS = re.compile(r"\d{1,18}(?:\.\d{1,18})*", re.ASCII)
+_PRE_RELEASE = re.compile(r"(?:^|[\d.])-?_?(?:a|b|c|rc|alpha|beta|pre|preview|dev)\.?\d*|-", re.IGNORECASE)
 _RELEASE = re.compile(r"(?<=.)(?:==|@).*")  # behind a name; not the scope of one of npm
 MOST_SIGNS, MOST_VERSION_SIGNS = 214, 64
 _PROGRAM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
@@ -69,6 +71,20 @@ def check_program(name: str) -> str:
 def normal(ecosystem: Ecosystem, name: str) -> str:
     """The one spelling by which two names of the same package are equal."""
     return re.sub(r"[-_.]+", "-", name).lower() if ecosystem == Ecosystem.PYPI else name
+
+
+def is_newer(version: str, than: str) -> bool:
+    """Whether its numbers are higher (``1.10.0`` than ``1.9``). A pre-release is never newer, whatever its numbers."""
+    return not _PRE_RELEASE.search(version) and _numbers(version) > _numbers(than)
+
+
+def _numbers(version: str) -> tuple[int, tuple[int, ...]]:
+    epoch, _, rest = version.rpartition("!")
+    match = _NUMBERS.match(rest)
+    found = [int(each) for each in match[0].split(".")] if match else []
+    while found and not found[-1]:
+        found.pop()
+    return int(epoch or 0), tuple(found)
 
 
 def behind_runner(ecosystem: Ecosystem, package: str, command: Sequence[str]) -> list[str]:

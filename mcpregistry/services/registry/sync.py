@@ -23,7 +23,7 @@ from mcpregistry.domain.registry.entries import Entry, Status, Unreadable, read
 from mcpregistry.domain.text.canonical import plain
 from mcpregistry.downstream import registries
 from mcpregistry.models import RegistryEntry, RegistrySource
-from mcpregistry.services.registry import takebacks
+from mcpregistry.services.registry import takebacks, versions
 
 log = structlog.get_logger(__name__)
 
@@ -139,6 +139,8 @@ def _store(turn: Round, raw: list[object]) -> None:
     _mark_latest(rows.values())
     RegistryEntry.objects.bulk_create([row for row in rows.values() if row.pk is None])
     RegistryEntry.objects.bulk_update([row for row in rows.values() if row.pk is not None], _KEPT, batch_size=50)
+    if turn.source.propose_versions:
+        versions.propose(rows.values(), versions.in_use())
 
 
 def _readable(turn: Round, raw: list[object]) -> Iterable[Entry]:

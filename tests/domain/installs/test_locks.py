@@ -16,6 +16,7 @@ from mcpregistry.domain.installs.names import (
     check_name,
     check_program,
     check_version,
+    is_newer,
     normal,
 )
 from mcpregistry.domain.installs.reasons import failure
@@ -185,3 +186,14 @@ def test_what_installers_say_becomes_one_sentence_with_a_remedy(output: str, sen
     assert sentence in error.message
     assert error.remedy
     assert "secret" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("version", "than", "newer"),
+    [
+        ("1.10.0", "1.9", True), ("1.9", "1.10.0", False), ("1.0", "1.0.0", False), ("2.0.0-beta.1", "1.0.0", False),
+        ("2.0rc1", "1.0", False), ("2.0.dev3", "1.0", False), ("2.0.post1", "1.0", True), ("1!1.0", "2.0", True), ("2.0", "1.0b2", True),
+    ],
+)  # fmt: skip
+def test_newer_is_what_has_higher_numbers_and_is_no_pre_release(version: str, than: str, newer: bool) -> None:
+    assert is_newer(version, than) is newer

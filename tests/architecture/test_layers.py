@@ -98,6 +98,24 @@ def test_no_floor_imports_a_higher_one(floor: int):
     assert climbing == []
 
 
+def test_the_sub_agent_knows_neither_energy_pools_nor_conversations():
+    """It counts what it uses, and talks to nobody: its owner charges, pauses and speaks."""
+    closed = (
+        "mcpregistry.services.energy",
+        "mcpregistry.models.energy",
+        "mcpregistry.services.conversations",
+        "mcpregistry.models.conversation",
+        "subagents.effort",
+    )
+    found = {
+        f"{module_of(path)} imports {name}"
+        for path in sources() if inside(module_of(path), "subagents.maintenance")
+        for name, _ in imports(path)
+        if inside(name, *closed) or name.rpartition(".")[2] in ("Conversation", "Message", "EnergyPool", "EnergyEntry")
+    }  # fmt: skip
+    assert found == set()
+
+
 def test_no_modules_import_each_other_in_a_circle():
     """Lazy imports and those for types alone count as well: a circle that they hide is still one to whoever reads."""
     modules = {module_of(path): path for path in sources()}

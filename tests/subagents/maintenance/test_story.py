@@ -124,6 +124,7 @@ async def test_a_server_is_found_installed_tried_approved_and_called(
     )
     assert [each["name"] for each in asked.result["registry_entries"]] == ["io.example/pong"]
     assert not await db_call(Install.objects.exists), "it only proposes"
+    assert 5 <= asked.energy_total <= 10
     install = await db_call(chosen, asked.result["proposal"], found)
     server = await db_call(made_of, install)
     assert server.command[-2:] == ["--zone", "CET"]

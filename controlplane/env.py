@@ -60,6 +60,7 @@ TABLE: tuple[Variable, ...] = (
         "0",
         "1 lets programs of this machine read /metrics without a token, where no proxy and no tunnel ends on it",
     ),
+    Variable("SLIPSNISSE_REGISTRY_PUBLIC", "0", "1 lets everybody read at /registry which endpoints there are"),
     Variable("SLIPSNISSE_FOUR_EYES", "0", "1: who made or changed a server's launch may not confirm it"),
     Variable("SLIPSNISSE_STDIO", "1", "0 forbids starting local (stdio) servers altogether"),
     Variable(

@@ -1,0 +1,147 @@
+"""``/registry/v0.1``: this site as an MCP registry, from which hosts add its endpoints. Read-only.
+
+A token sees the endpoints at which it gets anything; without one everybody sees all of them, where a setting says so.
+Source: MCP Registry API v0.1 (``GET /v0.1/servers``, ``…/{name}/versions``, ``…/{name}/versions/{version}``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from functools import wraps
+from typing import Any
+
+from django.conf import settings
+from django.db import DatabaseError
+from django.db.models import OuterRef, Subquery
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.utils.dateparse import parse_datetime
+
+from mcpregistry.api.auth import Principal, allowed, bearer
+from mcpregistry.api.errors import BadRequest, MethodNotAllowed, database_away, refusal, status_of, unauthorized
+from mcpregistry.api.permissions import Rule
+from mcpregistry.calls.engine import current_engine
+from mcpregistry.domain.errors import ArgumentsInvalid, NotFound, SlipsnisseError
+from mcpregistry.domain.registry.publishing import Published, entry_of, name_of
+from mcpregistry.models import Endpoint
+
+RULE = Rule("view_endpoint", agent=True)
+_LIMIT, _MOST = 30, 100
+_OPEN = {"Access-Control-Allow-Origin": "*", "Access-Control-Allow-Headers": "Authorization", "Vary": "Authorization"}
+View = Callable[..., dict[str, Any]]
+
+
+def _served(view: View) -> Callable[..., HttpResponse]:
+    """Answers as registries do: JSON, problems as RFC 9457 has them, readable from every page since no cookie counts."""
+
+    @wraps(view)
+    def answered(request: HttpRequest, **given: str) -> HttpResponse:
+        if request.method == "OPTIONS":
+            return HttpResponse(status=204, headers=_OPEN)
+        try:
+            if request.method not in ("GET", "HEAD"):
+                raise MethodNotAllowed("A registry is only read.", remedy="Use GET.", allow="GET, HEAD, OPTIONS")
+            return JsonResponse(view(request, _who(request), **given), headers=_OPEN)
+        except DatabaseError:
+            return _problem(database_away())
+        except SlipsnisseError as error:
+            return _problem(error)
+
+    return answered
+
+
+def _problem(error: SlipsnisseError) -> HttpResponse:
+    said = refusal(error)
+    body = {"title": error.code, "status": status_of(error), "detail": f"{error.message} {error.remedy}".strip()}
+    kept = {name: said.headers[name] for name in ("WWW-Authenticate", "Allow", "Retry-After") if name in said.headers}
+    return JsonResponse(body, status=status_of(error), content_type="application/problem+json", headers=_OPEN | kept)
+
+
+def _who(request: HttpRequest) -> Principal | None:
+    """Who asks; None for nobody, where that is enough."""
+    if "Authorization" in request.headers:
+        return allowed(bearer(request), RULE)
+    if settings.REGISTRY_PUBLIC:
+        return None
+    raise unauthorized()
+
+
+@_served
+def servers(request: HttpRequest, who: Principal | None) -> dict[str, Any]:
+    """The list, by name, page by page."""
+    limit, since = _limit(request.GET.get("limit", "")), _moment(request.GET.get("updated_since", ""))
+    search, version = request.GET.get("search", "").casefold(), request.GET.get("version", "latest")
+    found = [
+        each for each in _visible(who)
+        if each.slug > request.GET.get("cursor", "") and search in name_of(each.slug, settings.SITE_URL).casefold()
+        and version in ("latest", each.version) and (since is None or each.changed_at >= since)
+    ]  # fmt: skip
+    shown = found[:limit]
+    more = {"nextCursor": shown[-1].slug} if len(found) > limit else {}
+    return _list(shown) | {"metadata": {"count": len(shown), **more}}
+
+
+@_served
+def versions(request: HttpRequest, who: Principal | None, name: str) -> dict[str, Any]:
+    """The versions of one: the one that is served."""
+    return _list([_one(who, name)]) | {"metadata": {"count": 1}}
+
+
+@_served
+def version(request: HttpRequest, who: Principal | None, name: str, wanted: str) -> dict[str, Any]:
+    """One version of one."""
+    found = _one(who, name)
+    if wanted not in ("latest", found.version):
+        raise NotFound("There is no such version.", remedy=f"It is {found.version} now; ask for latest.")
+    return entry_of(found, settings.SITE_URL)
+
+
+def _one(who: Principal | None, name: str) -> Published:
+    found = next((each for each in _visible(who) if name_of(each.slug, settings.SITE_URL) == name), None)
+    if found is None:
+        raise NotFound("There is no such server.", remedy="The list of servers shows what there is.")
+    return found
+
+
+def _list(found: Iterable[Published]) -> dict[str, Any]:
+    return {"servers": [entry_of(each, settings.SITE_URL) for each in found]}
+
+
+def _visible(who: Principal | None) -> list[Published]:
+    """Endpoints that are switched on; to an agent those that show it anything."""
+    last = Endpoint.history.filter(id=OuterRef("pk")).order_by("-history_id")
+    rows = Endpoint.objects.filter(enabled=True).order_by("slug").annotate(
+        revision=Subquery(last.values("history_id")[:1]), changed=Subquery(last.values("history_date")[:1])
+    )  # fmt: skip
+    agent = who.agent.slug if who and who.agent else ""
+    return [
+        Published(row.slug, row.name, row.revision or row.pk, row.created_at, row.changed or row.created_at)
+        for row in sorted(rows, key=lambda row: row.slug) if not agent or _shows(row.slug, agent)
+    ]  # fmt: skip
+
+
+def _shows(endpoint: str, agent: str) -> bool:
+    try:
+        return bool(current_engine().catalogue(endpoint, agent).entries)
+    except NotFound:  # made a moment ago: this process has not heard of it yet
+        return False
+
+
+def _limit(text: str) -> int:
+    if not text:
+        return _LIMIT
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= _MOST:
+        raise ArgumentsInvalid("The limit is no number from 1 to 100.", remedy=f"Leave it out for {_LIMIT}.")
+    return int(text)
+
+
+def _moment(text: str) -> datetime | None:
+    if not text:
+        return None
+    try:
+        found = parse_datetime(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise BadRequest("updated_since is no moment of RFC 3339.", remedy="Write e.g. 2026-11-24T12:00:00Z.")
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -313,6 +314,27 @@ def row(state: InstallState, **facts: Any) -> Install:
 def var(settings: Any, tmp_path: Path) -> Path:
     settings.VAR_DIR = tmp_path / "var"
     return tmp_path / "var"
+
+
+@pytest.mark.parametrize(
+    ("step", "state"), [({"version": "1.0"}, "waiting"), (ConfigInvalid("No.", remedy="Do."), "failed")]
+)
+def test_the_result_counts_though_nothing_could_be_cleared_up(
+    var: Path, monkeypatch: pytest.MonkeyPatch, step: Any, state: str
+) -> None:
+    def resolve(_: Any) -> dict[str, object]:
+        if isinstance(step, Exception):
+            raise step
+        return dict(step)
+
+    def refused(_: Any) -> None:
+        raise OSError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(work, "_resolve", resolve)
+    monkeypatch.setattr(work, "clear", refused)
+    ended = work.work(install_id=row(InstallState.REQUESTED).pk)
+    assert ended is not None
+    assert (ended.state, ended.lease_until) == (state, None)
 
 
 def test_what_a_dead_worker_left_is_given_up_and_swept(var: Path) -> None:

@@ -79,9 +79,17 @@ def work(*, install_id: int, bounds: Bounds | None = None) -> Install | None:
         log.warning("install_failed", install=str(job.install.uid), error=type(error).__name__, errno=error.errno)
         return _end(job, InstallState.FAILED, {"reason": str(failure(error.strerror or ""))})
     finally:
-        clear(job.install)
+        _tidy(job.install)
     after = InstallState.WAITING if job.doing == InstallState.RESOLVING else InstallState.INSTALLED
     return _end(job, after, values)
+
+
+def _tidy(install: Install) -> None:
+    """Clear up; where that fails the result counts all the same, and the clock or the next attempt clears up."""
+    try:
+        clear(install)
+    except OSError as error:
+        log.warning("install_not_cleared", place=str(install.uid), error=type(error).__name__)
 
 
 def clear(install: Install) -> None:

@@ -19,6 +19,7 @@ from mcpregistry.domain.calls.requester import NOBODY, Requester
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.models import Conversation, Message
 from mcpregistry.models.conversation import LONGEST_MESSAGE, MessageKind
+from mcpregistry.queries.conversations import latest_messages
 from mcpregistry.services.conversations import messages
 from subagents.domain.lifecycle import RunState
 from subagents.effort.agents import parameter
@@ -135,7 +136,7 @@ def _unanswered(agent: EffortAgent) -> QuerySet[Any]:
 
 
 def _begun(agent: EffortAgent, conversation: Any) -> str:
-    said = list(Message.objects.filter(conversation=conversation).order_by("-id")[:_SAID])[::-1]
+    said = latest_messages(conversation, _SAID)
     try:
         with transaction.atomic():
             run = runs.start(

@@ -15,10 +15,10 @@ _FOLDERS = {"workspaceFolder": "workspace", "userHome": "home"}
 _HOST_NAMES = {ours: theirs for theirs, ours in _FOLDERS.items()}
 
 _READ = re.compile(
-    r"\$\{(?:(?P<kind>env|input|cred):(?P<named>[^}\s:]+)|(?P<plain>[A-Za-z_]\w*)(?P<default>:-[^}]*)?)\}"
+    r"\$\{(?:(?P<kind>env|input|cred):(?P<named>[^{}\s:]+)|(?P<plain>[A-Za-z_]\w*)(?P<default>:-[^}]*)?)\}"
 )
 _READ_BRACE = re.compile(r"\{env:(?P<brace>[A-Za-z_]\w*)\}|" + _READ.pattern)
-_OURS = re.compile(r"\$\{(?:cred:(?P<cred>[^}\s:]+)|(?P<name>[^}\s:$]+)(?P<default>:-[^}]*)?)\}")
+_OURS = re.compile(r"\$\{(?:cred:(?P<cred>[^{}\s:]+)|(?P<name>[^{}\s:$]+)(?P<default>:-[^}]*)?)\}")
 _FOREIGN = re.compile(r"\$\{[^}\s]*:[^}]*\}|\{(?:env|file):[^}]*\}")
 
 

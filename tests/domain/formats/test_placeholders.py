@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcpregistry.domain.formats.placeholders import OURS, Dialect, expand, is_reference, read, write
@@ -23,6 +23,8 @@ pieces = st.sampled_from(
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
 @given(text=st.lists(pieces, max_size=5).map("".join))
+@example(text="${{}")
+@example(text="${env:A{}")
 def test_every_spelling_comes_back(dialect: Dialect, text: str) -> None:
     reading = read(text, dialect)
     assert write(reading.text, dialect, reading.kinds).text == text

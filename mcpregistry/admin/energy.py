@@ -56,6 +56,10 @@ class EnergyPoolAdmin(RecordAdmin):
     fieldsets = (
         (None, {"fields": ("slug", "description", ("capacity", "regeneration"))}),
         ("What calls cost", {"fields": ("per_second", ("per_call", "per_kilobyte"))}),
+        (
+            "What turns of models cost",
+            {"fields": (("per_1000_input", "per_1000_cached", "per_1000_output"),), "classes": ("collapse",)},
+        ),
         ("When it runs low", {"fields": ("on_empty", "max_wait", ("critical", "resume"), "low_policy")}),
     )
     change_form_outer_before_template = "admin/mcpregistry/energy.html"

@@ -64,11 +64,19 @@ class Stand:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What work costs: per call, per second and per KiB that went in or came out."""
+    """What work costs: per call, per second and per KiB that went in or came out; of models per 1,000 tokens."""
 
     per_call: float = 0.0
     per_second: float = 2.0
     per_kilobyte: float = 0.0
+    per_1000_input: float = 0.5
+    per_1000_cached: float = 0.05
+    per_1000_output: float = 2.0
+
+    def of_turn(self, *, input: int, cached: int, output: int) -> float:
+        """A turn of a model, in tokens as its provider counted them; ``cached`` is part of ``input``."""
+        fresh = max(0, input - cached)
+        return (self.per_1000_input * fresh + self.per_1000_cached * cached + self.per_1000_output * output) / 1000
 
     def of_call(self, seconds: float, length: int) -> float:
         """A call that was sent, whether it succeeded or not: ``seconds`` until its end, ``length`` bytes both ways."""

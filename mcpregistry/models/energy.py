@@ -72,6 +72,16 @@ class EnergyPool(models.Model):
         help_text="From sending to the end; time in which people were asked costs nothing.",
     )  # fmt: skip
     per_kilobyte = models.FloatField("cost per KiB", default=0.0, validators=_AT_LEAST_0)
+    # Pools from before these columns go on as they were.
+    per_1000_input = models.FloatField(
+        "per 1,000 input tokens", default=0.5, db_default=0.0, validators=_AT_LEAST_0,
+        help_text="Of turns of models, in runs of the agents' expert tools.",
+    )  # fmt: skip
+    per_1000_cached = models.FloatField(
+        "per 1,000 cached tokens", default=0.05, db_default=0.0, validators=_AT_LEAST_0,
+        help_text="Input that the provider had in its cache.",
+    )  # fmt: skip
+    per_1000_output = models.FloatField("per 1,000 output tokens", default=2.0, db_default=0.0, validators=_AT_LEAST_0)
     level = models.FloatField(default=100.0, editable=False)
     level_at = models.DateTimeField(default=timezone.now, editable=False)
 
@@ -94,7 +104,10 @@ class EnergyPool(models.Model):
 
     @property
     def rates(self) -> Rates:
-        return Rates(self.per_call, self.per_second, self.per_kilobyte)
+        return Rates(
+            self.per_call, self.per_second, self.per_kilobyte, self.per_1000_input, self.per_1000_cached,
+            self.per_1000_output,
+        )  # fmt: skip
 
     def word(self, level: float) -> Level:
         """How this level is called, for this pool."""
@@ -106,6 +119,7 @@ class EnergyEntry(models.Model):
 
     class Kind(models.TextChoices):
         CALL = "call", "call"
+        TURN = "turn", "turn of a model"
         MAINTENANCE = "maintenance", "background sub-agent"
         GRANT = "grant", "given by a person"
         SETTING = "setting", "the pool was changed"

@@ -21,6 +21,7 @@ from mcpregistry.failpoints import failpoint
 from mcpregistry.models import ApprovalRequest
 from mcpregistry.prepared_queries import Given, Insert, Select, Update
 from mcpregistry.services.approvals import held_calls
+from mcpregistry.services.energy import pools
 from mcpregistry.services.tasks import host_tasks
 from subagents.domain.budget import cache_saved, price
 from subagents.domain.lifecycle import CALL_MOVES, RUN_MOVES, CallState, Exit, RunState
@@ -96,12 +97,29 @@ def end_turn(
             cost=_sum(run.cost, cost),
             reserved_cost=Decimal(0), final_reason=final.value if final else "",
         )  # fmt: skip
+        _draw(run.id, f"{run.id}:{number}", usage)
         if usage.reasoning or usage.cached or usage.cache_write:
             _CACHED(
                 id=run.id, reasoning=usage.reasoning, written=usage.cache_write,
                 cache_saved=_sum(run.cache_saved, saved),
             )  # fmt: skip
         telemetry.TURNS.inc(model=target.label)
+
+
+def _draw(run: str, reference: str, usage: Usage) -> None:
+    """What the turn used is taken from the pool of the expert tool's agent, in the transaction that writes the turn."""
+    pool, agent = _DRAWS_ON.get(id=run)
+    if pool is not None:
+        pools.charge_turn(
+            pool_id=pool, agent=agent, reference=reference, input=usage.input, cached=usage.cached, output=usage.output
+        )
+
+
+_DRAWS_ON = Select(
+    Run.objects.filter(id=Given("id")).values_list(
+        "version__expert__agent__energy_pool_id", "version__expert__agent__slug", named=True
+    )
+)
 
 
 def is_written(run: str, number: int) -> bool:
@@ -148,7 +166,7 @@ def failed_attempt(
     now, usage = timezone.now(), reply.usage if reply else Usage()
     cost = _cost(target, usage) if reply else None
     with fenced(lease) as run:
-        Attempt.objects.create(
+        attempt = Attempt.objects.create(
             run_id=run.id, turn_number=number, model_id=target.model_id, model_name=target.label, trouble=error.kind,
             message=plain(error.message), status=error.status, retry_after=error.retry_after, at=now,
             input_tokens=usage.input, output_tokens=usage.output, cost=cost,
@@ -158,6 +176,7 @@ def failed_attempt(
             id=run.id, input=usage.input, output=usage.output, cached=usage.cached, reserved_cost=Decimal(0),
             cost=_sum(run.cost, cost), final_reason=run.final_reason,
         )  # fmt: skip
+        _draw(run.id, f"{run.id}:{number}:{attempt.pk}", usage)
         telemetry.ATTEMPTS.inc(model=target.label, trouble=error.kind)
 
 

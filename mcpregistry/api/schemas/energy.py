@@ -35,6 +35,9 @@ class PoolChange(Input):
     per_call: Units | None = None
     per_second: Units | None = None
     per_kilobyte: Units | None = None
+    per_1000_input: Annotated[Units, Field(description="Tokens that a model of an expert tool reads.")] | None = None
+    per_1000_cached: Annotated[Units, Field(description="Of these, what its provider had in its cache.")] | None = None
+    per_1000_output: Units | None = None
 
 
 class PoolNew(PoolChange):
@@ -62,6 +65,9 @@ class PoolOut(Schema):
     per_call: float
     per_second: float
     per_kilobyte: float
+    per_1000_input: float
+    per_1000_cached: float
+    per_1000_output: float
     agents: list[str] = Field(description="Who draws on it; an agent is shown itself alone.")
 
 
@@ -93,6 +99,7 @@ def pool_out(row: EnergyPool, *, to: str = "") -> PoolOut:
         seconds_to_full=stand.seconds_to_full, capacity=row.capacity, regeneration=row.regeneration,
         critical=row.critical, resume=row.resume, low_policy=row.low_policy, on_empty=row.on_empty,
         max_wait=row.max_wait, per_call=row.per_call, per_second=row.per_second, per_kilobyte=row.per_kilobyte,
+        per_1000_input=row.per_1000_input, per_1000_cached=row.per_1000_cached, per_1000_output=row.per_1000_output,
         agents=sorted(agent.slug for agent in row.agents.all() if to in ("", agent.slug)),
     )  # fmt: skip
 

@@ -90,6 +90,14 @@ def charge(
     )  # fmt: skip
 
 
+def charge_turn(*, pool_id: int, agent: str, reference: str, input: int, cached: int, output: int) -> None:
+    """Take what a turn of a model has cost, in the transaction that writes it down. A pool that is gone takes nothing."""
+    pool = EnergyPool.objects.select_for_update().filter(pk=pool_id).first()
+    amount = pool.rates.of_turn(input=input, cached=cached, output=output) if pool else 0.0
+    if pool and amount > 0:
+        charge(pool, Kind.TURN, amount, now=database_now(), agent=agent, reference=reference)
+
+
 @transaction.atomic
 def grant(*, pool_id: int, amount: float, actor: str) -> EnergyEntry:
     """A person gives units, up to the capacity. Raises ConfigInvalid and NotFound."""

@@ -39,7 +39,8 @@ async def test_each_turn_costs_by_its_tokens_and_is_charged_once(bench: Bench, w
         )
         return bench.start("hello")
 
-    run = await (await worker()).drive(await db_call(prepare))
+    started = await db_call(prepare)
+    run = await (await worker()).drive(started)
     assert run.answer == "It said hello."
     told = await db_call(turns, run)
     taken, level = await db_call(drawn, run)
@@ -60,7 +61,8 @@ async def test_an_answer_of_no_use_costs_as_much_and_no_answer_nothing(bench: Be
 
     away = ModelError(ErrorKind.AUTH, "The key has expired.")
     models = Models(broke=[away], strict=[said("", "policy", output=500)], frank=[said("Forty-two.")])
-    run = await (await worker(complete=models)).drive(await db_call(prepare))
+    started = await db_call(prepare)
+    run = await (await worker(complete=models)).drive(started)
     assert run.answer == "Forty-two."
     useless = await db_call(Attempt.objects.get, trouble="content_policy")
     taken, _ = await db_call(drawn, run)
@@ -72,5 +74,6 @@ async def test_without_a_pool_nothing_is_taken(bench: Bench, worker: Any) -> Non
         bench.expert(bench.model("m", {"text": "Yes."}))
         return bench.start()
 
-    run = await (await worker()).drive(await db_call(prepare))
+    started = await db_call(prepare)
+    run = await (await worker()).drive(started)
     assert (run.answer, await db_call(EnergyEntry.objects.count)) == ("Yes.", 0)

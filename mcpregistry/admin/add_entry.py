@@ -14,6 +14,7 @@ from django.db.models import Model
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
+from django.utils.html import escape
 from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from mcpregistry.admin.base import ReadOnlyAdmin, actor
@@ -55,9 +56,10 @@ class AddForm(forms.Form):
 
 
 def _field(asked: Input) -> forms.Field:
-    notes = [printable(asked.description, 500), f"{asked.place}, secret" if asked.secret else asked.place]
+    kind = f"({asked.place}, secret)" if asked.secret else f"({asked.place})"
+    about = escape(printable(asked.description, 500))  # forms show help as HTML, and this is a stranger's
     facts: dict[str, Any] = {
-        "label": printable(asked.name, 100), "required": asked.required, "help_text": " ".join(filter(None, [notes[0], f"({notes[1]})"])),
+        "label": printable(asked.name, 100), "required": asked.required, "help_text": f"{about} {kind}".strip(),
         "initial": printable(asked.default, 500),
     }  # fmt: skip
     if asked.choices:

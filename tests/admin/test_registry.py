@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -65,3 +66,21 @@ def test_the_list_says_where_nothing_was_read(client_of: ClientOf, site: Site) -
     assert "No registry has been read yet" not in text(client.get(page("changelist")))
     RegistrySource.objects.all().delete()
     assert "No registry has been read yet" in text(client.get(page("changelist")))
+
+
+@pytest.mark.attack
+def test_what_a_stranger_wrote_is_text_on_the_form(client_of: ClientOf, site: Site) -> None:
+    mark = "<img src=x onerror=alert(1)>"
+    asked = {"name": mark, "description": mark, "choices": [mark, "b"], "default": mark}
+    document = {
+        "remotes": [
+            {"type": "sse", "url": "https://x.example/sse", "headers": [asked, asked | {"name": "Y", "choices": []}]}
+        ]
+    }
+    entry = RegistryEntry.objects.get(name="io.example/weather")
+    RegistryEntry.objects.filter(pk=entry.pk).update(document=json.dumps(document), title=mark, description=mark)
+    client = client_of("admin")
+    for address in (page("change", entry.pk), page("add_way", entry.pk, 0), page("changelist")):
+        shown = text(client.get(address))
+        assert mark not in shown
+        assert "&lt;img src=x" in shown

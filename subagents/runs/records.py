@@ -108,6 +108,8 @@ def end_turn(
 
 def _draw(run: str, reference: str, usage: Usage) -> None:
     """What the turn used is taken from the pool of the expert tool's agent, in the transaction that writes the turn."""
+    if not (usage.input or usage.output):
+        return
     pool, agent = _DRAWS_ON.get(id=run)
     if pool is not None:
         pools.charge_turn(

@@ -76,6 +76,22 @@ def test_a_package_is_asked_for_with_what_was_entered_and_a_server_made_of_it_ha
     assert (server.env, server.lifecycle) == (made.env, Lifecycle.DRAFT)
 
 
+def test_secrets_of_like_names_are_kept_apart() -> None:
+    Credential.objects.create(name="clock-MICROSOFT-GRAPH-CLIENT-SECRET", value="of before")
+    names = [
+        "MICROSOFT_GRAPH_CLIENT_SECRET",
+        "MICROSOFT_GRAPH_CLIENT_SECRET_OF_THE_SECOND",
+        "MICROSOFT-GRAPH-CLIENT-SECRET-OF-THE-SECOND",
+    ]
+    asked = [{"name": name, "isSecret": True} for name in names]
+    server = add(listed(remotes=[REMOTE | {"headers": asked}]), **{f"header {name}": name for name in names})
+    server.refresh_from_db()
+    kept = {name: Credential.objects.get(name=value[7:-1]) for name, value in server.headers.items()}
+    assert {name: row.value for name, row in kept.items()} == {name: name for name in names}
+    assert all(row.scope == ["server:clock"] for row in kept.values())
+    assert server in RegistryEntry.objects.get().servers.all()
+
+
 def test_nothing_is_left_where_it_is_refused() -> None:
     Server.objects.create(slug="there", transport="stdio", command=["x"])
     for refused, how in [
@@ -92,7 +108,11 @@ def test_nothing_is_left_where_it_is_refused() -> None:
 
 def test_what_was_taken_back_cannot_be_added() -> None:
     entry = listed(remotes=[REMOTE])
-    entry.status = "deleted"
+    RegistryEntry.objects.update(status="deleted")
+    with pytest.raises(Conflict, match="taken this entry back"):
+        add(entry, **TOKEN)
+    User.objects.all().delete()
+    RegistrySource.objects.all().delete()
     with pytest.raises(Conflict, match="taken this entry back"):
         add(entry, **TOKEN)
 
@@ -118,6 +138,9 @@ def test_who_may_not_add_servers_adds_none() -> None:
     [
         (["uvx", "mcp_server.time", "--zone", "CET"], ["--zone", "CET"]),
         (["/usr/bin/uvx", "-q", "mcp-server-time==1.0", "-v"], ["-v"]),
+        (["uvx", "--from", "mcp-server-time==1.0", "time", "-v"], ["-v"]),
+        (["uvx", "--from=mcp-server-time", "--python", "3.12", "time"], []),
+        (["uvx", "--with", "mcp-server-time", "other", "-v"], []),
         (["uvx", "other", "-v"], []),
         (["npx", "mcp-server-time", "-v"], []),
         (["python", "-m", "mcp_server_time", "-v"], []),

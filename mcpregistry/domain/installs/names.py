@@ -27,6 +27,12 @@ _VERSIONS = {
 }
 _EXAMPLES = {Ecosystem.NPM: "@modelcontextprotocol/server-everything", Ecosystem.PYPI: "mcp-server-time"}
 _RUNNERS = {Ecosystem.NPM: "npx", Ecosystem.PYPI: "uvx"}
+# Options by which they are told the package itself, and others that take a word of their own.
+_FROM = {Ecosystem.NPM: {"-p", "--package"}, Ecosystem.PYPI: {"--from"}}
+_WITH_VALUE = {
+    Ecosystem.NPM: {"-c", "--call", "-w", "--workspace"},
+    Ecosystem.PYPI: {"-p", "--python", "-w", "--with", "--with-requirements", "--index", "--default-index", "--directory"},
+}  # fmt: skip
 _NUMBERS = re.compile(r"\d{1,18}(?:\.\d{1,18})*", re.ASCII)
 _PRE_RELEASE = re.compile(r"(?:^|[\d.])-?_?(?:a|b|c|rc|alpha|beta|pre|preview|dev)\.?\d*|-", re.IGNORECASE)
 _RELEASE = re.compile(r"(?<=.)(?:==|@).*")  # behind a name; not the scope of one of npm
@@ -88,14 +94,20 @@ def _numbers(version: str) -> tuple[int, tuple[int, ...]]:
 
 
 def behind_runner(ecosystem: Ecosystem, package: str, command: Sequence[str]) -> list[str]:
-    """What stands behind the package where it is started by npx or uvx (``["uvx", "mcp-server-git", "-r", "/x"]``).
+    """What stands behind the program where npx or uvx starts it (``["uvx", "mcp-server-git", "-r", "/x"]``).
 
     Empty for other commands, and for other packages.
     """
     if not command or PurePath(command[0]).name != _RUNNERS[ecosystem]:
         return []
-    for at, word in enumerate(command[1:], 1):
-        if not word.startswith("-"):
-            name = _RELEASE.sub("", word)
-            return list(command[at + 1 :]) if normal(ecosystem, name) == normal(ecosystem, package) else []
+    words, named = iter(command[1:]), ""
+    for word in words:
+        option, _, value = word.partition("=")
+        if option in _FROM[ecosystem]:
+            named = value or next(words, "")
+        elif word in _WITH_VALUE[ecosystem]:
+            next(words, "")
+        elif not word.startswith("-"):
+            started = normal(ecosystem, _RELEASE.sub("", named or word))
+            return list(words) if started == normal(ecosystem, package) else []
     return []

@@ -72,7 +72,7 @@ def _field(asked: Input) -> forms.Field:
 
 
 class AddEntryPage:
-    """A view of ``RegistryEntryAdmin``, which gives it entries and addresses; other pages end otherwise (``add``)."""
+    """A view of ``RegistryEntryAdmin``, which gives it entries; other pages use its form for an end of their own."""
 
     def __init__(self, admin: ReadOnlyAdmin) -> None:
         self.admin = admin

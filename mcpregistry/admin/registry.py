@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from django import forms
@@ -15,10 +16,10 @@ from mcpregistry.admin.add_entry import AddEntryPage
 from mcpregistry.admin.base import ReadOnlyAdmin, RecordAdmin, Verb, actor
 from mcpregistry.admin.forms import RecordForm
 from mcpregistry.admin.live import LiveAdmin, Part
-from mcpregistry.db import database_now
 from mcpregistry.domain.registry.entries import Status
 from mcpregistry.domain.registry.ways import Way, ways
 from mcpregistry.models import RegistryEntry, RegistrySource
+from mcpregistry.models.registry import OFFERED
 from mcpregistry.services.registry import adding, sources, takebacks
 
 STATUS_COLOURS = {
@@ -37,18 +38,6 @@ class SourceForm(RecordForm[RegistrySource]):
         help_texts = {
             "base_url": "Without /v0.1. The official one is https://registry.modelcontextprotocol.io.",
         }
-
-
-def state_of(row: RegistrySource) -> str:
-    """Where its reading stands, in a word or two."""
-    now = database_now()
-    if row.lease_until and row.lease_until > now:
-        return "reading"
-    if row.asked_at:
-        return "waiting"
-    if row.error:
-        return "failed"
-    return "read" if row.synced_at else "not read yet"
 
 
 def _sync(request: HttpRequest, row: RegistrySource) -> str:
@@ -71,8 +60,11 @@ class RegistrySourceAdmin(LiveAdmin, RecordAdmin):
     change_form_outer_before_template = "admin/mcpregistry/registry.html"
     verbs = (
         Verb("sync", "Sync now", "sync_registrysource", "sync", "Have a worker read it.", _sync, style="primary",
-             applies=lambda row: state_of(row) not in ("reading", "waiting")),
+             applies=lambda row: sources.state_of(row) not in ("reading", "waiting")),
     )  # fmt: skip
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[RegistrySource]:
+        return RegistrySource.objects.counted().order_by(*self.get_ordering(request) or ["slug"])
 
     def save(self, request: HttpRequest, row: RegistrySource, form: forms.ModelForm[RegistrySource]) -> None:
         sources.save_source(source=row, actor=actor(request))
@@ -82,25 +74,25 @@ class RegistrySourceAdmin(LiveAdmin, RecordAdmin):
 
     @display(description="state", label=STATE_COLOURS)
     def shown_state(self, row: RegistrySource) -> str:
-        return state_of(row)
+        return sources.state_of(row)
 
     @display(description="servers")
-    def shown_entries(self, row: RegistrySource) -> int:
-        return row.entries.offered().count()
+    def shown_entries(self, row: Any) -> int:
+        return int(row.offers)
 
-    def overview(self, request: HttpRequest, row: RegistrySource) -> dict[str, Any]:
+    def overview(self, request: HttpRequest, row: Any) -> dict[str, Any]:
         return _stand(row) | {"live_url": self.live_url(row)}
 
-    def live_part(self, request: HttpRequest, row: RegistrySource, name: str) -> Part:
+    def live_part(self, request: HttpRequest, row: Any, name: str) -> Part:
         stand = _stand(row)
         return Part("admin/mcpregistry/registry_state.html", stand | {"ended": not stand["goes_on"]}, stand["goes_on"])
 
 
-def _stand(row: RegistrySource) -> dict[str, Any]:
-    state = state_of(row)
+def _stand(row: Any) -> dict[str, Any]:
+    state = sources.state_of(row)
     return {
         "source": row, "state": state, "state_colour": STATE_COLOURS[state], "goes_on": state in ("reading", "waiting"),
-        "count": row.entries.offered().count(),
+        "count": row.offers,
     }  # fmt: skip
 
 
@@ -113,8 +105,14 @@ class NewestFilter(admin.SimpleListFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         return [("all", "All, and what was taken back")]
 
+    def choices(self, changelist: Any) -> Iterator[Any]:
+        """The first one is the default: not "All", as Django calls it."""
+        for number, choice in enumerate(super().choices(changelist)):
+            yield choice if number else {**choice, "display": "The newest"}
+
     def queryset(self, request: HttpRequest, queryset: Any) -> QuerySet[RegistryEntry]:
-        return queryset if self.value() == "all" or request.resolver_match.kwargs else queryset.offered()  # type: ignore[union-attr]
+        found: QuerySet[RegistryEntry] = queryset if self.value() == "all" else queryset.offered()
+        return found
 
 
 class KindFilter(admin.SimpleListFilter):
@@ -162,7 +160,7 @@ class RegistryEntryAdmin(ReadOnlyAdmin):
         return row.status
 
     def overview(self, request: HttpRequest, row: RegistryEntry) -> dict[str, Any]:
-        open_to = row.status in (Status.ACTIVE, Status.DEPRECATED)
+        open_to = row.status in OFFERED
         return {
             "entry": row, "status_colour": STATUS_COLOURS[row.status], "open_to": open_to,
             "ways": [

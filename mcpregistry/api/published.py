@@ -110,7 +110,7 @@ def _list(found: Iterable[Published]) -> dict[str, Any]:
 def _visible(who: Principal | None) -> list[Published]:
     """Endpoints that are switched on; to an agent those that show it anything."""
     last = Endpoint.history.filter(id=OuterRef("pk")).order_by("-history_id")
-    rows = Endpoint.objects.filter(enabled=True).order_by("slug").annotate(
+    rows = Endpoint.objects.filter(enabled=True).annotate(
         revision=Subquery(last.values("history_id")[:1]), changed=Subquery(last.values("history_date")[:1])
     )  # fmt: skip
     agent = who.agent.slug if who and who.agent else ""

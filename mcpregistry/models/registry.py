@@ -7,12 +7,22 @@ from django.db.models import Q
 from simple_history.models import HistoricalRecords
 
 from mcpregistry.domain.registry.entries import Status
-from mcpregistry.models.server import slug_validator
+from mcpregistry.models.server import Server, slug_validator
 
+OFFERED = (Status.ACTIVE, Status.DEPRECATED)  # what was not taken back
 # What reading it sets.
 READ = (
     "watermark", "full_at", "synced_at", "asked_at", "tried_at", "lease_until", "pages", "skipped", "skipped_why", "error",
 )  # fmt: skip
+
+
+class RegistrySources(models.QuerySet["RegistrySource"]):
+    """Registries as pages and programs look at them."""
+
+    def counted(self) -> RegistrySources:
+        """Each with ``offers``: how many servers it lists that can be added."""
+        offered = Q(entries__is_latest=True, entries__status__in=OFFERED)
+        return self.annotate(offers=models.Count("entries", filter=offered))
 
 
 class RegistrySource(models.Model):
@@ -30,7 +40,7 @@ class RegistrySource(models.Model):
     )
     disable_deleted = models.BooleanField(
         "disable what it deletes", default=True,
-        help_text="Servers of a package or address that the registry deletes (malware, spam) are switched off.",
+        help_text="Servers that were added from what the registry deletes (malware, spam), or run its package, are switched off.",
     )  # fmt: skip
     propose_versions = models.BooleanField(
         "propose new versions", default=False, db_default=False,
@@ -49,6 +59,7 @@ class RegistrySource(models.Model):
     skipped_why = models.CharField(max_length=200, blank=True, editable=False)
     error = models.TextField(blank=True, editable=False)
 
+    objects = RegistrySources.as_manager()
     history = HistoricalRecords(excluded_fields=list(READ))
 
     class Meta:
@@ -66,7 +77,7 @@ class RegistryEntries(models.QuerySet["RegistryEntry"]):
 
     def offered(self) -> RegistryEntries:
         """The newest version of each server that the registry has not taken back."""
-        return self.filter(is_latest=True, status__in=[Status.ACTIVE, Status.DEPRECATED])
+        return self.filter(is_latest=True, status__in=OFFERED)
 
     def matching(self, query: str) -> RegistryEntries:
         """Those in which every word of the query stands, in name, title or description."""
@@ -96,6 +107,9 @@ class RegistryEntry(models.Model):
     published_at = models.DateTimeField(null=True, blank=True)
     updated_at = models.DateTimeField(null=True, blank=True)
     seen_at = models.DateTimeField()
+    servers = models.ManyToManyField(
+        Server, blank=True, related_name="+", help_text="At whose address a server of this site was made from it."
+    )
 
     objects = RegistryEntries.as_manager()
 

@@ -13,7 +13,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 
 from mcpregistry.admin.add_entry import AddEntryPage, Use, page_of
-from mcpregistry.admin.base import actor
+from mcpregistry.admin.base import ReadOnlyAdmin, actor
 from mcpregistry.domain.registry.ways import ways
 from mcpregistry.models import RegistryEntry
 from mcpregistry.services.registry.adding import Wish
@@ -22,10 +22,14 @@ from subagents.maintenance import listed, proposals
 from subagents.models import Proposal
 
 
-class ChoosePage(AddEntryPage):
+class ChoosePage:
     """A view of ``ProposalAdmin``: the form of an entry that the proposal names."""
 
-    def __call__(self, request: HttpRequest, object_id: str, number: int, entry_id: int = 0) -> HttpResponse:
+    def __init__(self, admin: ReadOnlyAdmin) -> None:
+        self.admin = admin
+        self._form = AddEntryPage(admin)
+
+    def __call__(self, request: HttpRequest, object_id: str, entry_id: int, number: int) -> HttpResponse:
         """Show the form; a POST adds what was shown and applies the proposal by it, or neither."""
         proposal = self.admin.get_object(request, object_id)
         if proposal is None:
@@ -37,7 +41,7 @@ class ChoosePage(AddEntryPage):
         if not request.user.has_perm("subagents.decide_proposal"):
             raise PermissionDenied
         use = Use(proposal.request.server_slug, page_of(proposal), partial(self._apply, proposal))
-        return self.answer(request, entries[entry_id], number, use)
+        return self._form.answer(request, entries[entry_id], number, use)
 
     def _apply(self, proposal: Proposal, request: HttpRequest, entry: RegistryEntry, wish: Wish) -> tuple[Model, str]:
         choice = proposals.Choice(entry, wish)

@@ -10,7 +10,7 @@ from mcpregistry.domain.text.canonical import plain
 from mcpregistry.models import RegistryEntry
 from subagents.domain.maintenance import Known, search
 
-MOST_RANKED = 1_000
+MOST_RANKED = 20_000  # more than the public registry lists: what is left out is left out by its name
 
 
 def found(query: str, limit: int) -> list[dict[str, Any]]:
@@ -33,10 +33,11 @@ def named(name: str) -> list[dict[str, Any]]:
 
 
 def proposed(result: dict[str, Any] | None) -> list[RegistryEntry]:
-    """Those of a request's result that can still be added, in its order."""
-    keys = [each["id"] for each in (result or {}).get("registry_entries", ())]
-    rows = _offered().in_bulk(keys)
-    return [rows[key] for key in keys if key in rows]
+    """Those of a request's result that can still be added, in its order, each in the version that is the newest now."""
+    keys = [(each["registry"], each["name"]) for each in (result or {}).get("registry_entries", ())]
+    rows = _offered().filter(name__in=[name for _, name in keys])
+    found = {(row.source.slug, row.name): row for row in rows}
+    return [found[key] for key in keys if key in found]
 
 
 def _offered() -> Any:

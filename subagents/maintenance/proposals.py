@@ -20,7 +20,7 @@ from mcpregistry.services.registry import adding
 from mcpregistry.services.registry.adding import Wish
 from mcpregistry.services.servers import lifecycle
 from subagents.domain.maintenance import Kind, MessageKind, ProposalState
-from subagents.maintenance import queue, whitelist
+from subagents.maintenance import listed, queue, whitelist
 from subagents.models import Proposal
 
 # What the one who applies it needs besides the right to decide: that to do it by hand.
@@ -46,6 +46,7 @@ def apply(*, proposal_id: int, user: User, actor: str, choice: Choice | None = N
     and ConfigInvalid.
     """
     proposal = _waiting(proposal_id)
+    _check_choice(proposal, choice)
     for right in (_RIGHTS[Kind(proposal.request.kind)], *whitelist.rights(proposal)):
         if not user.has_perm(right):
             raise Denied(f"This needs the permission '{right}' as well.", remedy="Ask somebody who has it.")
@@ -85,6 +86,14 @@ def _add(proposal: Proposal, actor: str) -> None:
         )
     values: dict[str, Any] = {"slug": proposal.request.server_slug, "source": "sub-agent", **proposal.fields}
     proposal.server = lifecycle.save_server(server=Server(**values), actor=actor)
+
+
+def _check_choice(proposal: Proposal, choice: Choice | None) -> None:
+    if choice is not None and choice.entry not in listed.proposed(proposal.request.result):
+        raise Conflict(
+            "The proposal does not name this entry, or it was taken back.",
+            remedy="Choose one that the proposal names, or add the entry by itself and decline this.",
+        )
 
 
 def _add_chosen(proposal: Proposal, choice: Choice, user: User, actor: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mcpregistry.api.schemas.registry import registry_out
 from mcpregistry.db import database_now
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.models import AuditEntry, Install, RegistryEntry, RegistrySource, Server
@@ -149,6 +150,32 @@ def test_a_private_address_is_not_asked(registry, source):
     assert registry.receiver.requests == []
 
 
+@pytest.mark.attack
+def test_times_that_cannot_be_are_not_believed(registry, source):
+    registry.entries = [
+        entry("io.example/a", at="0001-01-01T00:00:00+14:00"), entry("io.example/b", at="9999-12-31T23:59:59Z"),
+        entry("io.example/c", at="2900-01-01T00:00:00Z"), entry("io.example/d", at="2026-10-01T00:00:00Z"),
+    ]  # fmt: skip
+    after = read(source)
+    assert (after.error, after.skipped, len(names())) == ("", 0, 4)
+    assert after.watermark is not None
+    assert after.watermark.isoformat() == "2026-10-01T00:00:00+00:00", "else nothing newer would be asked for"
+
+
+@pytest.mark.attack
+def test_a_reading_that_takes_too_long_ends(registry, source, monkeypatch):
+    monkeypatch.setattr(sync, "MOST_SECONDS", -1.0)
+    assert "not read within half an hour" in read(source).error
+
+
+@pytest.mark.parametrize(("lease", "reading"), [(timedelta(minutes=1), True), (timedelta(minutes=-1), False)])
+def test_it_is_being_read_while_a_worker_has_it(source, lease, reading):
+    RegistrySource.objects.update(lease_until=database_now() + lease, error="It was not read to its end.")
+    row = RegistrySource.objects.get()
+    assert registry_out(row).reading is reading
+    assert sources.state_of(row) == ("reading" if reading else "failed")
+
+
 def test_a_registry_that_drips_is_left(registry, source):
     gate = threading.Event()
     registry.receiver.answers = [lambda _: (gate.wait(20), told({"servers": []}))[1]]
@@ -222,31 +249,60 @@ def installed(slug: str, version: str = PYPI["version"]) -> Server:
     return row
 
 
+def remote(slug: str, url: str) -> Server:
+    return Server.objects.create(slug=slug, transport="http", url=url, lifecycle=Lifecycle.ACTIVE)
+
+
+def subjects(kind: str) -> list[str]:
+    return sorted(AuditEntry.objects.filter(kind=kind).values_list("subject", flat=True))
+
+
 @pytest.mark.attack
 def test_servers_of_a_deleted_entry_are_told_of_and_switched_off(registry, source):
-    time, other = installed("time"), installed("other", "2026.1.1")
-    remote = Server.objects.create(
-        slug="remote", transport="http", url="https://mcp.example.com/mcp", lifecycle=Lifecycle.ACTIVE
-    )
-    ways = {"packages": [PYPI], "remotes": [{"type": "streamable-http", "url": remote.url}]}
+    installed("time")
+    other = installed("other", "2026.1.1")
+    added, by_hand = remote("added", "https://eu.example.com/mcp"), remote("by-hand", "https://mcp.example.com/mcp")
+    ways = {"packages": [PYPI], "remotes": [
+        {"type": "streamable-http", "url": "https://{tenant}.example.com/mcp"}, {"type": "sse", "url": by_hand.url},
+    ]}  # fmt: skip
     registry.entries = [entry("io.example/time", **ways)]
     read(source)
+    RegistryEntry.objects.get().servers.add(added)
     registry.entries = [
         entry("io.example/time", **ways, at="2026-11-01T00:00:00Z", status="deleted", message="malware")
     ]
     read(source)
-    for row in (time, other, remote):
-        row.refresh_from_db()
-    assert (time.lifecycle, remote.lifecycle, other.lifecycle) == (
-        Lifecycle.DISABLED,
-        Lifecycle.DISABLED,
-        Lifecycle.ACTIVE,
-    )
-    told_of = AuditEntry.objects.filter(kind="registry.entry_deleted")
-    assert {each.subject for each in told_of} == {"server:time", "server:remote"}
-    assert all("malware" in each.body for each in told_of)
+    off = set(Server.objects.filter(lifecycle=Lifecycle.DISABLED).values_list("slug", flat=True))
+    assert off == {"time", "added"}, "an address alone may be anybody's word"
+    assert subjects("registry.entry_deleted") == ["server:added", "server:by-hand", "server:time"]
+    assert other.slug not in off
+    assert all("malware" in each.body for each in AuditEntry.objects.filter(kind="registry.entry_deleted"))
     read(source)
-    assert told_of.count() == 2, "once"
+    assert len(subjects("registry.entry_deleted")) == 3, "once"
+
+
+@pytest.mark.attack
+def test_who_used_what_stood_there_before_is_switched_off_too(registry, source):
+    time = installed("time")
+    registry.entries = [entry("io.example/time", packages=[PYPI])]
+    read(source)
+    registry.entries = [entry("io.example/time", at="2026-11-01T00:00:00Z", status="deleted")]
+    read(source)
+    time.refresh_from_db()
+    assert time.lifecycle == Lifecycle.DISABLED
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("odd", [{}, {"packageArguments": [{"name": "--key", "isSecret": True, "isRequired": True}]}])
+def test_packages_of_a_deleted_entry_that_wait_are_given_up(registry, source, odd):
+    waiting = Install.objects.create(
+        ecosystem="pypi", package="mcp-server-time", version=PYPI["version"], state="waiting", lock_sha256="b" * 64,
+        state_at=database_now(), requested_by="user:ann",
+    )  # fmt: skip
+    registry.entries = [entry("io.example/time", packages=[PYPI | odd], status="deleted")]
+    read(source)
+    waiting.refresh_from_db()
+    assert waiting.state == "removed"
 
 
 def test_it_is_only_told_where_the_operator_wants_that(registry, source):

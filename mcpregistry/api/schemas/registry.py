@@ -9,8 +9,9 @@ from ninja import Schema
 from pydantic import Field
 
 from mcpregistry.api.schemas.basics import Input, Slug, Text
-from mcpregistry.domain.registry.ways import ways
+from mcpregistry.domain.registry.ways import Way, ways
 from mcpregistry.models import Install, RegistryEntry, RegistrySource, Server
+from mcpregistry.services.registry import sources
 from mcpregistry.services.registry.adding import Wish
 
 Address = Annotated[Text, Field(max_length=500, description="Without /v0.1, e.g. https://registry.example.")]
@@ -138,18 +139,10 @@ def entry_added(made: Server | Install) -> EntryAdded:
 def registry_out(row: RegistrySource) -> RegistryOut:
     """The registry as its answer."""
     names = (
-        "slug",
-        "base_url",
-        "allowed_networks",
-        "by_clock",
-        "disable_deleted",
-        "propose_versions",
-        "synced_at",
-        "pages",
-        "skipped",
-        "error",
-    )
-    reading = row.lease_until is not None or row.asked_at is not None
+        "slug", "base_url", "allowed_networks", "by_clock", "disable_deleted", "propose_versions", "synced_at", "pages",
+        "skipped", "error",
+    )  # fmt: skip
+    reading = sources.state_of(row) in ("reading", "waiting")
     return RegistryOut(reading=reading, **{name: getattr(row, name) for name in names})
 
 
@@ -170,7 +163,7 @@ def _facts(row: RegistryEntry) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _way_out(way: Any) -> WayOut:
+def _way_out(way: Way) -> WayOut:
     inputs = [
         InputOut(key=each.key, place=each.place, name=each.name, description=each.description, required=each.required,
                  secret=each.secret, default=each.default, choices=list(each.choices))

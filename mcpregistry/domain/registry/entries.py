@@ -112,13 +112,15 @@ def _status(word: object) -> Status:
 
 
 def _time(text: object) -> datetime | None:
+    """The moment in UTC; None for what is none, or lies where no database can follow."""
     if not isinstance(text, str):
         return None
     try:
         at = datetime.fromisoformat(text)
-    except ValueError:
+        at = at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
         return None
-    return at if at.tzinfo else at.replace(tzinfo=UTC)
+    return at if 2000 <= at.year < 3000 else None
 
 
 def _listed(server: Mapping[str, Any], key: str) -> list[dict[str, Any]]:

@@ -8,24 +8,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from urllib.parse import quote
 
 from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.formats.placeholders import is_reference
 from mcpregistry.domain.registry.ways import VARIABLE, Input, Slot, Way
 
 _OF_A_HOST = re.compile(r"[A-Za-z0-9-]{1,63}", re.ASCII)
-REFERENCE = re.compile(r"\$\{(?:cred:)?[A-Za-z0-9_.-]+\}", re.ASCII)  # to a secret that the site keeps
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
     """What a server is started or reached with, besides the package itself."""
 
-    arguments: list[str] = field(default_factory=list)
-    env: dict[str, str] = field(default_factory=dict)
-    headers: dict[str, str] = field(default_factory=dict)
-    url: str = ""
+    arguments: list[str]
+    env: dict[str, str]
+    headers: dict[str, str]
+    url: str
 
 
 def filled(way: Way, given: Mapping[str, str]) -> Launch:
@@ -70,7 +70,7 @@ def _text(slot: Slot, values: Mapping[str, str]) -> str | None:
     """What stands in the slot; None where nothing was entered for it."""
     if slot.text is None:
         return values[slot.inputs[0].key] or None
-    known = {each.name.rpartition(": ")[2]: each for each in slot.inputs}
+    known = {each.variable: each for each in slot.inputs}
     if any(not values[each.key] for each in slot.inputs):
         return None
     host_ends = _end_of_host(slot.text) if slot.place == "address" else 0
@@ -100,7 +100,7 @@ def _in_address(asked: Input, value: str, *, in_host: bool) -> str:
         return value
     if value in (".", ".."):
         raise ConfigInvalid(f"The value of {asked.key} would leave its place in the address.", remedy="Enter a name.")
-    return value if REFERENCE.fullmatch(value) else quote(value, safe="")
+    return value if is_reference(value) else quote(value, safe="")
 
 
 def _words(slot: Slot, text: str) -> list[str]:

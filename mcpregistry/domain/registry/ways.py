@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import urlsplit
 
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.installs.names import Ecosystem, check_name, check_version
+from mcpregistry.domain.servers.launch import check_url
 from mcpregistry.domain.text.canonical import plain
 
 MOST_WAYS, MOST_INPUTS = 20, 50
 VARIABLE = re.compile(r"\{([A-Za-z0-9_.-]{1,100})\}")
 _TRANSPORTS = {"streamable-http": "http", "sse": "sse"}
+_ODD = (ConfigInvalid, KeyError, TypeError, ValueError, AttributeError)
 _INSTALLED = {each.value for each in Ecosystem}
 
 
@@ -27,7 +28,7 @@ _INSTALLED = {each.value for each in Ecosystem}
 class Input:
     """Something that the server wants to be given. ``place``: environment, header, argument or address.
 
-    ``flag``: an argument that is there or not; its choices are true and false.
+    ``flag``: an argument that is there or not; its choices are true and false. ``variable``: its name in the slot's text.
     """
 
     place: str
@@ -38,6 +39,7 @@ class Input:
     default: str
     choices: tuple[str, ...]
     flag: bool = False
+    variable: str = ""
 
     @property
     def key(self) -> str:
@@ -62,8 +64,8 @@ class Slot:
 class Way:
     """One package or remote. ``problem``: why it cannot be added here, in a sentence; else empty.
 
-    ``kind``: npm, pypi, remote, or what else the entry says; ``transport``: stdio, http or sse; ``identifier``: the
-    package's name, or the URL.
+    ``kind``: npm, pypi, remote, or what else the entry says; ``transport``: stdio, http or sse, empty for what is no
+    package or address that this site knows; ``identifier``: the package's name, or the URL.
     """
 
     kind: str
@@ -86,18 +88,16 @@ def ways(document: str) -> list[Way]:
     return (found + [_tried(_remote, each, "") for each in _dicts(server.get("remotes"))])[:MOST_WAYS]
 
 
-def _tried(read: Any, raw: dict[str, Any], kind: str) -> Way:
+def _tried(read: Callable[[dict[str, Any]], Way], raw: dict[str, Any], kind: str) -> Way:
     try:
-        way: Way = read(raw)
-    except ConfigInvalid as error:
-        why = error.message
-    except (KeyError, TypeError, ValueError, AttributeError):
-        why = "It is not as the format of registries says."
-    else:
-        return way
-    return Way(
-        plain(str(raw.get(kind, "remote")), 20), "", plain(str(raw.get("identifier", raw.get("url"))), 300), "", (), why
-    )
+        return read(raw)
+    except _ODD as error:
+        said = raw.get(kind, "remote"), raw.get("identifier", raw.get("url"))
+        return Way(plain(str(said[0]), 20), "", plain(str(said[1]), 300), "", (), _why(error))
+
+
+def _why(error: Exception) -> str:
+    return error.message if isinstance(error, ConfigInvalid) else "It is not as the format of registries says."
 
 
 def _package(raw: dict[str, Any]) -> Way:
@@ -109,23 +109,28 @@ def _package(raw: dict[str, Any]) -> Way:
     check_name(Ecosystem(kind), identifier)
     if not version or not check_version(Ecosystem(kind), version):
         raise ConfigInvalid("It names no exact version.")
-    slots = [
-        *_slots("argument", raw.get("packageArguments")),
-        *_slots("environment", raw.get("environmentVariables")),
-    ]
-    return Way(kind, "stdio", identifier, version, _checked(slots))
+    settings = ("argument", raw.get("packageArguments")), ("environment", raw.get("environmentVariables"))
+    return _asking(Way(kind, "stdio", identifier, version), settings)
 
 
 def _remote(raw: dict[str, Any]) -> Way:
     transport, url = _TRANSPORTS.get(raw["type"], ""), raw["url"]
-    filled = urlsplit(VARIABLE.sub("x", url))
+    check_url(VARIABLE.sub("x", url), ("http", "https"))
     if not transport:
         raise ConfigInvalid(f"The transport '{plain(str(raw['type']), 20)}' is unknown.")
-    if filled.scheme not in ("http", "https") or not filled.hostname or "@" in filled.netloc:
-        raise ConfigInvalid("Its address is not a plain http or https URL.")
-    address = Slot("address", "", tuple(_variables("address", "", url, raw.get("variables") or {}, asked=True)), url)
-    slots = [address, *_slots("header", raw.get("headers"))]
-    return Way("remote", transport, plain(url, 2_000), "", _checked(slots))
+    way = Way("remote", transport, plain(url, 2_000), "")
+    return _asking(way, [("header", raw.get("headers"))], url, raw.get("variables") or {})
+
+
+def _asking(way: Way, settings: Iterable[tuple[str, object]], url: str = "", variables: Any = ()) -> Way:
+    """The way with what it asks for. Where that cannot be entered it has a problem, and is known all the same."""
+    try:
+        slots = [slot for place, raw in settings for slot in _slots(place, raw)]
+        if url:
+            slots.insert(0, Slot("address", "", tuple(_variables("address", "", url, variables, asked=True)), url))
+        return replace(way, slots=_checked(slots))
+    except _ODD as error:
+        return replace(way, problem=_why(error))
 
 
 def _slots(place: str, raw: object) -> Iterator[Slot]:
@@ -146,7 +151,9 @@ def _variables(
     """The variables in a text. ``asked``: also those of which the entry says nothing more; else they are plain text."""
     for name in dict.fromkeys(VARIABLE.findall(text)):
         if asked or name in known:
-            yield _input(place, f"{before}{name}", known.get(name, {"isRequired": True}), secret)
+            yield replace(
+                _input(place, f"{before}{name}", known.get(name, {"isRequired": True}), secret), variable=name
+            )
 
 
 def _input(place: str, name: str, raw: Mapping[str, Any], secret: bool = False) -> Input:

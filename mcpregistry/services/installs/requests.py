@@ -43,7 +43,8 @@ def resolve(
 ) -> Install:  # fmt: skip
     """Ask which packages this one consists of; a worker makes the lock, which then waits for a person.
 
-    ``arguments`` and ``env`` are those of the server that is made of it. Raises ConfigInvalid for what is no plain name and version, before any program sees it; Conflict where too many wait.
+    ``arguments`` and ``env`` are those of the server that is made of it. Raises ConfigInvalid for what is no plain name
+    and version, before any program sees it; Conflict where too many wait.
     """
     kind = check_ecosystem(ecosystem)
     install = Install(

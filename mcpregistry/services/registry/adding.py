@@ -11,15 +11,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import count
 
 from django.contrib.auth.models import User
 from django.db import transaction
 
 from mcpregistry.domain.errors import AlreadyExists, ConfigInvalid, Conflict, Denied
-from mcpregistry.domain.registry.entries import Status
-from mcpregistry.domain.registry.filling import REFERENCE, filled
+from mcpregistry.domain.formats.placeholders import is_reference
+from mcpregistry.domain.registry.filling import filled
 from mcpregistry.domain.registry.ways import Input, Way, ways
 from mcpregistry.models import Credential, Install, RegistryEntry, Server
+from mcpregistry.models.registry import OFFERED
 from mcpregistry.services import installs
 from mcpregistry.services.access import credentials
 from mcpregistry.services.access.scopes import MAY_SCOPE
@@ -70,18 +72,14 @@ def add(*, entry: RegistryEntry, wish: Wish, user: User, actor: str) -> Server |
 
     Raises Conflict (taken back, or another document than was seen), AlreadyExists, ConfigInvalid and Denied.
     """
-    _check_as_seen(entry, wish)
+    entry = _as_seen(entry, wish)
     way = way_of(entry, wish.number)
     if not user.has_perm(permission(way)):
         raise Denied(f"This needs the permission '{permission(way)}'.", remedy="Ask somebody who has it.")
     slug = wish.slug or slug_for(entry)
     if Server.objects.filter(slug=slug).exists():
         raise AlreadyExists(f"There is a server '{slug}' already.", remedy="Choose another short name.", key=slug)
-    values = dict(wish.values)
-    for each in way.inputs:
-        if each.secret and (value := values.get(each.key)) and not REFERENCE.fullmatch(value):
-            values[each.key] = _kept(each, value, slug, user, actor)
-    launch = filled(way, values)
+    launch = filled(way, _without_secrets(way, wish.values, slug, user, actor))
     audit.record(
         kind="registry.entry_added", actor=actor, subject=f"server:{slug}", registry=entry.source.slug, entry=entry.name,
         version=entry.version, document=entry.sha256, identifier=way.identifier,
@@ -90,35 +88,50 @@ def add(*, entry: RegistryEntry, wish: Wish, user: User, actor: str) -> Server |
         source = f"registry:{entry.source.slug}"[:40]
         server = Server(slug=slug, transport=way.transport, url=launch.url, source=source)
         server.headers = launch.headers
-        return lifecycle.save_server(server=server, actor=actor)
+        server = lifecycle.save_server(server=server, actor=actor)
+        entry.servers.add(server)
+        return server
     return installs.resolve(
         ecosystem=way.kind, package=way.identifier, version=way.version, slug=slug, arguments=launch.arguments,
         env=launch.env, actor=actor,
     )  # fmt: skip
 
 
-def _check_as_seen(entry: RegistryEntry, wish: Wish) -> None:
-    if entry.status not in (Status.ACTIVE, Status.DEPRECATED):
+def _as_seen(entry: RegistryEntry, wish: Wish) -> RegistryEntry:
+    """The entry as it is now, held: a reading that takes it back waits, and then finds what was added."""
+    rows = RegistryEntry.objects.select_for_update(of=("self",)).select_related("source")
+    found = rows.filter(pk=entry.pk, status__in=OFFERED).first()
+    if found is None:
         raise Conflict("The registry has taken this entry back.", remedy="Look for another server.")
-    if wish.sha256 != entry.sha256:
+    if wish.sha256 != found.sha256:
         raise Conflict("The entry has changed since it was shown.", remedy="Look at it again, then add it.")
+    return found
 
 
-def _kept(asked: Input, value: str, slug: str, user: User, actor: str) -> str:
-    """The secret as a credential of this server alone; what stands for it."""
-    name = f"{slug[:40]}-{_NO_NAME.sub('-', asked.name.rpartition(': ')[2]).strip('-.')[:20]}"
-    if not user.has_perms(MAY_KEEP_SECRETS):
-        raise Denied(
-            f"{asked.key} is a secret, and keeping one needs the rights to add a credential and to say where it may go.",
-            remedy=f"Let an admin add a credential with the scope server:{slug}, and write ${{cred:NAME}} here.",
-        )
-    if Credential.objects.filter(name=name).exists():
-        raise AlreadyExists(
-            f"There is a credential '{name}' already.",
-            remedy=f"Write ${{cred:{name}}} to use it, or choose another short name.", key=name,
-        )  # fmt: skip
-    credentials.save_credential(
-        credential=Credential(name=name, description=f"{asked.key} of {slug}"), value=value,
-        scope=[f"server:{slug}"], actor=actor,
-    )  # fmt: skip
-    return f"${{cred:{name}}}"
+def _without_secrets(way: Way, given: Mapping[str, str], slug: str, user: User, actor: str) -> dict[str, str]:
+    """The values, each secret kept as a credential and replaced by what stands for it."""
+    values = dict(given)
+    secrets = [each for each in way.inputs if each.secret and not is_reference(values.get(each.key, ""))]
+    for each in secrets:
+        if not user.has_perms(MAY_KEEP_SECRETS):
+            raise Denied(
+                f"{each.key} is a secret, and keeping one needs the rights to add a credential and to say where it may go.",
+                remedy=f"Let an admin add a credential with the scope server:{slug}, and write ${{cred:NAME}} here.",
+            )
+        values[each.key] = f"${{cred:{_kept(each, values[each.key], slug, actor)}}}"
+    return values
+
+
+def _kept(asked: Input, value: str, slug: str, actor: str) -> str:
+    """The name of the new credential that holds it, for this server alone."""
+    said = _NO_NAME.sub("-", asked.variable or asked.name).strip("-.")
+    name = _free_name(f"{slug[:26]}-{said[:32]}")
+    credential = Credential(name=name, description=f"{asked.key} of {slug}")
+    credentials.save_credential(credential=credential, value=value, scope=[f"server:{slug}"], actor=actor)
+    return name
+
+
+def _free_name(name: str) -> str:
+    """It, or it with a number: one of before may hold another secret."""
+    taken = set(Credential.objects.filter(name__startswith=name).values_list("name", flat=True))
+    return name if name not in taken else next(each for n in count(2) if (each := f"{name}-{n}") not in taken)

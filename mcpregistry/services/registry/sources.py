@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 from django.db import transaction
 from django.db.models import F, Q
 
-from mcpregistry.db import database_now
+from mcpregistry.db import database_now, reckoned_now
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.servers.launch import check_networks
+from mcpregistry.domain.servers.launch import check_networks, check_url
 from mcpregistry.models import RegistrySource
 from mcpregistry.models.registry import READ
 from mcpregistry.services.configuration.dispatch import wake
@@ -43,16 +43,22 @@ def save_source(*, source: RegistrySource, actor: str) -> RegistrySource:
 
 
 def _check_address(url: str) -> None:
-    try:
-        parts = urlsplit(url)
-        plain = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0  # a port that is none raises
-    except ValueError:
-        plain = False
-    if not plain or parts.query or parts.fragment or "@" in parts.netloc:
+    parts = urlsplit(check_url(url, ("http", "https")))
+    if parts.query or parts.fragment:
         raise ConfigInvalid(
-            "The address of a registry is a plain http or https one, without a password, query or fragment.",
-            remedy="Write e.g. https://registry.example.",
+            "The address of a registry has no query and no fragment.", remedy="Write e.g. https://registry.example."
         )
+
+
+def state_of(source: RegistrySource) -> str:
+    """Where its reading stands, in a word or two: for pages and programs."""
+    if source.lease_until and source.lease_until > reckoned_now():
+        return "reading"
+    if source.asked_at:
+        return "waiting"
+    if source.error:
+        return "failed"
+    return "read" if source.synced_at else "not read yet"
 
 
 @transaction.atomic

@@ -9,20 +9,23 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 
 import structlog
 from django.db import transaction
 from django.db.models import Q
 
 from mcpregistry.db import database_now
-from mcpregistry.domain.errors import Interrupted, ProtocolError, ResourceLimit, SlipsnisseError
+from mcpregistry.domain.errors import Interrupted, ProtocolError, ResourceLimit, SlipsnisseError, TimedOut
 from mcpregistry.domain.registry.entries import Entry, Status, Unreadable, read
 from mcpregistry.domain.text.canonical import plain
 from mcpregistry.downstream import registries
 from mcpregistry.models import RegistryEntry, RegistrySource
+from mcpregistry.models.registry import OFFERED
 from mcpregistry.services.registry import takebacks, versions
 
 log = structlog.get_logger(__name__)
@@ -30,7 +33,9 @@ log = structlog.get_logger(__name__)
 LEASE = timedelta(seconds=120)  # longer than a page may take
 WHOLE_EVERY = timedelta(days=7)
 OVERLAP = timedelta(minutes=5)  # before the watermark: entries that were being written when it was read
+AHEAD = timedelta(days=1)  # a change of later than that is a lie or a wrong clock: it moves no watermark
 MOST_PAGES = 2_000
+MOST_SECONDS = 1_800.0  # of one round: a worker has other work as well
 MOST_BYTES = 256 * 1024 * 1024  # of documents in one round
 _BROKEN_OFF = "It was not read to its end: the worker that read it has ended. Have it read once more."
 _FROM_ENTRY = (
@@ -60,6 +65,11 @@ class Round:
     skipped_why: str = ""
     stored_bytes: int = 0
     cursors: set[str] = field(default_factory=set)
+
+    @cached_property
+    def packages(self) -> versions.Used:
+        """What servers start now."""
+        return versions.in_use() if self.source.propose_versions else {}
 
     @property
     def whole(self) -> bool:
@@ -113,8 +123,10 @@ def _read_and_end(turn: Round, seconds: float) -> None:
 
 
 def _read_all(turn: Round, seconds: float) -> None:
-    source, query = turn.source, turn.query()
+    source, query, began = turn.source, turn.query(), time.monotonic()
     for _ in range(MOST_PAGES):
+        if time.monotonic() - began > MOST_SECONDS:
+            raise TimedOut("The registry was not read within half an hour.", remedy="Try again later.")
         page = asyncio.run(registries.page(source.base_url, query, tuple(source.allowed_networks), seconds))
         _store(turn, page.entries)
         if not page.cursor:
@@ -133,14 +145,22 @@ def _store(turn: Round, raw: list[object]) -> None:
     _hold(turn, pages=turn.pages, skipped=turn.skipped, skipped_why=turn.skipped_why)
     names = {name for name, _ in entries}
     rows = {(row.name, row.version): row for row in turn.source.entries.filter(name__in=names)}
+    newest = {row.pk for row in rows.values() if row.is_latest}
     for key, entry in entries.items():
         row = rows.setdefault(key, RegistryEntry(source=turn.source, name=entry.name, version=entry.version))
         _take(turn, row, entry)
     _mark_latest(rows.values())
+    _update([row for key, row in rows.items() if row.pk and key in entries], _KEPT)
+    _update(
+        [row for key, row in rows.items() if row.pk and key not in entries and row.is_latest != (row.pk in newest)],
+        ["is_latest"],
+    )
     RegistryEntry.objects.bulk_create([row for row in rows.values() if row.pk is None])
-    RegistryEntry.objects.bulk_update([row for row in rows.values() if row.pk is not None], _KEPT, batch_size=50)
-    if turn.source.propose_versions:
-        versions.propose(rows.values(), versions.in_use())
+    versions.propose(rows.values(), turn.packages)
+
+
+def _update(rows: list[RegistryEntry], columns: Sequence[str]) -> None:
+    RegistryEntry.objects.bulk_update(rows, columns, batch_size=50)
 
 
 def _readable(turn: Round, raw: list[object]) -> Iterable[Entry]:
@@ -168,9 +188,9 @@ def _take(turn: Round, row: RegistryEntry, entry: Entry) -> None:
         row.altered_at = turn.started
         takebacks.altered(row, before)
     if deleted:
-        takebacks.deleted(row, disable=turn.source.disable_deleted)
-    if entry.updated_at and (turn.newest is None or entry.updated_at > turn.newest):
-        turn.newest = entry.updated_at
+        takebacks.deleted(row, before, disable=turn.source.disable_deleted)
+    if entry.updated_at and entry.updated_at <= turn.started + AHEAD:
+        turn.newest = max(turn.newest or entry.updated_at, entry.updated_at)
 
 
 def _mark_latest(rows: Iterable[RegistryEntry]) -> None:
@@ -178,7 +198,7 @@ def _mark_latest(rows: Iterable[RegistryEntry]) -> None:
     newest: dict[str, RegistryEntry] = {}
     for row in sorted(rows, key=lambda row: (row.published_at or datetime.min.replace(tzinfo=UTC), row.pk or 2**63)):
         row.is_latest = False
-        if row.status in (Status.ACTIVE, Status.DEPRECATED):
+        if row.status in OFFERED:
             newest[row.name] = row
     for row in newest.values():
         row.is_latest = True
@@ -216,6 +236,6 @@ def _forget_unseen(turn: Round) -> None:
     names = list(unseen.values_list("name", flat=True).distinct())
     unseen.update(status=Status.GONE)
     for start in range(0, len(names), 500):
-        rows = list(turn.source.entries.filter(name__in=names[start : start + 500]))
+        rows = list(turn.source.entries.filter(name__in=names[start : start + 500]).defer("document"))
         _mark_latest(rows)
-        RegistryEntry.objects.bulk_update(rows, ["is_latest"], batch_size=200)
+        _update(rows, ["is_latest"])

@@ -1,15 +1,24 @@
-"""Servers whose entry a registry has taken back, or altered under the same version: told, and switched off where wanted."""
+"""What becomes of servers and packages whose entry a registry has taken back, or altered under the same version.
+
+Everything that uses it is told. Switched off is only what surely is meant: a server that was added from the entry, or
+that runs its package in that very version. Anybody may publish an entry with somebody else's address, have it deleted,
+and would else switch that server off everywhere.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 import structlog
+from django.db.models import Q
 
+from mcpregistry.domain.errors import Conflict
 from mcpregistry.domain.installs.names import Ecosystem, normal
-from mcpregistry.domain.registry.ways import Way, ways
+from mcpregistry.domain.registry.ways import ways
 from mcpregistry.models import Install, RegistryEntry, Server
-from mcpregistry.models.server import Lifecycle
+from mcpregistry.models.server import Lifecycle, Transport
+from mcpregistry.services.installs import requests
 from mcpregistry.services.records import audit
 from mcpregistry.services.servers import lifecycle
 
@@ -17,45 +26,60 @@ log = structlog.get_logger(__name__)
 
 
 def servers_of(entry: RegistryEntry) -> list[Server]:
-    """Servers that run a package of this entry, or lie at its address, wherever they were added from."""
-    found: dict[int, Server] = {}
+    """Servers that were added from this entry, run a package of it, or lie at its address."""
+    found = {server.pk: server for server in entry.servers.all()} if entry.pk else {}
     for way in ways(entry.document):
-        found |= {server.pk: server for server in _using(way)}
+        if way.kind == "remote" and way.transport:
+            found |= {server.pk: server for server in Server.objects.filter(url=way.identifier)}
+    for install in _packages(entry):
+        if install.server and install.started_by(install.server.command):
+            found[install.server.pk] = install.server
     return [found[key] for key in sorted(found)]
 
 
-def deleted(entry: RegistryEntry, *, disable: bool) -> None:
-    """The registry says that nobody should use it: spam, malware, or against the law."""
-    for server in servers_of(entry):
-        _tell("registry.entry_deleted", entry, server, reason=entry.status_message)
-        if disable and server.lifecycle != Lifecycle.DISABLED:
-            lifecycle.disable_server(server=server, actor=f"registry:{entry.source.slug}")
+def deleted(entry: RegistryEntry, before: Iterable[Server], *, disable: bool) -> None:
+    """The registry says that nobody should use it: spam, malware, or against the law.
+
+    ``before``: who used what its document said until now. Packages that were asked for and that no server starts are
+    given up where ``disable``.
+    """
+    users = {server.pk: server for server in (*before, *servers_of(entry))}
+    for server in users.values():
+        _tell("registry.entry_deleted", entry, f"server:{server.slug}", reason=entry.status_message)
+        if disable and server.lifecycle != Lifecycle.DISABLED and _is_meant(entry, server):
+            lifecycle.disable_server(server=server, actor=_actor(entry))
+    for install in _packages(entry) if disable else ():
+        with suppress(Conflict):  # a server starts it, or a worker is at it
+            requests.remove(install=install, actor=_actor(entry))
 
 
 def altered(entry: RegistryEntry, before: Iterable[Server]) -> None:
     """Its document is another than it was, though a version's should never change. ``before``: who used it."""
     for server in before:
-        _tell("registry.entry_altered", entry, server)
+        _tell("registry.entry_altered", entry, f"server:{server.slug}")
 
 
-def _using(way: Way) -> list[Server]:
-    if way.problem:
-        return []
-    if way.kind == "remote":
-        return list(Server.objects.filter(url=way.identifier))
-    kind = Ecosystem(way.kind)
-    installs = Install.objects.filter(ecosystem=kind, version=way.version, server__isnull=False).select_related(
-        "server"
-    )
-    return [
-        each.server for each in installs
-        if each.server and normal(kind, each.package) == normal(kind, way.identifier) and each.started_by(each.server.command)
-    ]  # fmt: skip
+def _is_meant(entry: RegistryEntry, server: Server) -> bool:
+    added_from_it = entry.pk is not None and entry.servers.filter(pk=server.pk).exists()
+    return server.transport == Transport.STDIO or added_from_it
 
 
-def _tell(kind: str, entry: RegistryEntry, server: Server, **facts: object) -> None:
-    audit.record(
-        kind=kind, actor=f"registry:{entry.source.slug}", subject=f"server:{server.slug}", entry=entry.name,
-        version=entry.version, **facts,
-    )  # fmt: skip
-    log.warning(kind.replace(".", "_"), server=server.slug, entry=entry.name, version=entry.version)
+def _packages(entry: RegistryEntry) -> list[Install]:
+    """Those of the entry's packages in exactly its versions, at whatever stage."""
+    found = []
+    for way in ways(entry.document):
+        if way.transport == "stdio":
+            same = Q(version=way.version) | Q(version="", wanted=way.version)
+            rows = Install.objects.filter(same, ecosystem=way.kind).select_related("server").defer("lock")
+            kind = Ecosystem(way.kind)
+            found += [each for each in rows if normal(kind, each.package) == normal(kind, way.identifier)]
+    return found
+
+
+def _tell(kind: str, entry: RegistryEntry, subject: str, **facts: object) -> None:
+    audit.record(kind=kind, actor=_actor(entry), subject=subject, entry=entry.name, version=entry.version, **facts)
+    log.warning(kind.replace(".", "_"), subject=subject, entry=entry.name, version=entry.version)
+
+
+def _actor(entry: RegistryEntry) -> str:
+    return f"registry:{entry.source.slug}"

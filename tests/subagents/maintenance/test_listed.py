@@ -16,7 +16,7 @@ from mcpregistry.models import RegistryEntry, RegistrySource, Server
 from mcpregistry.services.registry.adding import Wish
 from subagents.domain.maintenance import Kind, State
 from subagents.maintenance import proposals
-from subagents.models import Proposal
+from subagents.models import MaintenanceRequest, Proposal
 from tests.subagents.maintenance.conftest import ask, ended
 
 DOCUMENT = json.dumps({
@@ -108,12 +108,18 @@ def _choose_on_the_page(client: Any, entry: RegistryEntry, key: int) -> None:
 @pytest.mark.django_db
 def test_a_program_chooses_over_rest(client: Any) -> None:
     entry = listed("io.example/git")
+    stranger = listed("io.example/other")
     request = ask(Kind.ADD, server="git")
+    MaintenanceRequest.objects.update(
+        result={"registry_entries": [{"name": entry.name, "registry": "official", "id": 0}]}
+    )
     key = Proposal.objects.create(request=request, fields={}, created_at=timezone.now()).pk
     client.force_login(User.objects.create_superuser("ann"))
     choice = {"id": entry.pk, "slug": "git", "values": {"address team": "t"}, "sha256": entry.sha256}
     path = f"/api/v1/maintenance/proposals/{key}/apply"
     assert client.post(path, {"entry": choice | {"id": 999}}, "application/json").status_code == 404
+    other = client.post(path, {"entry": choice | {"id": stranger.pk}}, "application/json")
+    assert (other.status_code, "does not name this entry" in other.json()["message"]) == (409, True)
     answer = client.post(path, {"entry": choice}, "application/json")
     assert (answer.status_code, answer.json()["state"]) == (200, "applied"), answer.content
     assert Server.objects.get().url == "https://git.example/t"

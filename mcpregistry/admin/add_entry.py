@@ -27,13 +27,13 @@ from mcpregistry.services.registry import adding
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What the form is for. ``slug``: the short name it proposes; ``back``: where Cancel leads.
+    """What the form is for. ``slug``: the short name it proposes; ``record``: to whose page Cancel leads.
 
     ``add`` does it, and returns where the person goes on and what they are told. It raises SlipsnisseError.
     """
 
     slug: str
-    back: str
+    record: Model
     add: Callable[[HttpRequest, RegistryEntry, adding.Wish], tuple[Model, str]]
 
 
@@ -82,7 +82,7 @@ class AddEntryPage:
         entry = self.admin.get_object(request, object_id)
         if entry is None:
             return self.admin._get_obj_does_not_exist_redirect(request, self.admin.opts, object_id)
-        return self.answer(request, entry, number, Use(adding.slug_for(entry), page_of(entry), self.add))
+        return self.answer(request, entry, number, Use(adding.slug_for(entry), entry, self.add))
 
     def add(self, request: HttpRequest, entry: RegistryEntry, wish: adding.Wish) -> tuple[Model, str]:
         """Do it. Returns where the person goes on, and what they are told. Raises SlipsnisseError."""
@@ -95,7 +95,7 @@ class AddEntryPage:
             way = adding.way_of(entry, number)
         except SlipsnisseError as error:
             self.admin.message_user(request, str(error), messages.ERROR)
-            return HttpResponseRedirect(use.back)
+            return HttpResponseRedirect(page_of(use.record))
         if not request.user.has_perm(adding.permission(way)):
             raise PermissionDenied
         form = AddForm(way, request.POST if request.method == "POST" else None, initial={"slug": use.slug})
@@ -108,12 +108,14 @@ class AddEntryPage:
             else:
                 self.admin.message_user(request, told, messages.SUCCESS)
                 return HttpResponseRedirect(page_of(made))
-        return self._shown(request, entry, way, form, use.back)
+        return self._shown(request, entry, way, form, use.record)
 
-    def _shown(self, request: HttpRequest, entry: RegistryEntry, way: Way, form: AddForm, back: str) -> HttpResponse:
+    def _shown(
+        self, request: HttpRequest, entry: RegistryEntry, way: Way, form: AddForm, record: Model
+    ) -> HttpResponse:
         context = self.admin.admin_site.each_context(request) | {
-            "title": f"Add {printable(entry.name, 200)}", "opts": self.admin.opts, "original": entry, "entry": entry,
-            "way": way, "form": form, "back": back,
+            "title": f"Add {printable(entry.name, 200)}", "opts": self.admin.opts, "original": record, "entry": entry,
+            "way": way, "form": form, "back": page_of(record),
             "secrets": any(each.secret for each in way.inputs) and not request.user.has_perms(adding.MAY_KEEP_SECRETS),
         }  # fmt: skip
         return TemplateResponse(request, "admin/mcpregistry/add_entry.html", context)

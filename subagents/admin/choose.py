@@ -40,7 +40,7 @@ class ChoosePage:
             return HttpResponseRedirect(page_of(proposal))
         if not request.user.has_perm("subagents.decide_proposal"):
             raise PermissionDenied
-        use = Use(proposal.request.server_slug, page_of(proposal), partial(self._apply, proposal))
+        use = Use(proposal.request.server_slug, proposal, partial(self._apply, proposal))
         return self._form.answer(request, entries[entry_id], number, use)
 
     def _apply(self, proposal: Proposal, request: HttpRequest, entry: RegistryEntry, wish: Wish) -> tuple[Model, str]:

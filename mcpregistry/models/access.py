@@ -241,6 +241,12 @@ class Configuration(models.Model):
         help_text="Their people are led to the set-up page, and see nothing else until it is done.",
     )  # fmt: skip
 
+    auto_discovery = models.BooleanField(
+        "search registries unasked", default=False, db_default=False,
+        help_text="For agents that ask for a server, the sub-agent searches the registries that this site reads, by name and "
+        "purpose. Off: it takes only what is named exactly; people search as they like.",
+    )  # fmt: skip
+
     class Meta:
         verbose_name_plural = "configuration"
         constraints = [models.CheckConstraint(condition=Q(id=1), name="one_configuration")]

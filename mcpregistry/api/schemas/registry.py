@@ -22,6 +22,17 @@ class RegistryChange(Input):
 
     slug: Slug | None = None
     base_url: Address | None = None
+    token: (
+        Annotated[
+            Text,
+            Field(
+                max_length=8_000,
+                description="Of a private registry, sent to this address alone. Empty: remove it. Left out: keep it; with "
+                "another address it has to be entered again.",
+            ),
+        ]
+        | None
+    ) = None
     allowed_networks: list[Text] | None = None
     by_clock: Annotated[bool, Field(description="Read it every hour.")] | None = None
     disable_deleted: (
@@ -48,6 +59,7 @@ class RegistryOut(Schema):
     by_clock: bool
     disable_deleted: bool
     propose_versions: bool
+    has_token: bool
     reading: bool = Field(description="A worker reads it, or is asked to.")
     synced_at: datetime | None = Field(description="When it was last read to its end.")
     pages: int
@@ -143,7 +155,7 @@ def registry_out(row: RegistrySource) -> RegistryOut:
         "skipped", "error",
     )  # fmt: skip
     reading = sources.state_of(row) in ("reading", "waiting")
-    return RegistryOut(reading=reading, **{name: getattr(row, name) for name in names})
+    return RegistryOut(reading=reading, has_token=bool(row.sealed_token), **{name: getattr(row, name) for name in names})
 
 
 def entry_out(row: RegistryEntry) -> EntryOut:

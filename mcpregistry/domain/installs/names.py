@@ -11,10 +11,11 @@ from mcpregistry.domain.errors import ConfigInvalid
 
 
 class Ecosystem(StrEnum):
-    """Where a package comes from."""
+    """Where a package comes from. A bundle (MCPB) has an address and a SHA-256 in place of a name and a version."""
 
     NPM = "npm"
     PYPI = "pypi"
+    MCPB = "mcpb"
 
 
 _NAMES = {

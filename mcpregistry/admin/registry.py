@@ -31,11 +31,11 @@ STATUS_COLOURS = {
 STATE_COLOURS = {"reading": "info", "waiting": "info", "failed": "danger", "read": "success", "not read yet": "warning"}
 
 
-_HAS_TOKEN = (
+_STORED = (
     "A token is set. It is stored sealed, never shown, and sent to this address alone. Empty: keep it. Whoever changes the "
     "address, or adds networks, enters it again."
 )
-_NO_TOKEN = "Of a private registry: sent as a bearer token to this address alone. Stored sealed and never shown."
+_NOT_STORED = "Of a private registry: sent as a bearer token to this address alone. Stored sealed and never shown."
 
 
 class SourceForm(RecordForm[RegistrySource]):
@@ -57,7 +57,7 @@ class SourceForm(RecordForm[RegistrySource]):
         super().__init__(*args, **kwargs)
         stored = bool(self.instance.sealed_token)
         if "token" in self.fields:
-            self.fields["token"].help_text = _HAS_TOKEN if stored else _NO_TOKEN
+            self.fields["token"].help_text = _STORED if stored else _NOT_STORED
         if "remove_token" in self.fields and not stored:
             del self.fields["remove_token"]
 

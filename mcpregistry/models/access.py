@@ -254,6 +254,12 @@ class Configuration(models.Model):
     def __str__(self) -> str:
         return f"revision {self.revision}"
 
+    @property
+    def discovers(self) -> bool:
+        """Whether the sub-agent searches registries unasked; the environment's word counts before the row's."""
+        said: bool | None = settings.MCP_AUTO_DISCOVERY
+        return self.auto_discovery if said is None else said
+
     @classmethod
     def load(cls) -> Configuration:
         """The one row, created if it is not there yet."""

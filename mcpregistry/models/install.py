@@ -32,7 +32,9 @@ class Install(models.Model):
     ecosystem = models.CharField(max_length=10, choices=ECOSYSTEMS)
     package = models.CharField(max_length=500, help_text="Of a bundle its address.")
     wanted = models.CharField(
-        "wanted version", max_length=64, blank=True,
+        "wanted version",
+        max_length=64,
+        blank=True,
         help_text="One exact version. Empty: the newest. Of a bundle its SHA-256.",
     )
     program = models.CharField(

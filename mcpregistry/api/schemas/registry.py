@@ -155,7 +155,9 @@ def registry_out(row: RegistrySource) -> RegistryOut:
         "skipped", "error",
     )  # fmt: skip
     reading = sources.state_of(row) in ("reading", "waiting")
-    return RegistryOut(reading=reading, has_token=bool(row.sealed_token), **{name: getattr(row, name) for name in names})
+    return RegistryOut(
+        reading=reading, has_token=bool(row.sealed_token), **{name: getattr(row, name) for name in names}
+    )
 
 
 def entry_out(row: RegistryEntry) -> EntryOut:

@@ -68,7 +68,8 @@ def _set_token(source: RegistrySource, before: RegistrySource | None, token: str
         source.token = _checked_token(token)
     if source.sealed_token and source.base_url.startswith("http://") and not source.allowed_networks:
         raise ConfigInvalid(
-            "A token would be sent readable over http.", remedy="Write https://, or name the private network it lies in."
+            "A token would be sent readable over http.",
+            remedy="Write https://, or name the private network it lies in.",
         )
 
 
@@ -82,7 +83,11 @@ def _within(networks: Collection[str], before: Collection[str]) -> bool:
 
 def _checked_token(token: str) -> str:
     token = token.strip()
-    if len(token) > MOST_TOKEN or not token.isascii() or any(sign.isspace() or not sign.isprintable() for sign in token):
+    if (
+        len(token) > MOST_TOKEN
+        or not token.isascii()
+        or any(sign.isspace() or not sign.isprintable() for sign in token)
+    ):
         raise ConfigInvalid(
             "That is no token: it has a space, a line break or another sign that no header takes.",
             remedy='Enter the token alone, without "Bearer".',

@@ -20,7 +20,7 @@ from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Install, Server
 from mcpregistry.models.install import ECOSYSTEMS
 from mcpregistry.models.server import Transport
-from mcpregistry.services.installs import requests
+from mcpregistry.services.installs import offers, requests
 
 STATE_COLOURS = {
     "installed": "success", "failed": "danger", "waiting": "warning", "installing": "info", "resolving": "info",
@@ -185,4 +185,5 @@ def lock_facts(row: Install) -> dict[str, Any]:
     return {
         "packages": shown, "count": len(packages), "more": len(packages) - len(shown),
         "before": requests.before_it(row), "changes": requests.changes_of(row)[:PACKAGES_SHOWN],
+        "definitions": offers.comparison(row) if row.state == InstallState.INSTALLED else None,
     }  # fmt: skip

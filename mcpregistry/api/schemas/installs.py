@@ -10,7 +10,7 @@ from pydantic import Field
 
 from mcpregistry.api.schemas.basics import Input, Slug, Text, capped
 from mcpregistry.models import Install
-from mcpregistry.services.installs import requests
+from mcpregistry.services.installs import offers, requests
 
 EcosystemName = Literal["npm", "pypi"]
 StateName = Literal[
@@ -69,11 +69,31 @@ class InstallOut(Schema):
     created_at: datetime
 
 
+class ToolChange(Schema):
+    """A tool that would be different. ``fields``: which of its definition; ``suspicious``: what the scanner says."""
+
+    name: str
+    fields: list[str]
+    suspicious: list[str]
+
+
+class DefinitionChanges(Schema):
+    """What the server would offer otherwise; read in a sandbox before it is set to it. At most 50 of a kind."""
+
+    added: list[ToolChange]
+    changed: list[ToolChange]
+    removed: list[str]
+    instructions_changed: bool
+    same: int
+
+
 class InstallWhole(InstallOut):
-    """With its lock, package by package, and how that differs from the installation before."""
+    """With its lock, package by package, and how that and its definitions differ from what the server starts now."""
 
     packages: list[PackageOut]
     changes: list[str]
+    definitions: DefinitionChanges | None = Field(description="Null: not known, not installed, or in use already.")
+    definitions_error: str = Field(description="Why its definitions could not be read before it is used.")
 
 
 def install_out(install: Install) -> InstallOut:
@@ -89,7 +109,24 @@ def install_whole(install: Install) -> InstallWhole:
         for each in (lock.packages if lock else ())
     ]  # fmt: skip
     changes = [str(change) for change in requests.changes_of(install)]
-    return InstallWhole(**_facts(install), packages=packages, changes=changes)  # type: ignore[arg-type]
+    return InstallWhole(
+        **_facts(install), packages=packages, changes=changes, definitions=_definitions(install),  # type: ignore[arg-type]
+        definitions_error=install.not_offered,
+    )  # fmt: skip
+
+
+def _definitions(install: Install) -> DefinitionChanges | None:
+    found = offers.comparison(install)
+    return found and DefinitionChanges(
+        added=[_tool(each) for each in found.added], changed=[_tool(each) for each in found.changed],
+        removed=[capped(name, 500) for name in found.removed], instructions_changed=bool(found.instructions),
+        same=found.same,
+    )  # fmt: skip
+
+
+def _tool(changed: offers.Changed) -> ToolChange:
+    fields, suspicious = [each.field for each in changed.changes], [each.why for each in changed.findings]
+    return ToolChange(name=changed.name, fields=fields, suspicious=suspicious)
 
 
 def _facts(install: Install) -> dict[str, object]:

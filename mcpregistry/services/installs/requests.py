@@ -88,7 +88,7 @@ def use(*, install: Install, actor: str, server: Server | None = None, kind: str
     if install.state != InstallState.INSTALLED:
         raise Conflict(f"{install} is not installed.", remedy="Approve it and wait until it is.")
     server = server or install.server or _new_server(install)
-    server.command = [*install.command, *_arguments(install, server)]
+    server.command = [*install.command, *arguments_behind(install, server)]
     server = lifecycle.save_server(server=server, actor=actor)
     install.server, install.used_at = server, timezone.now()
     install.save(update_fields=["server", "used_at"])
@@ -165,8 +165,8 @@ def _new_server(install: Install) -> Server:
     return server
 
 
-def _arguments(install: Install, server: Server) -> list[str]:
-    """Of a new server what was entered for it; of one that starts the package already what stands behind it."""
+def arguments_behind(install: Install, server: Server) -> list[str]:
+    """What stands behind its command. Of a new server what was entered for it; of one that starts the package already what stands behind it."""
     if server._state.adding:
         return list(install.arguments)
     for each in server.installs.filter(state=InstallState.INSTALLED):

@@ -25,7 +25,7 @@ from mcpregistry.domain.text.canonical import plain
 from mcpregistry.downstream.installers import npm, programs, pypi, tree
 from mcpregistry.downstream.installers.running import Bounds, Place
 from mcpregistry.models import Install
-from mcpregistry.services.installs import requests
+from mcpregistry.services.installs import offers, requests
 from mcpregistry.services.records import audit
 
 log = structlog.get_logger(__name__)
@@ -43,15 +43,15 @@ class Job:
     bounds: Bounds
     _renewed: float = field(default=0.0)
 
-    def beat(self) -> None:
-        """Renew the lease once in a while. Raises InstallFailed when the row was taken from us."""
-        now = database_now()
-        if now.timestamp() - self._renewed < LEASE.total_seconds() / 4:
+    def beat(self, *, now: bool = False) -> None:
+        """Renew the lease once in a while, or ``now``. Raises InstallFailed when the row was taken from us."""
+        at = database_now()
+        if not now and at.timestamp() - self._renewed < LEASE.total_seconds() / 4:
             return
         rows = Install.objects.filter(pk=self.install.pk, state=self.doing)
-        if not rows.update(lease_until=now + LEASE):
+        if not rows.update(lease_until=at + LEASE):
             raise INTERRUPTED
-        self._renewed = now.timestamp()
+        self._renewed = at.timestamp()
 
     def place(self, build: str) -> Place:
         """Fresh folders: the installer's home, and ``build``."""
@@ -149,7 +149,17 @@ def _install(job: Job) -> dict[str, object]:
     tree.remove(install.folder)
     os.rename(build, install.folder)
     moved = [word.replace(f"{build}/", f"{install.folder}/", 1) for word in command]
-    return {"command": moved, "size": size, "files": files, "licences": licences}
+    return {"command": moved, "size": size, "files": files, "licences": licences} | _offers(job, moved)
+
+
+def _offers(job: Job, command: list[str]) -> dict[str, object]:
+    """What its server would offer with it. Whatever goes wrong there, it is installed."""
+    install = job.install
+    if install.server is None:
+        return {}
+    job.beat(now=True)
+    argv = [*command, *requests.arguments_behind(install, install.server)]
+    return offers.read(install, argv, os.path.join(install.place, _WORK))
 
 
 def _read(install: Install) -> Lock:

@@ -153,3 +153,8 @@ def test_a_server_keeps_its_arguments_when_its_runner_gives_way_to_a_package(
     install = requests.resolve(ecosystem="pypi", package="mcp-server-time", server=server, actor="user:ann")
     Install.objects.update(state="installed", lock_sha256="b" * 64, command=["/x/python", "/x/time"])
     assert requests.use(install=install, actor="user:ann").command == ["/x/python", "/x/time", *kept]
+
+
+def test_a_secret_that_is_not_needed_may_stay_empty() -> None:
+    made = add(listed(packages=[PACKAGE]), "operator", **{"environment MODE": "m"})
+    assert (made.env, Credential.objects.count()) == ({"MODE": "m"}, 0)

@@ -9,10 +9,12 @@ from ninja import Schema
 from pydantic import Field
 
 from mcpregistry.api.schemas.basics import Input, Slug, Text, capped
+from mcpregistry.api.schemas.registry import InputOut, input_out
 from mcpregistry.models import Install
 from mcpregistry.services.installs import offers, requests
+from mcpregistry.services.registry import settings
 
-EcosystemName = Literal["npm", "pypi"]
+EcosystemName = Literal["npm", "pypi", "mcpb"]
 StateName = Literal[
     "requested", "resolving", "waiting", "approved", "installing", "installed", "failed", "removed"
 ]  # fmt: skip
@@ -22,8 +24,8 @@ class InstallNew(Input):
     """A package; without a version the newest, without a server for a new one."""
 
     ecosystem: EcosystemName
-    package: Annotated[Text, Field(max_length=214)]
-    version: Annotated[Text, Field(max_length=64)] = ""
+    package: Annotated[Text, Field(max_length=500, description="Of a bundle (mcpb) its address.")]
+    version: Annotated[Text, Field(max_length=64, description="Of a bundle the SHA-256 of its file.")] = ""
     program: Annotated[Text, Field(max_length=100, description="Which of its programs, where it has several.")] = ""
     server: Slug | None = None
     slug: Annotated[Text, Field(max_length=63, description="Short name of the new server.")] = ""
@@ -39,6 +41,12 @@ class InstallUse(Input):
     """The server to set to it; null: the one that it was asked for, or a new one."""
 
     server: Slug | None = None
+    values: Annotated[
+        dict[Text, Text] | None,
+        Field(
+            max_length=100, description="Of a bundle: what its `inputs` ask for, by key. Null: as its server has them."
+        ),
+    ] = None
 
 
 class PackageOut(Schema):
@@ -92,6 +100,7 @@ class InstallWhole(InstallOut):
 
     packages: list[PackageOut]
     changes: list[str]
+    inputs: list[InputOut] = Field(description="What a bundle asks for.")
     definitions: DefinitionChanges | None = Field(description="Null: not known, not installed, or in use already.")
     definitions_error: str = Field(description="Why its definitions could not be read before it is used.")
 
@@ -108,10 +117,11 @@ def install_whole(install: Install) -> InstallWhole:
         PackageOut(name=each.name, version=each.version, licence=install.licences.get(each.name, ""), hashes=[*each.hashes])
         for each in (lock.packages if lock else ())
     ]  # fmt: skip
+    way = settings.way_for(install)
     changes = [str(change) for change in requests.changes_of(install)]
     return InstallWhole(
         **_facts(install), packages=packages, changes=changes, definitions=_definitions(install),  # type: ignore[arg-type]
-        definitions_error=install.not_offered,
+        definitions_error=install.not_offered, inputs=[input_out(each) for each in (way.inputs if way else ())],
     )  # fmt: skip
 
 

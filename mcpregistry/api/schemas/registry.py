@@ -9,6 +9,7 @@ from ninja import Schema
 from pydantic import Field
 
 from mcpregistry.api.schemas.basics import Input, Slug, Text
+from mcpregistry.domain.registry.ways import Input as Asked
 from mcpregistry.domain.registry.ways import Way, ways
 from mcpregistry.models import Install, RegistryEntry, RegistrySource, Server
 from mcpregistry.services.registry import sources
@@ -71,13 +72,14 @@ class InputOut(Schema):
     """Something that the server wants to be given."""
 
     key: str = Field(description="Under which its value is given when the entry is added.")
-    place: str = Field(description="environment, header, argument or address.")
+    place: str = Field(description="environment, header, argument, address or setting (of a bundle).")
     name: str
     description: str
     required: bool
     secret: bool
     default: str
     choices: list[str]
+    many: bool = Field(description="One value a line.")
 
 
 class WayOut(Schema):
@@ -177,12 +179,16 @@ def _facts(row: RegistryEntry) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def input_out(asked: Asked) -> InputOut:
+    """What is asked for, as its answer."""
+    return InputOut(
+        key=asked.key, place=asked.place, name=asked.name, description=asked.description, required=asked.required,
+        secret=asked.secret, default=asked.default, choices=list(asked.choices), many=asked.many,
+    )  # fmt: skip
+
+
 def _way_out(way: Way) -> WayOut:
-    inputs = [
-        InputOut(key=each.key, place=each.place, name=each.name, description=each.description, required=each.required,
-                 secret=each.secret, default=each.default, choices=list(each.choices))
-        for each in way.inputs
-    ]  # fmt: skip
+    inputs = [input_out(each) for each in way.inputs]
     return WayOut(
         kind=way.kind, transport=way.transport, identifier=way.identifier, version=way.version, inputs=inputs,
         problem=way.problem,

@@ -47,7 +47,7 @@ def filled(way: Way, given: Mapping[str, str]) -> Launch:
             case "address":
                 url = text
             case _:
-                arguments += _words(slot, text)
+                arguments += _words(slot, text, values)
     return Launch(arguments, env, headers, url)
 
 
@@ -103,8 +103,12 @@ def _in_address(asked: Input, value: str, *, in_host: bool) -> str:
     return value if is_reference(value) else quote(value, safe="")
 
 
-def _words(slot: Slot, text: str) -> list[str]:
-    """A positional argument is one word, a named one two, a flag one or none."""
+def _words(slot: Slot, text: str, values: Mapping[str, str]) -> list[str]:
+    """A positional argument is one word, a named one two, a flag one or none; several values are a word each."""
     if slot.inputs and slot.inputs[0].flag and slot.name:
         return [slot.name] if text == "true" else []
+    only = slot.inputs[0] if len(slot.inputs) == 1 else None
+    if only is not None and only.many and slot.text == f"{{{only.variable}}}":
+        each = [line.strip() for line in values[only.key].splitlines() if line.strip()]
+        return [slot.name, *each] if slot.name else each
     return [slot.name, text] if slot.name else [text]

@@ -29,6 +29,7 @@ class Input:
     """Something that the server wants to be given. ``place``: environment, header, argument or address.
 
     ``flag``: an argument that is there or not; its choices are true and false. ``variable``: its name in the slot's text.
+    ``many``: one value a line, each a word of its own.
     """
 
     place: str
@@ -40,6 +41,7 @@ class Input:
     choices: tuple[str, ...]
     flag: bool = False
     variable: str = ""
+    many: bool = False
 
     @property
     def key(self) -> str:
@@ -64,8 +66,9 @@ class Slot:
 class Way:
     """One package or remote. ``problem``: why it cannot be added here, in a sentence; else empty.
 
-    ``kind``: npm, pypi, remote, or what else the entry says; ``transport``: stdio, http or sse, empty for what is no
-    package or address that this site knows; ``identifier``: the package's name, or the URL.
+    ``kind``: npm, pypi, mcpb, remote, or what else the entry says; ``transport``: stdio, http or sse, empty for what is no
+    package or address that this site knows; ``identifier``: the package's name, or the URL. ``version``: of a
+    bundle the SHA-256 of its file.
     """
 
     kind: str
@@ -77,8 +80,8 @@ class Way:
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        """All that a person is asked for."""
-        return tuple(each for slot in self.slots for each in slot.inputs)
+        """All that a person is asked for, each once."""
+        return tuple(dict.fromkeys(each for slot in self.slots for each in slot.inputs))
 
 
 def ways(document: str) -> list[Way]:
@@ -106,9 +109,15 @@ def _package(raw: dict[str, Any]) -> Way:
         raise ConfigInvalid(f"Packages of the kind '{plain(str(kind), 20)}' are not installed by this site.")
     if raw.get("transport", {}).get("type", "stdio") != "stdio":
         raise ConfigInvalid("It is started as a web server, which this site does not do.")
+    if kind == Ecosystem.MCPB:
+        version = raw.get("fileSha256") or ""
     check_name(Ecosystem(kind), identifier)
     if not version or not check_version(Ecosystem(kind), version):
-        raise ConfigInvalid("It names no exact version.")
+        raise ConfigInvalid(
+            "It names no SHA-256 of its file, so nothing could be checked."
+            if kind == Ecosystem.MCPB
+            else "It names no exact version."
+        )
     settings = ("argument", raw.get("packageArguments")), ("environment", raw.get("environmentVariables"))
     return _asking(Way(kind, "stdio", identifier, version), settings)
 

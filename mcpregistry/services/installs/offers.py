@@ -23,6 +23,7 @@ from mcpregistry.downstream.installers import tree
 from mcpregistry.downstream.pool.trying import tried
 from mcpregistry.models import Install, Server
 from mcpregistry.models.server import Transport
+from mcpregistry.services.installs import requests
 from mcpregistry.services.servers.sandbox import sandbox_of
 
 SECONDS = 40.0  # less than the lease of whoever installs
@@ -78,15 +79,15 @@ def _target(install: Install, server: Server, argv: list[str], home: str) -> Tar
     seen = (*sandbox.read, *sandbox.write, os.path.realpath(install.folder))
     return Target(
         server_id=server.pk, slug=server.slug, revision=0, transport="stdio", argv=tuple(map(_without_secret, argv)),
-        env={name: _without_secret(value) for name, value in _env(server).items()}, protocol=server.protocol_mode,  # type: ignore[arg-type]
+        env={name: _without_secret(value) for name, value in _env(install, server).items()}, protocol=server.protocol_mode,  # type: ignore[arg-type]
         limits=Limits(connect_timeout=min(server.connect_timeout, SECONDS), max_tools=server.max_tools),
         sandbox=replace(sandbox, home=home, read=seen, write=(), network=False),
     )  # fmt: skip
 
 
-def _env(server: Server) -> Mapping[str, str]:
+def _env(install: Install, server: Server) -> Mapping[str, str]:
     try:
-        return dict(server.env)
+        return requests.env_with(install, server)
     except ConfigInvalid:  # sealed with a key that is lost
         return {}
 

@@ -18,6 +18,7 @@ from django.db import transaction
 
 from mcpregistry.domain.errors import AlreadyExists, ConfigInvalid, Conflict, Denied
 from mcpregistry.domain.formats.placeholders import is_reference
+from mcpregistry.domain.installs.names import Ecosystem
 from mcpregistry.domain.registry.filling import filled
 from mcpregistry.domain.registry.ways import Input, Way, ways
 from mcpregistry.models import Credential, Install, RegistryEntry, Server
@@ -79,7 +80,7 @@ def add(*, entry: RegistryEntry, wish: Wish, user: User, actor: str) -> Server |
     slug = wish.slug or slug_for(entry)
     if Server.objects.filter(slug=slug).exists():
         raise AlreadyExists(f"There is a server '{slug}' already.", remedy="Choose another short name.", key=slug)
-    launch = filled(way, _without_secrets(way, wish.values, slug, user, actor))
+    launch = filled(way, without_secrets(way, wish.values, slug, user, actor))
     audit.record(
         kind="registry.entry_added", actor=actor, subject=f"server:{slug}", registry=entry.source.slug, entry=entry.name,
         version=entry.version, document=entry.sha256, identifier=way.identifier,
@@ -93,7 +94,7 @@ def add(*, entry: RegistryEntry, wish: Wish, user: User, actor: str) -> Server |
         return server
     return installs.resolve(
         ecosystem=way.kind, package=way.identifier, version=way.version, slug=slug, arguments=launch.arguments,
-        env=launch.env, actor=actor,
+        env=launch.env, networks=entry.source.allowed_networks if way.kind == Ecosystem.MCPB else (), actor=actor,
     )  # fmt: skip
 
 
@@ -108,7 +109,7 @@ def _as_seen(entry: RegistryEntry, wish: Wish) -> RegistryEntry:
     return found
 
 
-def _without_secrets(way: Way, given: Mapping[str, str], slug: str, user: User, actor: str) -> dict[str, str]:
+def without_secrets(way: Way, given: Mapping[str, str], slug: str, user: User, actor: str) -> dict[str, str]:
     """The values, each secret kept as a credential and replaced by what stands for it."""
     values = dict(given)
     secrets = [each for each in way.inputs if each.secret and not is_reference(values.get(each.key, ""))]

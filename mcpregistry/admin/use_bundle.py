@@ -56,7 +56,7 @@ class UseBundlePage:
         return self._shown(request, install, way, form)
 
     def _shown(self, request: HttpRequest, install: Install, way: Way, form: forms.Form) -> HttpResponse:
-        secrets = any(each.secret for each in way.inputs) and not request.user.has_perms(MAY_KEEP_SECRETS)  # type: ignore[union-attr]
+        secrets = any(each.secret for each in way.inputs) and not request.user.has_perms(MAY_KEEP_SECRETS)
         context = self.admin.admin_site.each_context(request) | {
             "title": f"Settings of {printable(way.identifier, 200)}", "opts": self.admin.opts, "original": install,
             "way": way, "form": form, "back": page_of(install), "secrets": secrets,

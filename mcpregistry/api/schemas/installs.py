@@ -126,8 +126,9 @@ def install_whole(install: Install) -> InstallWhole:
 
 
 def _definitions(install: Install) -> DefinitionChanges | None:
-    found = offers.comparison(install)
-    return found and DefinitionChanges(
+    if (found := offers.comparison(install)) is None:
+        return None
+    return DefinitionChanges(
         added=[_tool(each) for each in found.added], changed=[_tool(each) for each in found.changed],
         removed=[capped(name, 500) for name in found.removed], instructions_changed=bool(found.instructions),
         same=found.same,

@@ -72,7 +72,8 @@ def _field(asked: Input) -> forms.Field:
         return forms.CharField(max_length=20_000, widget=lines_widget(3, ""), **facts)
     if asked.choices:
         given = [(each, printable(each, 200)) for each in asked.choices]
-        return forms.ChoiceField(choices=[("", "not set"), *given], widget=UnfoldAdminSelectWidget, **facts)
+        empty = [] if asked.required and asked.default else [("", "not set")]
+        return forms.ChoiceField(choices=[*empty, *given], widget=UnfoldAdminSelectWidget, **facts)
     if asked.secret:
         widget = UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"})
         return forms.CharField(max_length=20_000, strip=True, widget=widget, **facts)

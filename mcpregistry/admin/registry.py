@@ -19,7 +19,7 @@ from mcpregistry.admin.fields import SecretField
 from mcpregistry.admin.forms import RecordForm
 from mcpregistry.admin.live import LiveAdmin, Part
 from mcpregistry.domain.registry.entries import Status
-from mcpregistry.domain.registry.ways import Way, ways
+from mcpregistry.domain.registry.ways import Way
 from mcpregistry.models import RegistryEntry, RegistrySource
 from mcpregistry.models.registry import OFFERED
 from mcpregistry.services.registry import adding, sources, takebacks
@@ -206,7 +206,7 @@ class RegistryEntryAdmin(ReadOnlyAdmin):
         return {
             "entry": row, "status_colour": STATUS_COLOURS[row.status], "open_to": open_to,
             "ways": [
-                (way, _address(request, row, number, way) if open_to else "") for number, way in enumerate(ways(row.document))
+                (way, _address(request, row, number, way) if open_to else "") for number, way in enumerate(adding.ways_here(row))
             ],
             "servers": takebacks.servers_of(row),
             "others": row.source.entries.filter(name=row.name).exclude(pk=row.pk).order_by("-published_at")[:20],

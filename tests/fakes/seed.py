@@ -398,7 +398,7 @@ TIME: dict[str, Any] = {
 }  # fmt: skip
 WEATHER: dict[str, Any] = {
     "name": "io.example/weather", "version": "1.0.0", "title": "Weather", "description": "Tomorrow, mostly.",
-    "packages": [{"registryType": "oci", "identifier": "registry.example/weather:1.0.0"}],
+    "packages": [{"registryType": "nuget", "identifier": "Weather.Mcp", "version": "1.0.0"}],
     "remotes": [{"type": "streamable-http", "url": "https://weather.example/mcp",
                  "headers": [{"name": "X-API-Key", "isRequired": True, "isSecret": True, "description": "From your account."}]}],
 }  # fmt: skip

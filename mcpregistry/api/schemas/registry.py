@@ -10,10 +10,10 @@ from pydantic import Field
 
 from mcpregistry.api.schemas.basics import Input, Slug, Text
 from mcpregistry.domain.registry.ways import Input as Asked
-from mcpregistry.domain.registry.ways import Way, ways
+from mcpregistry.domain.registry.ways import Way
 from mcpregistry.models import Install, RegistryEntry, RegistrySource, Server
 from mcpregistry.services.registry import sources
-from mcpregistry.services.registry.adding import Wish
+from mcpregistry.services.registry.adding import Wish, ways_here
 
 Address = Annotated[Text, Field(max_length=500, description="Without /v0.1, e.g. https://registry.example.")]
 
@@ -169,7 +169,7 @@ def entry_out(row: RegistryEntry) -> EntryOut:
 
 def entry_whole(row: RegistryEntry) -> EntryWhole:
     """The entry as its own answer."""
-    return EntryWhole(**_facts(row), sha256=row.sha256, ways=[_way_out(way) for way in ways(row.document)])
+    return EntryWhole(**_facts(row), sha256=row.sha256, ways=[_way_out(way) for way in ways_here(row)])
 
 
 def _facts(row: RegistryEntry) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from mcpregistry.domain.errors import ConfigInvalid
@@ -26,6 +26,7 @@ class Launch:
     env: dict[str, str]
     headers: dict[str, str]
     url: str
+    image: dict[str, str] = field(default_factory=dict)  # of a container: digest and network
 
 
 def filled(way: Way, given: Mapping[str, str]) -> Launch:
@@ -35,7 +36,7 @@ def filled(way: Way, given: Mapping[str, str]) -> Launch:
     """
     values = {each.key: given.get(each.key) or each.default for each in way.inputs}
     _check(way, given, values)
-    env, headers, arguments, url = {}, {}, [], ""
+    env, headers, arguments, url, image = {}, {}, [], "", {}
     for slot in way.slots:
         if (text := _text(slot, values)) is None:
             continue
@@ -46,9 +47,11 @@ def filled(way: Way, given: Mapping[str, str]) -> Launch:
                 headers[slot.name] = text
             case "address":
                 url = text
+            case "image":
+                image[slot.name] = text
             case _:
                 arguments += _words(slot, text, values)
-    return Launch(arguments, env, headers, url)
+    return Launch(arguments, env, headers, url, image)
 
 
 def _check(way: Way, given: Mapping[str, str], values: Mapping[str, str]) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.installs.names import Ecosystem, check_name, check_version
+from mcpregistry.domain.registry import containers
 from mcpregistry.domain.servers.launch import check_url
 from mcpregistry.domain.text.canonical import plain
 
@@ -26,7 +27,7 @@ _INSTALLED = {each.value for each in Ecosystem}
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """Something that the server wants to be given. ``place``: environment, header, argument or address.
+    """Something that the server wants to be given. ``place``: environment, header, argument, address, image or setting.
 
     ``flag``: an argument that is there or not; its choices are true and false. ``variable``: its name in the slot's text.
     ``many``: one value a line, each a word of its own.
@@ -66,7 +67,7 @@ class Slot:
 class Way:
     """One package or remote. ``problem``: why it cannot be added here, in a sentence; else empty.
 
-    ``kind``: npm, pypi, mcpb, remote, or what else the entry says; ``transport``: stdio, http or sse, empty for what is no
+    ``kind``: npm, pypi, mcpb, oci, remote, or what else the entry says; ``transport``: stdio, http or sse, empty for what is no
     package or address that this site knows; ``identifier``: the package's name, or the URL. ``version``: of a
     bundle the SHA-256 of its file.
     """
@@ -77,6 +78,11 @@ class Way:
     version: str
     slots: tuple[Slot, ...] = ()
     problem: str = ""
+
+    @property
+    def installs(self) -> bool:
+        """It is a package that is installed here; else a server is made of it at once."""
+        return self.kind in _INSTALLED
 
     @property
     def inputs(self) -> tuple[Input, ...]:
@@ -105,10 +111,12 @@ def _why(error: Exception) -> str:
 
 def _package(raw: dict[str, Any]) -> Way:
     kind, identifier, version = raw["registryType"], raw["identifier"], raw.get("version") or ""
-    if kind not in _INSTALLED:
+    if kind not in (*_INSTALLED, containers.KIND):
         raise ConfigInvalid(f"Packages of the kind '{plain(str(kind), 20)}' are not installed by this site.")
     if raw.get("transport", {}).get("type", "stdio") != "stdio":
         raise ConfigInvalid("It is started as a web server, which this site does not do.")
+    if kind == containers.KIND:
+        return _image(raw, identifier)
     if kind == Ecosystem.MCPB:
         version = raw.get("fileSha256") or ""
     check_name(Ecosystem(kind), identifier)
@@ -120,6 +128,17 @@ def _package(raw: dict[str, Any]) -> Way:
         )
     settings = ("argument", raw.get("packageArguments")), ("environment", raw.get("environmentVariables"))
     return _asking(Way(kind, "stdio", identifier, version), settings)
+
+
+def _image(raw: dict[str, Any], identifier: str) -> Way:
+    digest = containers.check_image(identifier)
+    way = Way(containers.KIND, "stdio", identifier, "")
+    try:
+        env = list(containers.environment(_dicts(raw.get("runtimeArguments")), _dicts(raw.get("environmentVariables"))))
+    except ConfigInvalid as error:
+        return replace(way, problem=error.message)
+    asked = [containers.NETWORK] if digest else [containers.DIGEST, containers.NETWORK]
+    return _asking(way, (("image", asked), ("environment", env), ("argument", raw.get("packageArguments"))))
 
 
 def _remote(raw: dict[str, Any]) -> Way:

@@ -68,7 +68,7 @@ def _packages(entry: RegistryEntry) -> list[Install]:
     """Those of the entry's packages in exactly its versions, at whatever stage."""
     found = []
     for way in ways(entry.document):
-        if way.transport == "stdio":
+        if way.installs and way.transport:
             same = Q(wanted=way.version)  # of a bundle its SHA-256
             if way.kind != Ecosystem.MCPB:
                 same = Q(version=way.version) | Q(version="", wanted=way.version)

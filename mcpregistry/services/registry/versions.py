@@ -37,7 +37,7 @@ def propose(rows: Iterable[RegistryEntry], used: Used) -> None:
         if not used or not row.is_latest or row.status != Status.ACTIVE:
             continue
         for way in ways(row.document):
-            if way.transport != "stdio" or way.kind == Ecosystem.MCPB:  # a bundle has no number to go by
+            if way.kind not in (Ecosystem.NPM, Ecosystem.PYPI) or not way.transport:  # others have no number to go by
                 continue
             for each in used.get((way.kind, normal(Ecosystem(way.kind), way.identifier)), ()):
                 _ask(each, way.version, actor=f"registry:{row.source.slug}")

@@ -121,6 +121,7 @@ class ConfigurationAdmin(RecordAdmin):
         "variable_scope",
         "second_factor_roles",
         "auto_discovery",
+        "only_listed",
         "revision",
     )
     readonly_fields = ("revision",)

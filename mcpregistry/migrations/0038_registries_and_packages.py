@@ -25,6 +25,11 @@ class Migration(migrations.Migration):
             field=models.BooleanField(db_default=False, default=False, help_text='For agents that ask for a server, the sub-agent searches the registries that this site reads, by name and purpose. Off: it takes only what is named exactly; people search as they like.', verbose_name='search registries unasked'),
         ),
         migrations.AddField(
+            model_name='configuration',
+            name='only_listed',
+            field=models.BooleanField(db_default=False, default=False, help_text='A package, bundle or version that no registry which this site reads lists, or that was taken back, cannot be asked for.', verbose_name='only listed packages'),
+        ),
+        migrations.AddField(
             model_name='install',
             name='networks',
             field=models.JSONField(blank=True, db_default=[], default=list, help_text="Private networks in which a bundle may lie: its registry's."),

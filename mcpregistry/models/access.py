@@ -247,6 +247,12 @@ class Configuration(models.Model):
         "purpose. Off: it takes only what is named exactly; people search as they like.",
     )  # fmt: skip
 
+    only_listed = models.BooleanField(
+        "only listed packages", default=False, db_default=False,
+        help_text="A package, bundle or version that no registry which this site reads lists, or that was taken back, cannot be "
+        "asked for.",
+    )  # fmt: skip
+
     class Meta:
         verbose_name_plural = "configuration"
         constraints = [models.CheckConstraint(condition=Q(id=1), name="one_configuration")]

@@ -10,7 +10,7 @@ from django.contrib.auth.models import Group, User
 from django.utils import timezone
 
 from mcpregistry.domain.errors import AlreadyExists, ConfigInvalid, Conflict, Denied
-from mcpregistry.models import AuditEntry, Credential, Install, RegistryEntry, RegistrySource, Server
+from mcpregistry.models import AuditEntry, Configuration, Credential, Install, RegistryEntry, RegistrySource, Server
 from mcpregistry.models.server import Lifecycle
 from mcpregistry.services.access.roles import install_roles
 from mcpregistry.services.installs import requests
@@ -234,3 +234,19 @@ def test_without_a_container_program_the_entry_says_what_to_do(monkeypatch: pyte
     assert "neither docker nor podman" in adding.ways_here(entry)[0].problem
     with pytest.raises(ConfigInvalid, match="Install one of them"):
         add(entry)
+
+
+@pytest.mark.attack
+def test_where_only_listed_packages_are_wanted_no_other_is_asked_for() -> None:
+    entry = listed(packages=[PACKAGE])
+    RegistryEntry.objects.update(kinds="pypi")
+    Configuration.objects.update_or_create(id=1, defaults={"only_listed": True})
+    for package, version in [("mcp-server-evil", "1.2.3"), ("mcp-server-time", "1.2.4"), ("mcp-server-time", "")]:
+        with pytest.raises(Denied, match="No registry that this site reads lists"):
+            requests.resolve(ecosystem="pypi", package=package, version=version, actor="user:ann")
+    assert requests.resolve(ecosystem="pypi", package="MCP_server.time", version="1.2.3", actor="user:ann").pk
+    assert add(entry, **{"environment MODE": "m"}).pk
+    RegistryEntry.objects.update(status="deleted")
+    with pytest.raises(Denied):
+        requests.resolve(ecosystem="pypi", package="mcp-server-time", version="1.2.3", actor="user:ann")
+    assert Install.objects.count() == 2

@@ -13,7 +13,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from mcpregistry.db import database_now
-from mcpregistry.domain.errors import ConfigInvalid, Conflict
+from mcpregistry.domain.errors import ConfigInvalid, Conflict, Denied
 from mcpregistry.domain.installs import mcpb, npm, pypi
 from mcpregistry.domain.installs.lock import Change, Lock, differences
 from mcpregistry.domain.installs.names import (
@@ -28,12 +28,20 @@ from mcpregistry.domain.installs.states import InstallState, sources
 from mcpregistry.domain.registry.bundles import way_of
 from mcpregistry.domain.registry.filling import Launch, filled
 from mcpregistry.domain.servers.launch import check_env, check_networks
-from mcpregistry.models import Install, Server
+from mcpregistry.models import Configuration, Install, Server
 from mcpregistry.models.server import SandboxMode, Transport
 from mcpregistry.services.configuration.dispatch import wake
 from mcpregistry.services.configuration.saving import check_fields
+from mcpregistry.services.installs.listed import is_listed
 from mcpregistry.services.records import audit
 from mcpregistry.services.servers import lifecycle
+
+
+class NotListed(Denied):
+    """What is asked for stands in no registry, on a site that wants that."""
+
+    code = "NOT_LISTED"
+
 
 MOST_OPEN = 20  # asked for and not yet looked at
 
@@ -59,6 +67,11 @@ def resolve(
     if server is not None and server.transport != Transport.STDIO:
         raise ConfigInvalid("Only local servers (stdio) start a package.", remedy="Choose a local server, or none.")
     check_fields(install)
+    if Configuration.load().only_listed and not is_listed(kind, package, version):
+        raise NotListed(
+            f"No registry that this site reads lists '{install}' now, and only what one lists is installed here.",
+            remedy="Choose a package and an exact version that one lists, or let an admin change that in the configuration.",
+        )
     if Install.objects.filter(state__in=[InstallState.REQUESTED, InstallState.RESOLVING]).count() >= MOST_OPEN:
         raise Conflict(f"{MOST_OPEN} packages are being resolved already.", remedy="Wait until some are done.")
     install.save()

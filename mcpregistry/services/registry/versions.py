@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import structlog
 
-from mcpregistry.domain.errors import Conflict
+from mcpregistry.domain.errors import Conflict, Denied
 from mcpregistry.domain.installs.names import Ecosystem, is_newer, normal
 from mcpregistry.domain.registry.entries import Status
 from mcpregistry.domain.registry.ways import ways
@@ -53,5 +53,5 @@ def _ask(used: Install, version: str, actor: str) -> None:
             ecosystem=used.ecosystem, package=used.package, version=version, program=used.program, server=used.server,
             actor=actor,
         )  # fmt: skip
-    except Conflict as error:  # too many wait: the next reading that shows the entry asks again
+    except (Conflict, Denied) as error:  # too many wait: the next reading that shows the entry asks again
         log.warning("version_not_proposed", package=used.package, version=version, reason=str(error))

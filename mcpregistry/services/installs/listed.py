@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from mcpregistry.db import streamed
 from mcpregistry.domain.installs.names import Ecosystem, normal
 from mcpregistry.domain.registry.entries import Status
 from mcpregistry.domain.registry.ways import ways
@@ -16,7 +17,7 @@ def is_listed(kind: Ecosystem, package: str, version: str) -> bool:
         return False
     wanted, named = (kind, normal(kind, package), version), json.dumps(version)[1:-1]
     rows = RegistryEntry.objects.filter(status=Status.ACTIVE, kinds__contains=kind.value, document__contains=named)
-    for document in rows.values_list("document", flat=True).iterator():
+    for document in streamed(rows.values_list("document", flat=True), chunk_size=100):
         offered = [way for way in ways(document) if way.installs and way.transport]
         if wanted in [(way.kind, normal(kind, way.identifier), way.version) for way in offered]:
             return True

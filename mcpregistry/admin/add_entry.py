@@ -68,7 +68,7 @@ def _field(asked: Input) -> forms.Field:
         "initial": printable(asked.default, 500),
     }  # fmt: skip
     if asked.many:
-        facts |= {"help_text": f"{about} One value a line. {kind}".strip(), "initial": asked.default}
+        facts |= {"help_text": f"One value a line. {about} {kind}".strip(), "initial": asked.default}
         return forms.CharField(max_length=20_000, widget=lines_widget(3, ""), **facts)
     if asked.choices:
         given = [(each, printable(each, 200)) for each in asked.choices]

@@ -225,7 +225,7 @@ function serve(network) {
 @pytest.mark.one_database
 @pytest.mark.node
 def test_what_a_newer_version_would_offer_is_read_in_a_sandbox_and_shown_before_the_switch(
-    packages: Packages, admin_client: Any
+    packages: Packages, admin_client: Any, settings: Any
 ) -> None:
     old = installed("@small/server", "1.0.0", slug="small")
     server = requests.use(install=old, actor=PERSON)
@@ -264,7 +264,9 @@ def test_what_a_newer_version_would_offer_is_read_in_a_sandbox_and_shown_before_
     broken = installed("@small/server", "3.0.0", server=server)
     assert "did not start in a sandbox" in broken.not_offered
     assert offers.comparison(broken) is None
-    server = requests.use(install=new, actor=PERSON)
+    settings.STDIO_ENABLED = False
+    assert "switched off on this site" in installed("@small/server", "1.1.0", server=server).not_offered
+    requests.use(install=new, actor=PERSON)
     assert offers.comparison(Install.objects.get(pk=new.pk)) is None, "there is nothing to compare any more"
 
 

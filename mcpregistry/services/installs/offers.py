@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from django.conf import settings
+
 from mcpregistry.domain.definitions.definition import INSTRUCTIONS, listing, visible
 from mcpregistry.domain.definitions.diff import Rewording, rewordings
 from mcpregistry.domain.definitions.findings import Finding
@@ -63,6 +65,8 @@ def read(install: Install, argv: list[str], home: str) -> dict[str, object]:
     server = install.server
     if server is None or server.transport != Transport.STDIO:
         return {}
+    if not settings.STDIO_ENABLED:
+        return {"offered": "", "not_offered": "Local servers are switched off on this site, so it was not started."}
     try:
         tree.remove(home)
         os.makedirs(home, mode=0o700)

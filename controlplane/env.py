@@ -80,6 +80,11 @@ TABLE: tuple[Variable, ...] = (
     ),
     Variable("MCP_TOOL_APPROVAL", "true", "false: a call that no policy rule speaks about runs without being approved"),
     Variable(
+        "MCP_AUTO_DISCOVERY",
+        "",
+        "true: for agents that ask for a server the sub-agent searches registries by itself; false: never; the site's configuration says it when unset",
+    ),
+    Variable(
         "SLIPSNISSE_HOLD",
         "",
         "longest that a held call keeps its host waiting, in seconds; as long as the host bears when unset; agents and endpoints may have a shorter one",

@@ -16,7 +16,7 @@ from django.utils import timezone
 from controlplane.configuration.kinds import kind_of, permissions
 from controlplane.configuration.values import Entry
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.models import Agent, Configuration, Endpoint, Permit, PolicyRule, Server, Tool
+from mcpregistry.models import Agent, Configuration, Endpoint, Permit, PolicyRule, RegistrySource, Server, Tool
 from mcpregistry.services.access import agents, credentials, grants
 from mcpregistry.services.configuration import site as settings_of
 from mcpregistry.services.definitions import decisions, observe
@@ -169,6 +169,13 @@ def _channel(taking: Taking, row: Any, entry: Entry) -> Any:
     )  # fmt: skip
 
 
+def _registry(taking: Taking, row: RegistrySource, entry: Entry) -> RegistrySource:
+    """A token that is the stored one was not entered by the file's author: it may not move to another address by it."""
+    stored = RegistrySource.objects.filter(pk=row.pk).first()
+    kept = bool(taking.missing) or (stored is not None and stored.token == row.token)
+    return sources.save_source(source=row, actor=ACTOR, token=None if kept else row.token)
+
+
 def _slack_person(taking: Taking, row: Any, entry: Entry) -> Any:
     return outbox.save_slack_identity(identity=row, actor=ACTOR) if row.user_id else None
 
@@ -177,7 +184,7 @@ _TOOL = kind_of("tools")
 SAVERS: dict[str, Callable[[Taking, Any, Entry], Any]] = {
     "roles": _role, "configuration": _configuration, "credentials": _credential, "servers": _server, "tools": _tool,
     "energy_pools": lambda taking, row, entry: pools.save_pool(pool=row, actor=ACTOR),
-    "registries": lambda taking, row, entry: sources.save_source(source=row, actor=ACTOR),
+    "registries": _registry,
     "agents": lambda taking, row, entry: agents.save_agent(agent=row, actor=ACTOR),
     "endpoints": lambda taking, row, entry: agents.save_endpoint(endpoint=row, actor=ACTOR),
     "workspaces": lambda taking, row, entry: agents.save_workspace(workspace=row, actor=ACTOR),

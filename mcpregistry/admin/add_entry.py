@@ -18,6 +18,7 @@ from django.utils.html import escape
 from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from mcpregistry.admin.base import ReadOnlyAdmin, actor
+from mcpregistry.admin.fields import lines_widget
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.registry.ways import Input, Way
 from mcpregistry.domain.text.display import printable
@@ -37,13 +38,8 @@ class Use:
     add: Callable[[HttpRequest, RegistryEntry, adding.Wish], tuple[Model, str]]
 
 
-class AddForm(forms.Form):
-    """The server's short name, and a field for each of the way's inputs."""
-
-    slug = forms.CharField(
-        label="Short name", max_length=63, widget=UnfoldAdminTextInputWidget,
-        help_text="Of the server on this site; it prefixes the names of its tools.",
-    )  # fmt: skip
+class WayForm(forms.Form):
+    """A field for each of the way's inputs."""
 
     def __init__(self, way: Way, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -55,6 +51,15 @@ class AddForm(forms.Form):
         return {each.key: value for name, each in self.asked.items() if (value := self.cleaned_data[name])}
 
 
+class AddForm(WayForm):
+    """The server's short name, and what the way asks for."""
+
+    slug = forms.CharField(
+        label="Short name", max_length=63, widget=UnfoldAdminTextInputWidget,
+        help_text="Of the server on this site; it prefixes the names of its tools.",
+    )  # fmt: skip
+
+
 def _field(asked: Input) -> forms.Field:
     kind = f"({asked.place}, secret)" if asked.secret else f"({asked.place})"
     about = escape(printable(asked.description, 500))  # forms show help as HTML, and this is a stranger's
@@ -62,9 +67,13 @@ def _field(asked: Input) -> forms.Field:
         "label": printable(asked.name, 100), "required": asked.required, "help_text": f"{about} {kind}".strip(),
         "initial": printable(asked.default, 500),
     }  # fmt: skip
+    if asked.many:
+        facts |= {"help_text": f"One value a line. {about} {kind}".strip(), "initial": asked.default}
+        return forms.CharField(max_length=20_000, widget=lines_widget(3, ""), **facts)
     if asked.choices:
         given = [(each, printable(each, 200)) for each in asked.choices]
-        return forms.ChoiceField(choices=[("", "not set"), *given], widget=UnfoldAdminSelectWidget, **facts)
+        empty = [] if asked.required and asked.default else [("", "not set")]
+        return forms.ChoiceField(choices=[*empty, *given], widget=UnfoldAdminSelectWidget, **facts)
     if asked.secret:
         widget = UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"})
         return forms.CharField(max_length=20_000, strip=True, widget=widget, **facts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
+from django.conf import settings
 from django.contrib import admin
 from django.contrib.auth.models import Group
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -100,13 +101,29 @@ class ConfigurationForm(RecordForm[Configuration]):
         model = Configuration
         fields = "__all__"
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        said: bool | None = settings.MCP_AUTO_DISCOVERY
+        if said is not None and "auto_discovery" in self.fields:
+            field = self.fields["auto_discovery"]
+            field.disabled = True  # the row keeps what it says, for when the variable goes away
+            field.help_text = f"Locked {'on' if said else 'off'} by the variable MCP_AUTO_DISCOVERY."
+
 
 @admin.register(Configuration)
 class ConfigurationAdmin(RecordAdmin):
     """The site's own settings: one row, so its list leads to its page."""
 
     form = ConfigurationForm
-    fields = ("keep_payloads_days", "keep_calls_days", "variable_scope", "second_factor_roles", "revision")
+    fields = (
+        "keep_payloads_days",
+        "keep_calls_days",
+        "variable_scope",
+        "second_factor_roles",
+        "auto_discovery",
+        "only_listed",
+        "revision",
+    )
     readonly_fields = ("revision",)
 
     def has_add_permission(self, request: HttpRequest) -> bool:

@@ -15,12 +15,14 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 from mcpregistry.admin.base import ReadOnlyAdmin, Verb, actor
 from mcpregistry.admin.confirm_page import ConfirmPage
 from mcpregistry.admin.live import LiveAdmin, Part
+from mcpregistry.admin.use_bundle import UseBundlePage
 from mcpregistry.domain.installs.states import InstallState
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Install, Server
 from mcpregistry.models.install import ECOSYSTEMS
 from mcpregistry.models.server import Transport
-from mcpregistry.services.installs import requests
+from mcpregistry.services.installs import offers, requests
+from mcpregistry.services.registry import settings
 
 STATE_COLOURS = {
     "installed": "success", "failed": "danger", "waiting": "warning", "installing": "info", "resolving": "info",
@@ -90,6 +92,10 @@ def _in_use(row: Install) -> bool:
     return row.state == InstallState.INSTALLED and row.server is not None and row.started_by(row.server.command)
 
 
+def _usable(row: Install) -> bool:
+    return row.state == InstallState.INSTALLED and not _in_use(row)
+
+
 def _removable(row: Install) -> bool:
     return row.state not in (InstallState.REMOVED, InstallState.RESOLVING, InstallState.INSTALLING) and not _in_use(row)
 
@@ -110,7 +116,10 @@ class InstallAdmin(LiveAdmin, ReadOnlyAdmin):
         Verb("approve", "Approve and install", "approve_install", "verified_user", "Look at its lock first.",
              page="mcpregistry_install_approve", applies=lambda row: row.state == InstallState.WAITING, style="primary"),
         Verb("use", "Set the server to it", "change_server", "swap_horiz", "The server becomes a draft until it is confirmed.",
-             _use, applies=lambda row: row.state == InstallState.INSTALLED and not _in_use(row), style="primary"),
+             _use, applies=lambda row: _usable(row) and (settings.way_for(row) is None or requests.runs_one(row)), style="primary"),
+        Verb("configure", "Set the server to it …", "change_server", "tune", "Enter what it asks for; then the server is a draft.",
+             page="mcpregistry_install_configure", style="primary",
+             applies=lambda row: row.state == InstallState.INSTALLED and settings.way_for(row) is not None),
         Verb("roll-back", "Roll back", "change_server", "undo", "Set the server to the package before.", _roll_back,
              applies=lambda row: _in_use(row) and requests.previous(row.server) is not None),
         Verb("remove", "Remove", "delete_install", "delete", "Give it up, with its folder.", _remove,
@@ -140,7 +149,12 @@ class InstallAdmin(LiveAdmin, ReadOnlyAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(ApprovePage(self))
-        return [path("<path:object_id>/approve/", view, name=self._name("approve")), *super().get_urls()]
+        configure = self.admin_site.admin_view(UseBundlePage(self))
+        return [
+            path("<path:object_id>/approve/", view, name=self._name("approve")),
+            path("<path:object_id>/configure/", configure, name=self._name("configure")),
+            *super().get_urls(),
+        ]
 
     @display(description="package")
     def shown(self, row: Install) -> str:
@@ -185,4 +199,5 @@ def lock_facts(row: Install) -> dict[str, Any]:
     return {
         "packages": shown, "count": len(packages), "more": len(packages) - len(shown),
         "before": requests.before_it(row), "changes": requests.changes_of(row)[:PACKAGES_SHOWN],
+        "definitions": offers.comparison(row) if row.state == InstallState.INSTALLED else None,
     }  # fmt: skip

@@ -11,13 +11,15 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path, reverse
 from unfold.decorators import display
+from unfold.widgets import UnfoldBooleanSwitchWidget
 
 from mcpregistry.admin.add_entry import AddEntryPage
 from mcpregistry.admin.base import ReadOnlyAdmin, RecordAdmin, Verb, actor
+from mcpregistry.admin.fields import SecretField
 from mcpregistry.admin.forms import RecordForm
 from mcpregistry.admin.live import LiveAdmin, Part
 from mcpregistry.domain.registry.entries import Status
-from mcpregistry.domain.registry.ways import Way, ways
+from mcpregistry.domain.registry.ways import Way
 from mcpregistry.models import RegistryEntry, RegistrySource
 from mcpregistry.models.registry import OFFERED
 from mcpregistry.services.registry import adding, sources, takebacks
@@ -29,15 +31,42 @@ STATUS_COLOURS = {
 STATE_COLOURS = {"reading": "info", "waiting": "info", "failed": "danger", "read": "success", "not read yet": "warning"}
 
 
+_STORED = (
+    "A token is set. It is stored sealed, never shown, and sent to this address alone. Empty: keep it. Whoever changes the "
+    "address, or adds networks, enters it again."
+)
+_NOT_STORED = "Of a private registry: sent as a bearer token to this address alone. Stored sealed and never shown."
+
+
 class SourceForm(RecordForm[RegistrySource]):
-    """A registry's fields with their explanations."""
+    """A registry's fields with their explanations; its token is written and never shown."""
+
+    token = SecretField(max_length=sources.MOST_TOKEN)
+    remove_token = forms.BooleanField(
+        required=False, label="Remove the stored token", widget=UnfoldBooleanSwitchWidget,
+    )  # fmt: skip
 
     class Meta:
         model = RegistrySource
-        fields = "__all__"
+        fields = ("slug", "base_url", "by_clock", "propose_versions", "disable_deleted", "allowed_networks", "token")
         help_texts = {
             "base_url": "Without /v0.1. The official one is https://registry.modelcontextprotocol.io.",
         }
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        stored = bool(self.instance.sealed_token)
+        if "token" in self.fields:
+            self.fields["token"].help_text = _STORED if stored else _NOT_STORED
+        if "remove_token" in self.fields and not stored:
+            del self.fields["remove_token"]
+
+    def token_to_store(self) -> str | None:
+        """The token that was typed, an empty one to remove it, None to keep what is stored."""
+        if self.cleaned_data.get("remove_token") and not self.cleaned_data.get("token"):
+            return ""
+        token: str | None = self.cleaned_data.get("token")
+        return token
 
 
 def _sync(request: HttpRequest, row: RegistrySource) -> str:
@@ -54,7 +83,7 @@ class RegistrySourceAdmin(LiveAdmin, RecordAdmin):
     list_filter = ("by_clock",)
     search_fields = ("slug", "base_url")
     fieldsets = (
-        (None, {"fields": ("slug", "base_url", "by_clock", "propose_versions", "disable_deleted")}),
+        (None, {"fields": ("slug", "base_url", "token", "by_clock", "propose_versions", "disable_deleted")}),
         ("Where it may lie", {"fields": ("allowed_networks",), "classes": ("collapse",)}),
     )
     change_form_outer_before_template = "admin/mcpregistry/registry.html"
@@ -63,11 +92,24 @@ class RegistrySourceAdmin(LiveAdmin, RecordAdmin):
              applies=lambda row: sources.state_of(row) not in ("reading", "waiting")),
     )  # fmt: skip
 
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Only a stored token can be removed; whoever may only look sees no field for one."""
+        may_write = self.has_change_permission(request, obj) if obj else self.has_add_permission(request)
+        (title, facts), *others = self.fieldsets
+        shown: list[Any] = [name for name in facts["fields"] if may_write or name != "token"]
+        if may_write and obj is not None and obj.sealed_token:
+            shown[shown.index("token")] = ("token", "remove_token")
+        return [(title, {"fields": shown}), *others]
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        """The fields that the form makes itself are none of the model's."""
+        return super().get_form(request, obj, change, **kwargs | {"fields": SourceForm.Meta.fields})
+
     def get_queryset(self, request: HttpRequest) -> QuerySet[RegistrySource]:
         return RegistrySource.objects.counted().order_by(*self.get_ordering(request) or ["slug"])
 
-    def save(self, request: HttpRequest, row: RegistrySource, form: forms.ModelForm[RegistrySource]) -> None:
-        sources.save_source(source=row, actor=actor(request))
+    def save(self, request: HttpRequest, row: RegistrySource, form: SourceForm) -> None:  # type: ignore[override]
+        sources.save_source(source=row, actor=actor(request), token=form.token_to_store())
 
     def remove(self, request: HttpRequest, row: RegistrySource) -> None:
         sources.delete_source(source=row, actor=actor(request))
@@ -164,7 +206,7 @@ class RegistryEntryAdmin(ReadOnlyAdmin):
         return {
             "entry": row, "status_colour": STATUS_COLOURS[row.status], "open_to": open_to,
             "ways": [
-                (way, _address(request, row, number, way) if open_to else "") for number, way in enumerate(ways(row.document))
+                (way, _address(request, row, number, way) if open_to else "") for number, way in enumerate(adding.ways_here(row))
             ],
             "servers": takebacks.servers_of(row),
             "others": row.source.entries.filter(name=row.name).exclude(pk=row.pk).order_by("-published_at")[:20],

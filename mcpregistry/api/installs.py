@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import cast
+
+from django.contrib.auth.models import User
 from django.http import HttpRequest
 from ninja import Status
 
@@ -25,6 +28,7 @@ from mcpregistry.api.schemas.servers import ServerOut, server_out
 from mcpregistry.models import Install
 from mcpregistry.services import installs
 from mcpregistry.services.installs import requests
+from mcpregistry.services.registry import settings
 
 router = Routes(tags=["installs"])
 
@@ -81,7 +85,11 @@ def use_install(request: HttpRequest, install_id: lookup.Id, payload: InstallUse
     """Set a server's command to it, or make a server of it: a draft until its launch is confirmed."""
     install = lookup.one(_ROWS.all(), "install", pk=install_id)
     server = lookup.server(payload.server) if payload.server else None
-    return server_out(requests.use(install=install, server=server, actor=actor(request)))
+    if payload.values is None:
+        return server_out(requests.use(install=install, server=server, actor=actor(request)))
+    user = cast(User, person(request))
+    made = settings.use(install=install, values=payload.values, server=server, user=user, actor=actor(request))
+    return server_out(made)
 
 
 @router.delete("/installs/{install_id}", response={204: None, 409: Problem})

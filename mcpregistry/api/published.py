@@ -73,12 +73,16 @@ def servers(request: HttpRequest, who: Principal | None) -> dict[str, Any]:
     search, version = request.GET.get("search", "").casefold(), request.GET.get("version", "latest")
     found = [
         each for each in _visible(who)
-        if each.slug > request.GET.get("cursor", "") and search in name_of(each.slug, settings.SITE_URL).casefold()
+        if each.slug > request.GET.get("cursor", "") and _matches(search, each)
         and version in ("latest", each.version) and (since is None or each.changed_at >= since)
     ]  # fmt: skip
     shown = found[:limit]
     more = {"nextCursor": shown[-1].slug} if len(found) > limit else {}
     return _list(shown) | {"metadata": {"count": len(shown), **more}}
+
+
+def _matches(search: str, each: Published) -> bool:
+    return search in name_of(each.slug, settings.SITE_URL).casefold() or search in each.title.casefold()
 
 
 @_served

@@ -45,7 +45,9 @@ def list_registries(request: HttpRequest, *, limit: Limit = 50, cursor: Cursor =
 @once()
 def create_registry(request: HttpRequest, payload: RegistryNew) -> Status[RegistryOut]:
     """Name a registry. Nothing of it is read before somebody has it synced, or `by_clock` is set."""
-    source = sources.save_source(source=RegistrySource(**payload.given()), actor=actor(request))
+    given = payload.given()
+    token = given.pop("token", None)
+    source = sources.save_source(source=RegistrySource(**given), actor=actor(request), token=token)
     return Status(201, registry_out(source))
 
 
@@ -59,9 +61,11 @@ def get_registry(request: HttpRequest, slug: Slug) -> RegistryOut:
 def change_registry(request: HttpRequest, slug: Slug, payload: RegistryChange) -> RegistryOut:
     """Change the keys that are sent; the others stay."""
     row = _one(slug)
-    for name, value in payload.given().items():
+    given = payload.given()
+    token = given.pop("token", None)
+    for name, value in given.items():
         setattr(row, name, value)
-    return registry_out(sources.save_source(source=row, actor=actor(request)))
+    return registry_out(sources.save_source(source=row, actor=actor(request), token=token))
 
 
 @router.delete("/registries/{slug}", response={204: None})

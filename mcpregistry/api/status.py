@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from datetime import datetime
 from typing import cast
 
 from django.db.models import Avg, Count, Max, Q
@@ -110,19 +111,23 @@ def _statuses(servers: list[Server]) -> list[StatusOut]:
         Tool.objects.filter(server__in=servers, present=True).order_by().values_list("server").annotate(Count("id"))
     )
     calls = _calls(server.slug for server in servers)
-    return [_status(s, connections[s.id], tools.get(s.id, 0), *calls.get(s.slug, (0, 0))) for s in servers]
+    return [_status(s, connections[s.id], tools.get(s.id, 0), calls.get(s.slug, (0, 0, None))) for s in servers]
 
 
-def _calls(slugs: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """(succeeded, failed) by server."""
+def _calls(slugs: Iterable[str]) -> dict[str, tuple[int, int, datetime | None]]:
+    """(succeeded, failed, when the newest of both came) by server."""
     rows = Invocation.objects.filter(server_slug__in=list(slugs)).order_by().values("server_slug")
     counted = rows.annotate(
-        good=Count("id", filter=Q(state=State.SUCCEEDED)), bad=Count("id", filter=Q(state__in=_FAILED))
-    )
-    return {row["server_slug"]: (row["good"], row["bad"]) for row in counted}
+        good=Count("id", filter=Q(state=State.SUCCEEDED)), bad=Count("id", filter=Q(state__in=_FAILED)),
+        last=Max("received_at", filter=Q(state=State.SUCCEEDED) | Q(state__in=_FAILED)),
+    )  # fmt: skip
+    return {row["server_slug"]: (row["good"], row["bad"], row["last"]) for row in counted}
 
 
-def _status(server: Server, connections: list[Connection], tools: int, good: int, bad: int) -> StatusOut:
+def _status(
+    server: Server, connections: list[Connection], tools: int, calls: tuple[int, int, datetime | None]
+) -> StatusOut:
+    good, bad, last = calls
     return StatusOut(
         server_name=server.slug,
         name=server.title,
@@ -139,6 +144,7 @@ def _status(server: Server, connections: list[Connection], tools: int, good: int
         last_error_time=server.last_error_at,
         last_ok_time=server.last_ok_at,
         last_connect_time=server.last_connected_at,
+        last_used_time=last,
         reconnect_attempts=max((connection.attempts for connection in connections), default=0),
         tools_left_out=server.left_out.splitlines(),
         processes=[connection_out(connection) for connection in connections],

@@ -10,9 +10,15 @@ from mcpregistry.api.v1 import api
 
 urlpatterns = [
     path("api/v1/", api.urls),
-    path("registry/v0.1/servers", published.servers, name="published-servers"),
-    # A name has one slash, which clients write as %2F; what reaches us is decoded, or not encoded at all.
-    path("registry/v0.1/servers/<path:name>/versions/<str:wanted>", published.version, name="published-version"),
-    path("registry/v0.1/servers/<path:name>/versions", published.versions, name="published-versions"),
+    *(
+        path(f"registry/{version}/servers{rest}", view, name=f"{name}-{version}")
+        for version in ("v0.1", "v0")  # hosts of before ask for v0, whose answers have the same shape
+        for rest, view, name in (
+            ("", published.servers, "published-servers"),
+            # A name has one slash, which clients write as %2F; what reaches us is decoded, or not encoded at all.
+            ("/<path:name>/versions/<str:wanted>", published.version, "published-version"),
+            ("/<path:name>/versions", published.versions, "published-versions"),
+        )
+    ),
     path("metrics", metrics, name="metrics"),
 ]

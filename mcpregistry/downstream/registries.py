@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from mcpregistry.domain.errors import DownstreamError, ProtocolError, ResourceLimit, TimedOut
+from mcpregistry.domain.errors import AuthFailed, DownstreamError, ProtocolError, ResourceLimit, TimedOut
 from mcpregistry.downstream.http_client import once
 
 MOST_BYTES = 4 * 1024 * 1024
@@ -31,13 +31,19 @@ class Page:
     cursor: str
 
 
-async def page(base_url: str, query: Mapping[str, str], networks: tuple[str, ...], seconds: float = SECONDS) -> Page:
-    """Ask for one page. Raises DownstreamError (OutboundRefused for a private address) with a remedy."""
+async def page(
+    base_url: str, query: Mapping[str, str], networks: tuple[str, ...], seconds: float = SECONDS, token: str = ""
+) -> Page:
+    """Ask for one page, with the registry's own token. No redirect is followed, so it goes nowhere else.
+
+    Raises DownstreamError (OutboundRefused for a private address) with a remedy.
+    """
+    headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
     url = f"{base_url}/v0.1/servers?{urlencode(query)}"
     try:
         async with asyncio.timeout(seconds):
             answer = await once.request(
-                "GET", url, None, {"Accept": "application/json"}, networks=networks,
+                "GET", url, None, headers, networks=networks,
                 connect_seconds=_CONNECT_SECONDS, answer_bytes=MOST_BYTES,
             )  # fmt: skip
     except TimeoutError as error:
@@ -53,6 +59,11 @@ def _refusal(status: int) -> DownstreamError:
     if 300 <= status < 400:
         return ProtocolError(
             "The registry sends us to another address, which is not followed.", remedy="Enter that address."
+        )
+    if status in (401, 403):
+        return AuthFailed(
+            f"The registry does not let us read it ({status}).",
+            remedy="Enter a token of it that is valid, on the registry's page.",
         )
     if status == 429:
         return ProtocolError("The registry says that we ask too often (429).", remedy="Try again in an hour.")

@@ -241,12 +241,30 @@ class Configuration(models.Model):
         help_text="Their people are led to the set-up page, and see nothing else until it is done.",
     )  # fmt: skip
 
+    auto_discovery = models.BooleanField(
+        "search registries unasked", default=False, db_default=False,
+        help_text="For agents that ask for a server, the sub-agent searches the registries that this site reads, by name and "
+        "purpose. Off: it takes only what is named exactly; people search as they like.",
+    )  # fmt: skip
+
+    only_listed = models.BooleanField(
+        "only listed packages", default=False, db_default=False,
+        help_text="A package, bundle or version that no registry which this site reads lists, or that was taken back, cannot be "
+        "asked for.",
+    )  # fmt: skip
+
     class Meta:
         verbose_name_plural = "configuration"
         constraints = [models.CheckConstraint(condition=Q(id=1), name="one_configuration")]
 
     def __str__(self) -> str:
         return f"revision {self.revision}"
+
+    @property
+    def discovers(self) -> bool:
+        """Whether the sub-agent searches registries unasked; the environment's word counts before the row's."""
+        said: bool | None = settings.MCP_AUTO_DISCOVERY
+        return self.auto_discovery if said is None else said
 
     @classmethod
     def load(cls) -> Configuration:

@@ -14,7 +14,7 @@ from mcpregistry.models.server import Server, slug_validator
 
 FOLDER = "installs"
 STATES = [(state.value, state.value.capitalize()) for state in InstallState]
-ECOSYSTEMS = [(Ecosystem.NPM.value, "npm"), (Ecosystem.PYPI.value, "PyPI")]
+ECOSYSTEMS = [(Ecosystem.NPM.value, "npm"), (Ecosystem.PYPI.value, "PyPI"), (Ecosystem.MCPB.value, "bundle")]
 
 
 class Install(models.Model):
@@ -30,9 +30,12 @@ class Install(models.Model):
         help_text="Of the server that is made of it.",
     )
     ecosystem = models.CharField(max_length=10, choices=ECOSYSTEMS)
-    package = models.CharField(max_length=214)
+    package = models.CharField(max_length=500, help_text="Of a bundle its address.")
     wanted = models.CharField(
-        "wanted version", max_length=64, blank=True, help_text="One exact version. Empty: the newest."
+        "wanted version",
+        max_length=64,
+        blank=True,
+        help_text="One exact version. Empty: the newest. Of a bundle its SHA-256.",
     )
     program = models.CharField(
         max_length=100, blank=True, help_text="Which of its programs is the server, where it has several."
@@ -42,6 +45,16 @@ class Install(models.Model):
     )
     sealed_env = models.TextField(blank=True, default="", db_default="", editable=False)
     env = Sealed("sealed_env", dict)  # of the server that is made of it
+    networks = models.JSONField(
+        default=list, db_default=[], blank=True, help_text="Private networks in which a bundle may lie: its registry's."
+    )
+    offered = models.TextField(
+        blank=True, default="", db_default="", editable=False,
+        help_text="What it told in a sandbox, for the comparison with what its server offers now; JSON.",
+    )  # fmt: skip
+    not_offered = models.TextField(
+        blank=True, default="", db_default="", editable=False, help_text="Why it could not be compared."
+    )
     state = models.CharField(max_length=12, choices=STATES, default=InstallState.REQUESTED.value)
     state_at = models.DateTimeField()
     lease_until = models.DateTimeField(null=True, blank=True, help_text="While a worker works on it.")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
+
 from django.db import models
 from django.db.models import Q
 from simple_history.models import HistoricalRecords
 
 from mcpregistry.domain.registry.entries import Status
+from mcpregistry.models.sealing import Sealed
 from mcpregistry.models.server import Server, slug_validator
 
 OFFERED = (Status.ACTIVE, Status.DEPRECATED)  # what was not taken back
@@ -28,13 +31,17 @@ class RegistrySources(models.QuerySet["RegistrySource"]):
 class RegistrySource(models.Model):
     """One registry. Nothing is read of it before somebody says so, or has it read by the clock."""
 
+    uid = models.UUIDField(default=uuid.uuid4, null=True, unique=True, editable=False)
     slug = models.CharField(max_length=63, unique=True, validators=[slug_validator])
     base_url = models.CharField(
         "address", max_length=500, help_text="Without /v0.1, e.g. https://registry.modelcontextprotocol.io."
     )
     allowed_networks = models.JSONField(
-        default=list, blank=True, help_text='Private networks in which it may lie, e.g. ["10.0.0.0/8"]. Empty: none.'
-    )
+        default=list, blank=True,
+        help_text='Private networks in which it and its bundles may lie, e.g. ["10.0.0.0/8"]. Empty: none.',
+    )  # fmt: skip
+    sealed_token = models.TextField(blank=True, default="", db_default="", editable=False)
+    token = Sealed("sealed_token", str)  # of a private registry; it goes to ``base_url`` alone
     by_clock = models.BooleanField(
         "read every hour", default=False, help_text="Off: only when somebody presses Sync now."
     )
@@ -60,7 +67,7 @@ class RegistrySource(models.Model):
     error = models.TextField(blank=True, editable=False)
 
     objects = RegistrySources.as_manager()
-    history = HistoricalRecords(excluded_fields=list(READ))
+    history = HistoricalRecords(excluded_fields=[*READ, "uid", "sealed_token"])
 
     class Meta:
         verbose_name = "registry"

@@ -14,9 +14,8 @@ from django.urls import reverse
 
 from mcpregistry.admin.add_entry import AddEntryPage, Use, page_of
 from mcpregistry.admin.base import ReadOnlyAdmin, actor
-from mcpregistry.domain.registry.ways import ways
 from mcpregistry.models import RegistryEntry
-from mcpregistry.services.registry.adding import Wish
+from mcpregistry.services.registry.adding import Wish, ways_here
 from subagents.domain.maintenance import ProposalState
 from subagents.maintenance import listed, proposals
 from subagents.models import Proposal
@@ -53,7 +52,7 @@ class ChoosePage:
 def choices(proposal: Proposal) -> list[dict[str, Any]]:
     """The entries that a proposal names, each with its usable ways and the address of their forms."""
     return [
-        {"entry": entry, "ways": [(way, _address(proposal, entry, number)) for number, way in enumerate(ways(entry.document)) if not way.problem]}
+        {"entry": entry, "ways": [(way, _address(proposal, entry, number)) for number, way in enumerate(ways_here(entry)) if not way.problem]}
         for entry in listed.proposed(proposal.request.result)
     ]  # fmt: skip
 

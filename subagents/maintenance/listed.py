@@ -2,23 +2,48 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
+
+from django.db.models import Q
 
 from mcpregistry.domain.errors import NotFound
 from mcpregistry.domain.text.canonical import plain
 from mcpregistry.models import RegistryEntry
 from subagents.domain.maintenance import Known, search
 
+_WORD = re.compile(r"\w{3,40}")
+_NOTHING = (
+    "and are can for from have into its mcp need needs over server servers that the this tool tools use using want with"
+)
+_SAYING_NOTHING = frozenset(_NOTHING.split())
 MOST_RANKED = 20_000  # more than the public registry lists: what is left out is left out by its name
 
 
 def found(query: str, limit: int) -> list[dict[str, Any]]:
     """What people could add, the best match first: every word of the query stands in it."""
-    rows = _offered().matching(query).defer("document")
-    newest = {row.name: row for row in rows.order_by("name", "pk")[:MOST_RANKED]}
+    return _ranked(query, _offered().matching(query), limit)
+
+
+def _ranked(query: str, rows: Any, limit: int) -> list[dict[str, Any]]:
+    newest = {row.name: row for row in rows.defer("document").order_by("name", "pk")[:MOST_RANKED]}
     known = [Known(row.name, row.title, row.description, ()) for row in newest.values()]
     return _told(newest[match.slug] for match in search(query, known, limit))
+
+
+def fitting(name: str, purpose: str, limit: int) -> list[dict[str, Any]]:
+    """What could be meant by somebody who asks for a server: first what has its name, then what speaks of its purpose."""
+    by_name = found(name, limit)
+    words = list(dict.fromkeys(word for word in _WORD.findall(purpose.casefold()) if word not in _SAYING_NOTHING))[:12]
+    if len(by_name) >= limit or not words:
+        return by_name
+    speaks = Q()
+    for word in words:
+        speaks |= Q(name__icontains=word) | Q(title__icontains=word) | Q(description__icontains=word)
+    seen = {each["name"] for each in by_name}
+    more = _ranked(" ".join(words), _offered().filter(speaks).exclude(name__in=seen), limit)
+    return [*by_name, *more][:limit]
 
 
 def named(name: str) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ from mcpregistry.domain.errors import (
 from mcpregistry.domain.text.canonical import canonical
 from mcpregistry.downstream.pool.events import TestReport
 from mcpregistry.downstream.pool.pool import Pool
-from mcpregistry.models import Agent, Server, ServerTest, Tool
+from mcpregistry.models import Agent, Configuration, Server, ServerTest, Tool
 from mcpregistry.services.configuration.saving import check_fields
 from mcpregistry.services.servers import checks, prober, trials
 from mcpregistry.services.servers.lifecycle import check_server
@@ -41,6 +41,7 @@ FIELDS = (
     "name", "description", "transport", "command", "cwd", "url", "connect_mode", "protocol_mode", "connect_timeout",
     "request_timeout", "idle_timeout", "max_concurrency", "check_interval",
 )  # fmt: skip
+_NO_REGISTRIES = "; registries are not searched for agents: a person has to switch that on (search registries unasked)"
 MOST_FOUND = 50
 MOST_PROPOSED = 5  # entries of registries for one new server
 # Errors of a server that was there, before it had introduced itself.
@@ -115,11 +116,17 @@ def _search(request: MaintenanceRequest, _: Any) -> None:
     known = [Known(row.slug, row.name, row.description, tuple(tools.get(row.pk, ()))) for row in servers]
     query, limit = str(request.params["query"]), min(int(request.params.get("limit") or 10), MOST_FOUND)
     found = search(query, known, limit)
+    registries = _may_search(request)
     request.result = {
         "servers": [{"server": match.slug, "score": match.score, "reasons": list(match.reasons)} for match in found],
-        "registry_entries": listed.found(query, limit),
-        "searched": "the servers of this site, and its copies of registries",
+        "registry_entries": listed.found(query, limit) if registries else [],
+        "searched": f"the servers of this site{', and its copies of registries' if registries else _NO_REGISTRIES}",
     }  # fmt: skip
+
+
+def _may_search(request: MaintenanceRequest) -> bool:
+    """People search registries whenever they ask for it; for agents only where a person has switched that on."""
+    return not request.agent or Configuration.load().discovers
 
 
 # add_server: server (its slug), purpose, fields, registry_name
@@ -137,12 +144,16 @@ def _look_for_namesake(request: MaintenanceRequest, _: Any) -> None:
 
 
 def _propose_new(request: MaintenanceRequest, _: Any) -> None:
-    """Where nobody says how it is started, what registries list is proposed to choose from."""
+    """Where nobody says how it is started, what registries list is proposed to choose from: named, or searched for."""
     fields, name = request.params.get("fields") or {}, request.params.get("registry_name")
     _propose(request, None, fields, request.params.get("purpose", ""))
-    if name or not fields:
-        entries = listed.named(name) if name else listed.found(request.server_slug, MOST_PROPOSED)
-        request.result = {**(request.result or {}), "registry_entries": entries}
+    if name:
+        entries = listed.named(name)
+    elif fields or not _may_search(request):
+        return
+    else:
+        entries = listed.fitting(request.server_slug, request.params.get("purpose", ""), MOST_PROPOSED)
+    request.result = {**(request.result or {}), "registry_entries": entries}
 
 
 # modify_server: server, fields, reason; remove_server: server, reason

@@ -84,3 +84,22 @@ def test_what_a_stranger_wrote_is_text_on_the_form(client_of: ClientOf, site: Si
         shown = text(client.get(address))
         assert mark not in shown
         assert "&lt;img src=x" in shown
+
+
+def test_a_token_is_entered_kept_and_removed_and_never_shown(client_of: ClientOf, site: Site) -> None:
+    source = RegistrySource.objects.get()
+    address = reverse("admin:mcpregistry_registrysource_change", args=[source.pk])
+    client = client_of("admin")
+    entered = {"slug": source.slug, "base_url": "https://registry.example", "token": "s3cret", "allowed_networks": "[]"}
+    client.post(address, entered)
+    source.refresh_from_db()
+    assert source.token == "s3cret"
+    shown = text(client.get(address))
+    assert "Remove the stored token" in shown
+    assert "s3cret" not in shown
+    moved = text(client.post(address, entered | {"token": "", "base_url": "https://evil.example"}))
+    assert "entered for another address" in moved
+    assert 'name="token"' not in text(client_of("operator").get(address))
+    client.post(address, entered | {"token": "", "remove_token": "on"})
+    source.refresh_from_db()
+    assert source.sealed_token == ""

@@ -45,7 +45,7 @@ VERBS = {
     ("tool", "behaviour"): APPROVER, ("tool", "auto-approve"): ADMIN, ("tool", "ask-again"): ADMIN,
     ("policyrule", "try"): VIEWER, ("policyrule", "enable"): ADMIN, ("policyrule", "disable"): ADMIN,
     ("permit", "revoke"): APPROVER, ("agent", "token"): ADMIN, ("token", "revoke"): ADMIN,
-    ("install", "approve"): ADMIN, ("install", "use"): OPERATOR, ("install", "roll-back"): OPERATOR, ("install", "remove"): OPERATOR,
+    ("install", "approve"): ADMIN, ("install", "use"): OPERATOR, ("install", "configure"): OPERATOR, ("install", "roll-back"): OPERATOR, ("install", "remove"): OPERATOR,
     ("conversation", "end"): OPERATOR, ("energypool", "fill"): ADMIN, ("registrysource", "sync"): OPERATOR, ("channel", "test"): ADMIN, ("delivery", "redeliver"): ADMIN,
     ("provider", "test"): OPERATOR, ("provider", "confirm"): ADMIN, ("run", "cancel"): OPERATOR, ("run", "resume"): OPERATOR, ("run", "replay"): OPERATOR,
     ("maintenancerequest", "cancel"): OPERATOR, ("maintenancerequest", "pause"): OPERATOR, ("maintenancerequest", "resume"): OPERATOR,

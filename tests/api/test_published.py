@@ -65,6 +65,8 @@ def test_pages_searches_and_changes(site: None) -> None:
     assert (names(first), first["metadata"]) == (["com.example.tools/default"], {"count": 1, "nextCursor": "default"})
     assert names(read(agent="ann", limit="1", cursor="default")) == ["com.example.tools/lab"]
     assert names(read(agent="ann", search="LAB")) == ["com.example.tools/lab"]
+    assert names(read(agent="ann", search="lab", version="latest", include_deleted="true")) == ["com.example.tools/lab"]
+    assert read("/registry/v0/servers", agent="ann") == read(agent="ann")
     before = read(agent="ann")["servers"][1]
     assert names(read(agent="ann", updated_since="2099-01-01T00:00:00Z")) == []
     lab = Endpoint.objects.get(slug="lab")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from unittest import mock
 
 import pytest
 from django.utils import timezone
 
-from mcpregistry.models import AuditEntry, Connection, Server, ServerEvent, ServerTest
+from mcpregistry.models import AuditEntry, Connection, Invocation, Server, ServerEvent, ServerTest
 from mcpregistry.services.servers import lifecycle
 from tests.api.conftest import new_call, new_server, new_tool
 
@@ -205,6 +206,8 @@ def test_status_tells_state_per_process_counters_and_the_last_error(operator):
     )
     assert [status[name] for name in facts] == ["echo", "The echo", True, "stdio", 1, 4, 2, 2]
     assert status["last_error"] == "it fell over"
+    used = Invocation.objects.exclude(state="denied").order_by("-received_at").first()
+    assert abs(datetime.fromisoformat(status["last_used_time"]) - used.received_at) < timedelta(milliseconds=1)
     assert [(p["process"], p["state"]) for p in status["processes"]] == [
         ("web@a:1", "connected"),
         ("worker@a:2", "error"),

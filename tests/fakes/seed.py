@@ -17,6 +17,7 @@ from django.contrib.auth.models import Group, User
 from django.db import transaction
 from django.utils import timezone
 
+from mcpregistry.domain.installs import mcpb
 from mcpregistry.domain.installs.lock import digest
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.registry.entries import read as read_entry
@@ -71,6 +72,7 @@ from subagents.models import (
     TrialReport,
 )
 from subagents.services import experts, providers, runs
+from tests.fakes.bundles import manifest
 
 ACTOR = "user:seed"
 CONVERSATION = "c" * 32
@@ -333,6 +335,12 @@ def _installs(git: Server, now: datetime) -> None:
             lock_sha256=digest(lock), licences={"git-server": "MIT"}, requested_by=ACTOR, command=["node", "cli.js"],
             size=2_100_000, files=312,
         )  # fmt: skip
+    address, content = "https://bundles.example/mcp/notes.mcpb", "c" * 64
+    lock = mcpb.lock(address, content, 4_000_000, manifest())
+    Install.objects.create(
+        slug="notes", ecosystem="mcpb", package=address, wanted=content, version="1.0.0", state="installed", state_at=now,
+        lock=lock, lock_sha256=digest(lock), requested_by=ACTOR, command=["node", "index.js"], size=4_000_000, files=3,
+    )  # fmt: skip
 
 
 def _access(site: Site, now: datetime) -> None:
@@ -398,7 +406,7 @@ TIME: dict[str, Any] = {
 }  # fmt: skip
 WEATHER: dict[str, Any] = {
     "name": "io.example/weather", "version": "1.0.0", "title": "Weather", "description": "Tomorrow, mostly.",
-    "packages": [{"registryType": "oci", "identifier": "registry.example/weather:1.0.0"}],
+    "packages": [{"registryType": "nuget", "identifier": "Weather.Mcp", "version": "1.0.0"}],
     "remotes": [{"type": "streamable-http", "url": "https://weather.example/mcp",
                  "headers": [{"name": "X-API-Key", "isRequired": True, "isSecret": True, "description": "From your account."}]}],
 }  # fmt: skip

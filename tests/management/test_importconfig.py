@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from django.conf import settings
@@ -18,6 +19,8 @@ from django.core.management import CommandError, call_command
 
 from mcpregistry.domain.formats import text
 from mcpregistry.models import Endpoint, ImportedFile, Server
+from mcpregistry.services.policy import rules
+from mcpregistry.services.servers.lifecycle import save_server
 from tests import forkserver
 from tests.domain.formats.samples import HERE, SAMPLES
 
@@ -302,3 +305,36 @@ def test_a_watched_file_is_imported_at_every_change_and_a_broken_one_changes_not
     assert watch.process.wait(30) == 0
     assert "no longer watched" in watch.log.read_text()
     assert {server.lifecycle for server in Server.objects.all()} == {"draft"}
+
+
+@pytest.mark.django_db
+def test_a_file_is_kept_in_step_with_what_is_clicked_and_its_content_before_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, seen = tmp_path / "mcp-servers.json", list[Any]()
+
+    def clicked(_: float) -> None:
+        """What happens between two looks."""
+        seen.append((json.loads(path.read_text()), path.stat().st_mtime_ns))
+        match len(seen):
+            case 1:
+                server = save_server(server=Server(slug="echo", command=["echo"]), actor="user:ann")
+                rules.auto_approve(server=server, actor="user:ann")
+            case 3:
+                path.unlink()
+            case 4:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr("time.sleep", clicked)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr("mcpregistry.management.commands.exportconfig.close_old_connections", lambda: None)
+    call_command("exportconfig", "--format", "mcp-servers", "-o", str(path), "--watch")
+    contents, times = zip(*seen, strict=True)
+    assert [each.get("id") for each in contents[1]["servers"]] == ["echo"]
+    assert contents[1]["servers"][0]["autoApprove"] is True
+    assert contents[0]["servers"] == []
+    assert times[1] == times[2], "nothing changed, nothing was written"
+    assert contents[3] == contents[1], "a file that somebody took away comes back"
+    assert json.loads((tmp_path / "mcp-servers.json.bak").read_text()) == contents[0]
+    with pytest.raises(CommandError, match="no secrets"):
+        call_command("exportconfig", "--format", "mcp-servers", "-o", str(path), "--watch", "--include-secrets")

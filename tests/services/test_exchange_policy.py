@@ -11,7 +11,7 @@ from django.utils import timezone
 from mcpregistry.models import Configuration, PolicyRule, Server, Tool
 from mcpregistry.services.exchange.exporting import export_config
 from mcpregistry.services.exchange.importing import Outcome, import_file
-from mcpregistry.services.exchange.policy import FLAG_WAITS, WAITS
+from mcpregistry.services.exchange.policy import DISCOVERY_WAITS, FLAG_WAITS, WAITS
 from mcpregistry.services.policy import rules
 
 pytestmark = pytest.mark.django_db
@@ -106,6 +106,23 @@ def test_the_flag_is_what_happens_when_no_rule_fits(before: str, flag: bool, may
     assert (FLAG_WAITS in [note.sentence for note in found.notes]) is (not may)
     data = export_config(format_name="mcp-servers", actor="test").data
     assert data["toolApprovalRequired"] is (after != "allow")
+
+
+def test_a_file_says_whether_registries_are_searched_unasked():
+    raw = {"servers": [], "autoDiscoveryEnabled": True}
+
+    def take(wanted: bool, may_rule: bool) -> list[str]:
+        data = json.dumps(raw | {"autoDiscoveryEnabled": wanted}).encode()
+        found = import_file(raw=data, path="mcp-servers.json", actor="test", may_rule=may_rule)
+        return [note.sentence for note in found.notes]
+
+    assert DISCOVERY_WAITS in take(True, may_rule=False)
+    assert not Configuration.load().discovers
+    take(True, may_rule=True)
+    assert Configuration.load().discovers
+    assert export_config(format_name="mcp-servers", actor="test").data["autoDiscoveryEnabled"] is True
+    take(False, may_rule=False)
+    assert not Configuration.load().discovers
 
 
 def test_a_dry_run_changes_no_rule():

@@ -406,3 +406,34 @@ def test_it_is_due_when_asked_for_and_by_the_clock(source):
     assert sources.due() == [source.pk]
     RegistrySource.objects.update(tried_at=now)
     assert sources.due() == []
+
+
+@pytest.mark.attack
+def test_a_token_goes_to_its_registry_alone_and_to_no_address_that_somebody_else_enters(registry, source):
+    sources.save_source(source=source, actor="user:ann", token=" s3cret ")
+    registry.entries = [entry("io.example/a")]
+    assert read(source).error == ""
+    assert registry.receiver.requests[-1].headers["authorization"] == "Bearer s3cret"
+    registry.receiver.answers = [(302, {"Location": f"{registry.url}/elsewhere"}, b""), (403, {}, b"")]
+    assert "another address" in read(source).error
+    assert "Enter a token" in read(source).error
+    assert [each.path.partition("?")[0] for each in registry.receiver.requests] == ["/v0.1/servers"] * 3
+    for change in ({"base_url": "https://evil.example"}, {"allowed_networks": [*LOOPBACK, "10.0.0.0/8"]}):
+        row = RegistrySource.objects.get()
+        for name, value in change.items():
+            setattr(row, name, value)
+        with pytest.raises(ConfigInvalid, match="entered for another address"):
+            sources.save_source(source=row, actor="user:eve")
+    row = RegistrySource.objects.get()
+    row.allowed_networks, row.by_clock = [], True
+    row.base_url = "https://moved.example"
+    assert sources.save_source(source=row, actor="user:ann", token="other").token == "other"
+    assert sources.save_source(source=row, actor="user:ann", token="").sealed_token == ""
+    for odd in ("Bearer x", "${cred:x}", "a\nb", "x" * 9_000):
+        with pytest.raises(ConfigInvalid):
+            sources.save_source(source=row, actor="user:ann", token=odd)
+    row.base_url = "http://moved.example"
+    with pytest.raises(ConfigInvalid, match="readable over http"):
+        sources.save_source(source=row, actor="user:ann", token="x")
+    assert not [each for each in AuditEntry.objects.all() if "s3cret" in each.body]
+    assert not hasattr(RegistrySource.history.first(), "sealed_token")

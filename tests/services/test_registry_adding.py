@@ -10,7 +10,7 @@ from django.contrib.auth.models import Group, User
 from django.utils import timezone
 
 from mcpregistry.domain.errors import AlreadyExists, ConfigInvalid, Conflict, Denied
-from mcpregistry.models import AuditEntry, Credential, Install, RegistryEntry, RegistrySource, Server
+from mcpregistry.models import AuditEntry, Configuration, Credential, Install, RegistryEntry, RegistrySource, Server
 from mcpregistry.models.server import Lifecycle
 from mcpregistry.services.access.roles import install_roles
 from mcpregistry.services.installs import requests
@@ -153,3 +153,100 @@ def test_a_server_keeps_its_arguments_when_its_runner_gives_way_to_a_package(
     install = requests.resolve(ecosystem="pypi", package="mcp-server-time", server=server, actor="user:ann")
     Install.objects.update(state="installed", lock_sha256="b" * 64, command=["/x/python", "/x/time"])
     assert requests.use(install=install, actor="user:ann").command == ["/x/python", "/x/time", *kept]
+
+
+def test_a_secret_that_is_not_needed_may_stay_empty() -> None:
+    made = add(listed(packages=[PACKAGE]), "operator", **{"environment MODE": "m"})
+    assert (made.env, Credential.objects.count()) == ({"MODE": "m"}, 0)
+
+
+IMAGE = {
+    "registryType": "oci", "identifier": "docker.io/acme/notes:1.0.0", "transport": {"type": "stdio"},
+    "runtimeArguments": [
+        {"type": "named", "name": "-e", "value": "DB=pg://{db}", "variables": {"db": {"isRequired": True}}},
+        {"type": "named", "name": "-v", "value": "/:/host"},
+    ],
+    "environmentVariables": [{"name": "API_KEY", "isSecret": True, "isRequired": True}],
+    "packageArguments": [{"type": "positional", "value": "--stdio"}],
+}  # fmt: skip
+DIGEST = "sha256:" + "d" * 64
+
+
+@pytest.fixture
+def docker(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A container program on PATH."""
+    program = tmp_path / "docker"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return str(program)
+
+
+def test_an_image_becomes_a_draft_that_starts_it_by_its_digest_with_nothing_of_this_machine(docker: str) -> None:
+    given = {"image digest": DIGEST, "environment DB: db": "h", "environment API_KEY": "s3cret"}
+    server = add(listed(packages=[IMAGE]), **given)
+    server.refresh_from_db()
+    assert (server.transport, server.lifecycle) == ("stdio", Lifecycle.DRAFT)
+    assert server.env == {"DB": "pg://h", "API_KEY": "${cred:clock-API-KEY}"}
+    assert (server.command[0], server.command[-2:]) == (docker, [f"docker.io/acme/notes@{DIGEST}", "--stdio"])
+    words = " ".join(server.command)
+    for word in (
+        "--rm --interactive",
+        "--read-only",
+        "--cap-drop ALL",
+        "--network none",
+        "--env API_KEY --env DB docker.io",
+    ):
+        assert word in words
+    assert not {"-v", "/:/host", "s3cret", "h"} & {*server.command}
+    assert server in RegistryEntry.objects.get().servers.all()
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    ("changed", "given", "why"),
+    [
+        ({}, {"image digest": "latest"}, "digest is none"),
+        ({}, {"image network": "host"}, "none that it takes"),
+        ({"identifier": "--privileged"}, {}, "no whole name"),
+        ({"identifier": "docker.io/a/b --privileged"}, {}, "no whole name"),
+        ({"runtimeArguments": [{"name": "--mount", "value": "type=bind", "isRequired": True}]}, {}, "It needs --mount"),
+        ({"environmentVariables": [{"name": "DOCKER_HOST", "value": "tcp://evil.example"}]}, {}, "would steer"),
+        ({"runtimeArguments": [{"name": "-e", "value": "PATH=/evil"}]}, {}, "would steer"),
+        ({"environmentVariables": [{"name": "A=B --privileged", "value": "x"}]}, {}, "no name for an environment"),
+    ],
+)
+def test_an_image_gets_nothing_that_could_leave_its_container(
+    docker: str, changed: dict[str, Any], given: dict[str, str], why: str
+) -> None:
+    entered = {"image digest": DIGEST, "environment DB: db": "h", "environment API_KEY": "s3cret"}
+    way = adding.ways_here(entry := listed(packages=[IMAGE | changed]))[0]
+    asked = {each.key for each in way.inputs}
+    with pytest.raises(ConfigInvalid, match=why):
+        add(entry, **{key: value for key, value in (entered | given).items() if key in asked or key in given})
+    assert not Server.objects.exists()
+    assert not Credential.objects.exists()
+
+
+def test_without_a_container_program_the_entry_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    entry = listed(packages=[IMAGE])
+    assert "neither docker nor podman" in adding.ways_here(entry)[0].problem
+    with pytest.raises(ConfigInvalid, match="Install one of them"):
+        add(entry)
+
+
+@pytest.mark.attack
+def test_where_only_listed_packages_are_wanted_no_other_is_asked_for() -> None:
+    entry = listed(packages=[PACKAGE])
+    RegistryEntry.objects.update(kinds="pypi")
+    Configuration.objects.update_or_create(id=1, defaults={"only_listed": True})
+    for package, version in [("mcp-server-evil", "1.2.3"), ("mcp-server-time", "1.2.4"), ("mcp-server-time", "")]:
+        with pytest.raises(Denied, match="No registry that this site reads lists"):
+            requests.resolve(ecosystem="pypi", package=package, version=version, actor="user:ann")
+    assert requests.resolve(ecosystem="pypi", package="MCP_server.time", version="1.2.3", actor="user:ann").pk
+    assert add(entry, **{"environment MODE": "m"}).pk
+    RegistryEntry.objects.update(status="deleted")
+    with pytest.raises(Denied):
+        requests.resolve(ecosystem="pypi", package="mcp-server-time", version="1.2.3", actor="user:ann")
+    assert Install.objects.count() == 2

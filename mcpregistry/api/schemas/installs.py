@@ -9,10 +9,12 @@ from ninja import Schema
 from pydantic import Field
 
 from mcpregistry.api.schemas.basics import Input, Slug, Text, capped
+from mcpregistry.api.schemas.registry import InputOut, input_out
 from mcpregistry.models import Install
-from mcpregistry.services.installs import requests
+from mcpregistry.services.installs import offers, requests
+from mcpregistry.services.registry import settings
 
-EcosystemName = Literal["npm", "pypi"]
+EcosystemName = Literal["npm", "pypi", "mcpb"]
 StateName = Literal[
     "requested", "resolving", "waiting", "approved", "installing", "installed", "failed", "removed"
 ]  # fmt: skip
@@ -22,8 +24,8 @@ class InstallNew(Input):
     """A package; without a version the newest, without a server for a new one."""
 
     ecosystem: EcosystemName
-    package: Annotated[Text, Field(max_length=214)]
-    version: Annotated[Text, Field(max_length=64)] = ""
+    package: Annotated[Text, Field(max_length=500, description="Of a bundle (mcpb) its address.")]
+    version: Annotated[Text, Field(max_length=64, description="Of a bundle the SHA-256 of its file.")] = ""
     program: Annotated[Text, Field(max_length=100, description="Which of its programs, where it has several.")] = ""
     server: Slug | None = None
     slug: Annotated[Text, Field(max_length=63, description="Short name of the new server.")] = ""
@@ -39,6 +41,12 @@ class InstallUse(Input):
     """The server to set to it; null: the one that it was asked for, or a new one."""
 
     server: Slug | None = None
+    values: Annotated[
+        dict[Text, Text] | None,
+        Field(
+            max_length=100, description="Of a bundle: what its `inputs` ask for, by key. Null: as its server has them."
+        ),
+    ] = None
 
 
 class PackageOut(Schema):
@@ -69,11 +77,32 @@ class InstallOut(Schema):
     created_at: datetime
 
 
+class ToolChange(Schema):
+    """A tool that would be different. ``fields``: which of its definition; ``suspicious``: what the scanner says."""
+
+    name: str
+    fields: list[str]
+    suspicious: list[str]
+
+
+class DefinitionChanges(Schema):
+    """What the server would offer otherwise; read in a sandbox before it is set to it. At most 50 of a kind."""
+
+    added: list[ToolChange]
+    changed: list[ToolChange]
+    removed: list[str]
+    instructions_changed: bool
+    same: int
+
+
 class InstallWhole(InstallOut):
-    """With its lock, package by package, and how that differs from the installation before."""
+    """With its lock, package by package, and how that and its definitions differ from what the server starts now."""
 
     packages: list[PackageOut]
     changes: list[str]
+    inputs: list[InputOut] = Field(description="What a bundle asks for.")
+    definitions: DefinitionChanges | None = Field(description="Null: not known, not installed, or in use already.")
+    definitions_error: str = Field(description="Why its definitions could not be read before it is used.")
 
 
 def install_out(install: Install) -> InstallOut:
@@ -88,8 +117,27 @@ def install_whole(install: Install) -> InstallWhole:
         PackageOut(name=each.name, version=each.version, licence=install.licences.get(each.name, ""), hashes=[*each.hashes])
         for each in (lock.packages if lock else ())
     ]  # fmt: skip
+    way = settings.way_for(install)
     changes = [str(change) for change in requests.changes_of(install)]
-    return InstallWhole(**_facts(install), packages=packages, changes=changes)  # type: ignore[arg-type]
+    return InstallWhole(
+        **_facts(install), packages=packages, changes=changes, definitions=_definitions(install),  # type: ignore[arg-type]
+        definitions_error=install.not_offered, inputs=[input_out(each) for each in (way.inputs if way else ())],
+    )  # fmt: skip
+
+
+def _definitions(install: Install) -> DefinitionChanges | None:
+    if (found := offers.comparison(install)) is None:
+        return None
+    return DefinitionChanges(
+        added=[_tool(each) for each in found.added], changed=[_tool(each) for each in found.changed],
+        removed=[capped(name, 500) for name in found.removed], instructions_changed=bool(found.instructions),
+        same=found.same,
+    )  # fmt: skip
+
+
+def _tool(changed: offers.Changed) -> ToolChange:
+    fields, suspicious = [each.field for each in changed.changes], [each.why for each in changed.findings]
+    return ToolChange(name=changed.name, fields=fields, suspicious=suspicious)
 
 
 def _facts(install: Install) -> dict[str, object]:

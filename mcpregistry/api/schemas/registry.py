@@ -9,10 +9,11 @@ from ninja import Schema
 from pydantic import Field
 
 from mcpregistry.api.schemas.basics import Input, Slug, Text
-from mcpregistry.domain.registry.ways import Way, ways
+from mcpregistry.domain.registry.ways import Input as Asked
+from mcpregistry.domain.registry.ways import Way
 from mcpregistry.models import Install, RegistryEntry, RegistrySource, Server
 from mcpregistry.services.registry import sources
-from mcpregistry.services.registry.adding import Wish
+from mcpregistry.services.registry.adding import Wish, ways_here
 
 Address = Annotated[Text, Field(max_length=500, description="Without /v0.1, e.g. https://registry.example.")]
 
@@ -22,6 +23,17 @@ class RegistryChange(Input):
 
     slug: Slug | None = None
     base_url: Address | None = None
+    token: (
+        Annotated[
+            Text,
+            Field(
+                max_length=8_000,
+                description="Of a private registry, sent to this address alone. Empty: remove it. Left out: keep it; with "
+                "another address it has to be entered again.",
+            ),
+        ]
+        | None
+    ) = None
     allowed_networks: list[Text] | None = None
     by_clock: Annotated[bool, Field(description="Read it every hour.")] | None = None
     disable_deleted: (
@@ -48,6 +60,7 @@ class RegistryOut(Schema):
     by_clock: bool
     disable_deleted: bool
     propose_versions: bool
+    has_token: bool
     reading: bool = Field(description="A worker reads it, or is asked to.")
     synced_at: datetime | None = Field(description="When it was last read to its end.")
     pages: int
@@ -59,13 +72,14 @@ class InputOut(Schema):
     """Something that the server wants to be given."""
 
     key: str = Field(description="Under which its value is given when the entry is added.")
-    place: str = Field(description="environment, header, argument or address.")
+    place: str = Field(description="environment, header, argument, address or setting (of a bundle).")
     name: str
     description: str
     required: bool
     secret: bool
     default: str
     choices: list[str]
+    many: bool = Field(description="One value a line.")
 
 
 class WayOut(Schema):
@@ -143,7 +157,9 @@ def registry_out(row: RegistrySource) -> RegistryOut:
         "skipped", "error",
     )  # fmt: skip
     reading = sources.state_of(row) in ("reading", "waiting")
-    return RegistryOut(reading=reading, **{name: getattr(row, name) for name in names})
+    return RegistryOut(
+        reading=reading, has_token=bool(row.sealed_token), **{name: getattr(row, name) for name in names}
+    )
 
 
 def entry_out(row: RegistryEntry) -> EntryOut:
@@ -153,7 +169,7 @@ def entry_out(row: RegistryEntry) -> EntryOut:
 
 def entry_whole(row: RegistryEntry) -> EntryWhole:
     """The entry as its own answer."""
-    return EntryWhole(**_facts(row), sha256=row.sha256, ways=[_way_out(way) for way in ways(row.document)])
+    return EntryWhole(**_facts(row), sha256=row.sha256, ways=[_way_out(way) for way in ways_here(row)])
 
 
 def _facts(row: RegistryEntry) -> dict[str, Any]:
@@ -163,12 +179,16 @@ def _facts(row: RegistryEntry) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def input_out(asked: Asked) -> InputOut:
+    """What is asked for, as its answer."""
+    return InputOut(
+        key=asked.key, place=asked.place, name=asked.name, description=asked.description, required=asked.required,
+        secret=asked.secret, default=asked.default, choices=list(asked.choices), many=asked.many,
+    )  # fmt: skip
+
+
 def _way_out(way: Way) -> WayOut:
-    inputs = [
-        InputOut(key=each.key, place=each.place, name=each.name, description=each.description, required=each.required,
-                 secret=each.secret, default=each.default, choices=list(each.choices))
-        for each in way.inputs
-    ]  # fmt: skip
+    inputs = [input_out(each) for each in way.inputs]
     return WayOut(
         kind=way.kind, transport=way.transport, identifier=way.identifier, version=way.version, inputs=inputs,
         problem=way.problem,

@@ -155,6 +155,9 @@ class StatusOut(Schema):
     last_error_time: datetime | None
     last_ok_time: datetime | None
     last_connect_time: datetime | None = Field(description="When any process last connected to serve calls.")
+    last_used_time: datetime | None = Field(
+        description="Its newest call that succeeded or failed; not a look at its tools."
+    )
     reconnect_attempts: int = Field(description="Of the process that has tried most often in a row.")
     tools_left_out: list[str] = Field(description="Tools that the server offers and that are not taken, and why.")
     processes: list[ConnectionOut]

@@ -8,13 +8,15 @@ from enum import StrEnum
 from pathlib import PurePath
 
 from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.servers.launch import check_url
 
 
 class Ecosystem(StrEnum):
-    """Where a package comes from."""
+    """Where a package comes from. A bundle (MCPB) has an address and a SHA-256 in place of a name and a version."""
 
     NPM = "npm"
     PYPI = "pypi"
+    MCPB = "mcpb"
 
 
 _NAMES = {
@@ -25,6 +27,7 @@ _VERSIONS = {
     Ecosystem.NPM: re.compile(r"\d+\.\d+\.\d+(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?", re.ASCII),
     Ecosystem.PYPI: re.compile(r"(?:\d+!)?\d+(?:\.\d+)*[0-9A-Za-z.+_-]*", re.ASCII),
 }
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _EXAMPLES = {Ecosystem.NPM: "@modelcontextprotocol/server-everything", Ecosystem.PYPI: "mcp-server-time"}
 _RUNNERS = {Ecosystem.NPM: "npx", Ecosystem.PYPI: "uvx"}
 # Options by which they are told the package itself, and others that take a word of their own.
@@ -36,7 +39,7 @@ _WITH_VALUE = {
 _NUMBERS = re.compile(r"\d{1,18}(?:\.\d{1,18})*", re.ASCII)
 _PRE_RELEASE = re.compile(r"(?:^|[\d.])-?_?(?:a|b|c|rc|alpha|beta|pre|preview|dev)\.?\d*|-", re.IGNORECASE)
 _RELEASE = re.compile(r"(?<=.)(?:==|@).*")  # behind a name; not the scope of one of npm
-MOST_SIGNS, MOST_VERSION_SIGNS = 214, 64
+MOST_SIGNS, MOST_VERSION_SIGNS, MOST_ADDRESS_SIGNS = 214, 64, 500
 _PROGRAM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
 
@@ -45,11 +48,18 @@ def check_ecosystem(word: str) -> Ecosystem:
     try:
         return Ecosystem(word)
     except ValueError as error:
-        raise ConfigInvalid(f"There are no packages of the kind '{word:.40}'.", remedy="Choose npm or pypi.") from error
+        raise ConfigInvalid(
+            f"There are no packages of the kind '{word:.40}'.", remedy="Choose npm, pypi or mcpb."
+        ) from error
 
 
 def check_name(ecosystem: Ecosystem, name: str) -> str:
-    """The package's plain name. Raises ConfigInvalid for addresses, paths, options, versions and tags."""
+    """The package's plain name. Raises ConfigInvalid for addresses, paths, options, versions and tags.
+
+    Of a bundle its address, which has to be one of http or https.
+    """
+    if ecosystem == Ecosystem.MCPB:
+        return _check_address(name)
     if len(name) > MOST_SIGNS or not _NAMES[ecosystem].fullmatch(name):
         raise ConfigInvalid(
             f"'{name:.100}' is no name of a package of {ecosystem}.",
@@ -59,12 +69,28 @@ def check_name(ecosystem: Ecosystem, name: str) -> str:
 
 
 def check_version(ecosystem: Ecosystem, version: str) -> str:
-    """One exact version; empty for the newest. Raises ConfigInvalid for ranges, tags and anything else."""
+    """One exact version; empty for the newest; of a bundle the SHA-256 of its file. Raises ConfigInvalid for anything else."""
+    if ecosystem == Ecosystem.MCPB:
+        return _check_sha256(version)
     if version and (len(version) > MOST_VERSION_SIGNS or not _VERSIONS[ecosystem].fullmatch(version)):
         raise ConfigInvalid(
             f"'{version:.80}' is no exact version.", remedy="Write e.g. 1.2.3, or leave it empty for the newest."
         )
     return version
+
+
+def _check_address(address: str) -> str:
+    if len(address) > MOST_ADDRESS_SIGNS:
+        raise ConfigInvalid(f"The bundle's address is longer than {MOST_ADDRESS_SIGNS} signs.", remedy="Ask its maker.")
+    return check_url(address, ("http", "https"))
+
+
+def _check_sha256(sha256: str) -> str:
+    if not _SHA256.fullmatch(sha256):
+        raise ConfigInvalid(
+            "A bundle is fetched by the SHA-256 of its file alone.", remedy="Enter it: 64 digits of 0-9 and a-f."
+        )
+    return sha256
 
 
 def check_program(name: str) -> str:
@@ -98,7 +124,7 @@ def behind_runner(ecosystem: Ecosystem, package: str, command: Sequence[str]) ->
 
     Empty for other commands, and for other packages.
     """
-    if not command or PurePath(command[0]).name != _RUNNERS[ecosystem]:
+    if not command or PurePath(command[0]).name != _RUNNERS.get(ecosystem):
         return []
     words, named = iter(command[1:]), ""
     for word in words:

@@ -107,6 +107,11 @@ def missing(program: str) -> InstallFailed:
             "Node.js is needed: this machine has no npm.",
             remedy="Install Node.js 20 or newer with npm, then ask again.",
         )
+    if program == "docker":
+        return InstallFailed(
+            "A container program is needed: this machine has neither docker nor podman.",
+            remedy="Install one of them, let this site's user start containers with it, and add the image then.",
+        )
     return InstallFailed(
         "uv is needed: it belongs to this site's packages.", remedy="Run `make run` again, it installs them."
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from mcpregistry.domain.errors import ConfigInvalid
@@ -26,6 +26,7 @@ class Launch:
     env: dict[str, str]
     headers: dict[str, str]
     url: str
+    image: dict[str, str] = field(default_factory=dict)  # of a container: digest and network
 
 
 def filled(way: Way, given: Mapping[str, str]) -> Launch:
@@ -35,7 +36,7 @@ def filled(way: Way, given: Mapping[str, str]) -> Launch:
     """
     values = {each.key: given.get(each.key) or each.default for each in way.inputs}
     _check(way, given, values)
-    env, headers, arguments, url = {}, {}, [], ""
+    env, headers, arguments, url, image = {}, {}, [], "", {}
     for slot in way.slots:
         if (text := _text(slot, values)) is None:
             continue
@@ -46,9 +47,11 @@ def filled(way: Way, given: Mapping[str, str]) -> Launch:
                 headers[slot.name] = text
             case "address":
                 url = text
+            case "image":
+                image[slot.name] = text
             case _:
-                arguments += _words(slot, text)
-    return Launch(arguments, env, headers, url)
+                arguments += _words(slot, text, values)
+    return Launch(arguments, env, headers, url, image)
 
 
 def _check(way: Way, given: Mapping[str, str], values: Mapping[str, str]) -> None:
@@ -103,8 +106,12 @@ def _in_address(asked: Input, value: str, *, in_host: bool) -> str:
     return value if is_reference(value) else quote(value, safe="")
 
 
-def _words(slot: Slot, text: str) -> list[str]:
-    """A positional argument is one word, a named one two, a flag one or none."""
+def _words(slot: Slot, text: str, values: Mapping[str, str]) -> list[str]:
+    """A positional argument is one word, a named one two, a flag one or none; several values are a word each."""
     if slot.inputs and slot.inputs[0].flag and slot.name:
         return [slot.name] if text == "true" else []
+    only = slot.inputs[0] if len(slot.inputs) == 1 else None
+    if only is not None and only.many and slot.text == f"{{{only.variable}}}":
+        each = [line.strip() for line in values[only.key].splitlines() if line.strip()]
+        return [slot.name, *each] if slot.name else each
     return [slot.name, text] if slot.name else [text]

@@ -14,6 +14,7 @@ from typing import Any
 
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.installs.names import Ecosystem, check_name, check_version
+from mcpregistry.domain.registry import containers
 from mcpregistry.domain.servers.launch import check_url
 from mcpregistry.domain.text.canonical import plain
 
@@ -26,9 +27,10 @@ _INSTALLED = {each.value for each in Ecosystem}
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """Something that the server wants to be given. ``place``: environment, header, argument or address.
+    """Something that the server wants to be given. ``place``: environment, header, argument, address, image or setting.
 
     ``flag``: an argument that is there or not; its choices are true and false. ``variable``: its name in the slot's text.
+    ``many``: one value a line, each a word of its own.
     """
 
     place: str
@@ -40,6 +42,7 @@ class Input:
     choices: tuple[str, ...]
     flag: bool = False
     variable: str = ""
+    many: bool = False
 
     @property
     def key(self) -> str:
@@ -64,8 +67,9 @@ class Slot:
 class Way:
     """One package or remote. ``problem``: why it cannot be added here, in a sentence; else empty.
 
-    ``kind``: npm, pypi, remote, or what else the entry says; ``transport``: stdio, http or sse, empty for what is no
-    package or address that this site knows; ``identifier``: the package's name, or the URL.
+    ``kind``: npm, pypi, mcpb, oci, remote, or what else the entry says; ``transport``: stdio, http or sse, empty for what is no
+    package or address that this site knows; ``identifier``: the package's name, or the URL. ``version``: of a
+    bundle the SHA-256 of its file.
     """
 
     kind: str
@@ -76,9 +80,14 @@ class Way:
     problem: str = ""
 
     @property
+    def installs(self) -> bool:
+        """It is a package that is installed here; else a server is made of it at once."""
+        return self.kind in _INSTALLED
+
+    @property
     def inputs(self) -> tuple[Input, ...]:
-        """All that a person is asked for."""
-        return tuple(each for slot in self.slots for each in slot.inputs)
+        """All that a person is asked for, each once."""
+        return tuple(dict.fromkeys(each for slot in self.slots for each in slot.inputs))
 
 
 def ways(document: str) -> list[Way]:
@@ -102,15 +111,34 @@ def _why(error: Exception) -> str:
 
 def _package(raw: dict[str, Any]) -> Way:
     kind, identifier, version = raw["registryType"], raw["identifier"], raw.get("version") or ""
-    if kind not in _INSTALLED:
+    if kind not in (*_INSTALLED, containers.KIND):
         raise ConfigInvalid(f"Packages of the kind '{plain(str(kind), 20)}' are not installed by this site.")
     if raw.get("transport", {}).get("type", "stdio") != "stdio":
         raise ConfigInvalid("It is started as a web server, which this site does not do.")
+    if kind == containers.KIND:
+        return _image(raw, identifier)
+    if kind == Ecosystem.MCPB:
+        version = raw.get("fileSha256") or ""
     check_name(Ecosystem(kind), identifier)
     if not version or not check_version(Ecosystem(kind), version):
-        raise ConfigInvalid("It names no exact version.")
+        raise ConfigInvalid(
+            "It names no SHA-256 of its file, so nothing could be checked."
+            if kind == Ecosystem.MCPB
+            else "It names no exact version."
+        )
     settings = ("argument", raw.get("packageArguments")), ("environment", raw.get("environmentVariables"))
     return _asking(Way(kind, "stdio", identifier, version), settings)
+
+
+def _image(raw: dict[str, Any], identifier: str) -> Way:
+    digest = containers.check_image(identifier)
+    way = Way(containers.KIND, "stdio", identifier, "")
+    try:
+        env = list(containers.environment(_dicts(raw.get("runtimeArguments")), _dicts(raw.get("environmentVariables"))))
+    except ConfigInvalid as error:
+        return replace(way, problem=error.message)
+    asked = [containers.NETWORK] if digest else [containers.DIGEST, containers.NETWORK]
+    return _asking(way, (("image", asked), ("environment", env), ("argument", raw.get("packageArguments"))))
 
 
 def _remote(raw: dict[str, Any]) -> Way:

@@ -33,6 +33,14 @@ def node() -> str:
     return _found("node")
 
 
+def container() -> str:
+    """What starts containers here. Raises InstallFailed where there is neither docker nor podman."""
+    found = shutil.which("docker") or shutil.which("podman")
+    if found is None:
+        raise missing("docker")
+    return found
+
+
 def python() -> str:
     """The interpreter of virtual environments: the one under our own, so that ours can be replaced."""
     return os.path.realpath(getattr(sys, "_base_executable", sys.executable))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import time
 from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError, close_old_connections
 
 from mcpregistry.domain import formats
 from mcpregistry.domain.formats import slipsnisse, snippets, text
@@ -17,6 +20,7 @@ from mcpregistry.domain.formats.verdicts import schema
 from mcpregistry.models import Endpoint
 from mcpregistry.services.exchange.exporting import export_config
 from mcpregistry.services.exchange.files import write_file
+from mcpregistry.services.exchange.keeping import KeptFile
 
 ACTOR = "exportconfig"
 
@@ -40,7 +44,15 @@ class Command(BaseCommand):
             "-o", "--output", default="", metavar="PATH", help="file to write; default: standard output"
         )
 
+        parser.add_argument(
+            "--watch", action="store_true", help="keep the file in step: write it after each change, until interrupted"
+        )
+        parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="--watch: between two looks")
+
     def handle(self, **options: Any) -> None:
+        if options["watch"]:
+            self._keep_in_step(options)
+            return
         if options["schema"]:
             variant: slipsnisse.Variant = "slipsnisse-extended" if options["extended"] else "slipsnisse"
             self._put(schema(variant), options["output"], as_yaml=False)
@@ -66,6 +78,36 @@ class Command(BaseCommand):
             sys.exit(1)
         as_yaml = name.startswith("slipsnisse") and not options["output"].endswith(".json")
         self._put(written.data, options["output"], as_yaml=as_yaml)
+
+    def _keep_in_step(self, options: dict[str, Any]) -> None:
+        """Write the file after each change until interrupted; a database or disk that is away is waited for."""
+        if not options["format"] or not options["output"] or options["include_secrets"] or options["extended"]:
+            raise CommandError("--watch needs --format and --output, and writes no secrets and no --extended.")
+        for number in (signal.SIGINT, signal.SIGTERM):  # explicitly: whoever started us may have had them ignored
+            signal.signal(number, signal.default_int_handler)
+        file = KeptFile(Path(options["output"]), options["format"], ACTOR, options["only"] == "enabled")
+        self.stderr.write(f"{file.path}: kept in step; Ctrl-C ends.")
+        trouble = ""
+        try:
+            while True:
+                before, trouble = trouble, self._look(file)
+                if trouble and trouble != before:
+                    self.stderr.write(trouble)
+                time.sleep(options["interval"])
+        except KeyboardInterrupt:
+            self.stderr.write(f"{file.path}: no longer kept in step.")
+
+    def _look(self, file: KeptFile) -> str:
+        """Why the file could not be looked after; empty where it was."""
+        close_old_connections()
+        try:
+            for sentence in file.look():
+                self.stderr.write(sentence)
+        except OSError as error:
+            return f"{file.path} cannot be written: {error.strerror}. It is tried again."
+        except DatabaseError:
+            return f"{file.path}: the database does not answer. It is asked again."
+        return ""
 
     def _snippet(self, options: dict[str, Any]) -> JsonObject:
         slug = options["endpoint"]

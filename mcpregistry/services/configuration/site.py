@@ -29,6 +29,8 @@ def save_configuration(*, configuration: Configuration, actor: str) -> Configura
         "calls_days": configuration.keep_calls_days,
         "second_factor_roles": configuration.second_factor_roles,
         "default_outcome": configuration.default_outcome,
+        "auto_discovery": configuration.auto_discovery,
+        "only_listed": configuration.only_listed,
     }
     audit.record(kind="configuration.changed", actor=actor, subject="configuration", **facts)
     return configuration

@@ -26,7 +26,17 @@ from mcpregistry.domain.servers.launch import credentials_named
 from mcpregistry.models import Credential, ImportedFile, Server
 from mcpregistry.models.server import Lifecycle
 from mcpregistry.services.access.credentials import save_credential
-from mcpregistry.services.exchange.policy import APPLIED, FLAG, FLAG_WAITS, follow_file, follow_flag, known
+from mcpregistry.services.exchange.policy import (
+    APPLIED,
+    DISCOVERY,
+    DISCOVERY_WAITS,
+    FLAG,
+    FLAG_WAITS,
+    follow_discovery,
+    follow_file,
+    follow_flag,
+    known,
+)
 from mcpregistry.services.exchange.rows import brought_by, entry_of, fill_row, shown
 from mcpregistry.services.exchange.sections import NOT_ITS_OWN, Change, OnConflict, Taking, sections
 from mcpregistry.services.records import audit
@@ -142,7 +152,7 @@ class _Import:
         for position, entry in enumerate(self.document.servers):
             self._server(entry, position, rows)
         self._credentials()
-        self._approval_flag()
+        self._flags()
         self._rest()
         counts = {action: sum(change.action == action for change in self.changes) for action in ("created", "changed")}
         if any(counts.values()):
@@ -256,12 +266,16 @@ class _Import:
         if told:
             self._note("translated" if told == APPLIED else "parked", entry.at + pointer("auto_approve"), told)
 
-    def _approval_flag(self) -> None:
-        required = self.document.flags.get(FLAG)
-        if required is not None:
-            told = follow_flag(required=required, actor=self.actor, may_rule=self.may_rule)
-            if told:
-                self._note("parked" if told == FLAG_WAITS else "translated", pointer(FLAG), told)
+    def _flags(self) -> None:
+        told = {}
+        if (required := self.document.flags.get(FLAG)) is not None:
+            told[FLAG] = follow_flag(required=required, actor=self.actor, may_rule=self.may_rule)
+        if (wanted := self.document.flags.get(DISCOVERY)) is not None:
+            told[DISCOVERY] = follow_discovery(wanted=wanted, actor=self.actor, may_rule=self.may_rule)
+        for name, sentence in told.items():
+            if sentence:
+                waits = sentence in (FLAG_WAITS, DISCOVERY_WAITS)
+                self._note("parked" if waits else "translated", pointer(name), sentence)
 
     def _credentials(self) -> None:
         """Every prompt of the file is a credential that waits for its value."""

@@ -1,4 +1,4 @@
-"""``autoApprove`` and ``toolApprovalRequired`` of configuration files, as policy rules and back.
+"""``autoApprove``, ``toolApprovalRequired`` and ``autoDiscoveryEnabled`` of configuration files, as rules and settings and back.
 
 A file may only loosen what people are asked about when whoever imports it may change rules. For anybody
 else the rule is made switched off, so that one click is enough for somebody who may.
@@ -19,12 +19,16 @@ from mcpregistry.services.exchange.rows import entry_of
 from mcpregistry.services.policy.rules import AUTO, auto_rules, delete_rule, save_rule
 
 FLAG = "toolApprovalRequired"
+DISCOVERY = "autoDiscoveryEnabled"
 _OURS = "autoApprove of "
 _NAMES = re.compile(r"tool\.name in (\[.*\])", re.DOTALL)
 
 APPLIED = "Applied: a policy rule lets these tools run without being asked."
 WAITS = "A policy rule was made of it and is switched off; somebody who may change rules switches it on."
 TOO_LONG = "Kept, not applied: too many names for one rule. Auto-approve the server, or its tools, in the admin."
+DISCOVERY_WAITS = (
+    "Kept, not applied: only somebody who may change rules lets the sub-agent search registries by itself."
+)
 FLAG_WAITS = "Kept, not applied: only somebody who may change rules decides what happens when no rule fits."
 
 
@@ -115,8 +119,20 @@ def follow_flag(*, required: bool, actor: str, may_rule: bool) -> str:
     return f"Applied: a call that no rule speaks about {'waits for a person' if required else 'runs at once'}."
 
 
+def follow_discovery(*, wanted: bool, actor: str, may_rule: bool) -> str:
+    """Take ``autoDiscoveryEnabled`` as whether the sub-agent searches registries by itself. Off may say everybody."""
+    configuration = Configuration.locked()
+    if configuration.auto_discovery == wanted:
+        return ""
+    if wanted and not may_rule:
+        return DISCOVERY_WAITS
+    configuration.auto_discovery = wanted
+    save_configuration(configuration=configuration, actor=actor)
+    return f"Applied: the sub-agent {'searches registries for agents by itself' if wanted else 'searches no registry unasked'}."
+
+
 def flags_now(flags: dict[str, bool]) -> dict[str, bool]:
-    """The flags of a file with the one about approval as it is now."""
-    if FLAG not in flags:
-        return flags
-    return {**flags, FLAG: Configuration.load().default_outcome != Outcome.ALLOW}
+    """The flags of a file with those that this site follows as they are now."""
+    site = Configuration.load()
+    now = {FLAG: site.default_outcome != Outcome.ALLOW, DISCOVERY: site.auto_discovery}
+    return {name: now.get(name, value) for name, value in flags.items()}

@@ -13,8 +13,8 @@ from django.db import transaction
 from django.utils import timezone
 
 from mcpregistry.db import database_now
-from mcpregistry.domain.errors import ConfigInvalid, Conflict
-from mcpregistry.domain.installs import npm, pypi
+from mcpregistry.domain.errors import ConfigInvalid, Conflict, Denied
+from mcpregistry.domain.installs import mcpb, npm, pypi
 from mcpregistry.domain.installs.lock import Change, Lock, differences
 from mcpregistry.domain.installs.names import (
     Ecosystem,
@@ -25,13 +25,23 @@ from mcpregistry.domain.installs.names import (
     check_version,
 )
 from mcpregistry.domain.installs.states import InstallState, sources
-from mcpregistry.domain.servers.launch import check_env
-from mcpregistry.models import Install, Server
+from mcpregistry.domain.registry.bundles import way_of
+from mcpregistry.domain.registry.filling import Launch, filled
+from mcpregistry.domain.servers.launch import check_env, check_networks
+from mcpregistry.models import Configuration, Install, Server
 from mcpregistry.models.server import SandboxMode, Transport
 from mcpregistry.services.configuration.dispatch import wake
 from mcpregistry.services.configuration.saving import check_fields
+from mcpregistry.services.installs.listed import is_listed
 from mcpregistry.services.records import audit
 from mcpregistry.services.servers import lifecycle
+
+
+class NotListed(Denied):
+    """What is asked for stands in no registry, on a site that wants that."""
+
+    code = "NOT_LISTED"
+
 
 MOST_OPEN = 20  # asked for and not yet looked at
 
@@ -39,23 +49,29 @@ MOST_OPEN = 20  # asked for and not yet looked at
 @transaction.atomic
 def resolve(
     *, ecosystem: str, package: str, version: str = "", program: str = "", server: Server | None = None, slug: str = "",
-    arguments: Sequence[str] = (), env: Mapping[str, str] | None = None, actor: str,
+    arguments: Sequence[str] = (), env: Mapping[str, str] | None = None, networks: Sequence[str] = (), actor: str,
 ) -> Install:  # fmt: skip
     """Ask which packages this one consists of; a worker makes the lock, which then waits for a person.
 
-    ``arguments`` and ``env`` are those of the server that is made of it. Raises ConfigInvalid for what is no plain name
+    ``arguments`` and ``env`` are those of the server that is made of it; ``networks``: private ones in which a bundle may
+    lie. Raises ConfigInvalid for what is no plain name
     and version, before any program sees it; Conflict where too many wait.
     """
     kind = check_ecosystem(ecosystem)
     install = Install(
         ecosystem=kind.value, package=check_name(kind, package), wanted=check_version(kind, version),
         program=check_program(program), server=server, slug=slug, requested_by=actor, state_at=database_now(),
-        arguments=list(arguments),
+        arguments=list(arguments), networks=check_networks(list(networks)),
     )  # fmt: skip
     install.env = check_env(dict(env or {}))
     if server is not None and server.transport != Transport.STDIO:
         raise ConfigInvalid("Only local servers (stdio) start a package.", remedy="Choose a local server, or none.")
     check_fields(install)
+    if Configuration.load().only_listed and not is_listed(kind, package, version):
+        raise NotListed(
+            f"No registry that this site reads lists '{install}' now, and only what one lists is installed here.",
+            remedy="Choose a package and an exact version that one lists, or let an admin change that in the configuration.",
+        )
     if Install.objects.filter(state__in=[InstallState.REQUESTED, InstallState.RESOLVING]).count() >= MOST_OPEN:
         raise Conflict(f"{MOST_OPEN} packages are being resolved already.", remedy="Wait until some are done.")
     install.save()
@@ -79,16 +95,28 @@ def approve(*, install: Install, lock_sha256: str, actor: str, user: object = No
 
 
 @transaction.atomic
-def use(*, install: Install, actor: str, server: Server | None = None, kind: str = "install.used") -> Server:
+def use(
+    *,
+    install: Install,
+    actor: str,
+    server: Server | None = None,
+    kind: str = "install.used",
+    launch: Launch | None = None,
+) -> Server:
     """Set the server's command to it, or make a server of it. A person confirms the launch before anything runs.
 
-    Arguments behind the package's own command stay. Raises Conflict where it is not installed.
+    Arguments behind the package's own command stay, and its environment; ``launch`` replaces both, with what a person
+    entered. Raises Conflict where it is not installed, ConfigInvalid where a new server needs to be given something.
     """
     install = Install.objects.select_for_update().get(pk=install.pk)
     if install.state != InstallState.INSTALLED:
         raise Conflict(f"{install} is not installed.", remedy="Approve it and wait until it is.")
     server = server or install.server or _new_server(install)
-    server.command = [*install.command, *_arguments(install, server)]
+    if launch is None and server._state.adding:
+        launch = _as_asked(install)
+    behind = arguments_behind(install, server) if launch is None else launch.arguments
+    server.env = env_with(install, server) if launch is None else {**env_with(install, server), **launch.env}
+    server.command = [*install.command, *behind]
     server = lifecycle.save_server(server=server, actor=actor)
     install.server, install.used_at = server, timezone.now()
     install.save(update_fields=["server", "used_at"])
@@ -123,6 +151,11 @@ def remove(*, install: Install, actor: str) -> Install:
     return install
 
 
+def runs_one(install: Install) -> bool:
+    """Whether its server starts a package of this site already, whose settings can stay."""
+    return install.server is not None and _started_now(install.server) is not None
+
+
 def users_of(install: Install) -> list[str]:
     """Short names of the servers whose command starts something of its folder."""
     if not install.lock_sha256:
@@ -135,8 +168,8 @@ def lock_of(install: Install) -> Lock | None:
     """Its lock, read; None while there is none."""
     if not install.lock:
         return None
-    reader = npm if install.ecosystem == Ecosystem.NPM else pypi
-    return reader.read(install.lock, install.package)
+    readers = {Ecosystem.NPM: npm.read, Ecosystem.PYPI: pypi.read, Ecosystem.MCPB: mcpb.read}
+    return readers[Ecosystem(install.ecosystem)](install.lock, install.package)
 
 
 def changes_of(install: Install) -> list[Change]:
@@ -147,7 +180,9 @@ def changes_of(install: Install) -> list[Change]:
 
 def before_it(install: Install) -> Install | None:
     """The installation with which it is compared; None where it is the first."""
-    same = Install.objects.filter(ecosystem=install.ecosystem, package=install.package, state=InstallState.INSTALLED)
+    same = Install.objects.filter(ecosystem=install.ecosystem, state=InstallState.INSTALLED)
+    if install.ecosystem != Ecosystem.MCPB or install.server is None:  # each version of a bundle has its own address
+        same = same.filter(package=install.package)
     rows = same.filter(server=install.server).exclude(pk=install.pk).order_by("-used_at", "-state_at")
     command = install.server.command if install.server else []
     return min(rows, key=lambda each: not each.started_by(command), default=None)
@@ -158,21 +193,47 @@ def send(install: Install) -> bool:
     return wake("work_install", install.pk)
 
 
+def _as_asked(install: Install) -> Launch:
+    """With what was entered when it was asked for; of a bundle with the defaults of what its manifest asks for."""
+    given = Launch(list(install.arguments), install.env, {}, "")
+    if install.ecosystem != Ecosystem.MCPB:
+        return given
+    told = filled(way_of(mcpb.started(install.lock), install.folder), {})
+    return Launch([*told.arguments, *given.arguments], {**told.env, **given.env}, {}, "")
+
+
+def env_with(install: Install, server: Server) -> dict[str, str]:
+    """The server's environment as it is; what names the folder of the package that it starts now names the new one."""
+    old = _started_now(server)
+    return {name: _moved(value, old, install) for name, value in server.env.items()}
+
+
+def _moved(text: str, old: Install | None, new: Install) -> str:
+    return text.replace(f"{old.folder}/", f"{new.folder}/") if old is not None else text
+
+
+def _started_now(server: Server) -> Install | None:
+    rows = server.installs.filter(state=InstallState.INSTALLED) if server.pk else ()
+    return next((each for each in rows if each.started_by(server.command)), None)
+
+
+def new_slug(install: Install) -> str:
+    """The short name of the server that is made of it."""
+    return (install.slug or install.package.rpartition("/")[2].removesuffix(".mcpb"))[:63]
+
+
 def _new_server(install: Install) -> Server:
-    name = install.slug or install.package.rpartition("/")[2]
-    server = Server(slug=name[:63], command=[], sandbox=SandboxMode.ENFORCE, source=f"install:{install.ecosystem}")
-    server.env = install.env
-    return server
+    return Server(
+        slug=new_slug(install), command=[], sandbox=SandboxMode.ENFORCE, source=f"install:{install.ecosystem}"
+    )
 
 
-def _arguments(install: Install, server: Server) -> list[str]:
-    """Of a new server what was entered for it; of one that starts the package already what stands behind it."""
-    if server._state.adding:
-        return list(install.arguments)
+def arguments_behind(install: Install, server: Server) -> list[str]:
+    """What stands behind the command of a server that starts the package already, itself or by npx or uvx."""
     for each in server.installs.filter(state=InstallState.INSTALLED):
         own = len(each.command)
         if own and server.command[:own] == each.command:
-            return list(server.command[own:])
+            return [_moved(word, each, install) for word in server.command[own:]]
     return behind_runner(Ecosystem(install.ecosystem), install.package, server.command)
 
 

@@ -17,15 +17,17 @@ from django.conf import settings
 
 from mcpregistry.db import database_now
 from mcpregistry.domain.errors import ConfigInvalid, SlipsnisseError
+from mcpregistry.domain.installs import mcpb
 from mcpregistry.domain.installs.lock import Lock, digest
 from mcpregistry.domain.installs.names import Ecosystem
 from mcpregistry.domain.installs.reasons import INTERRUPTED, InstallFailed, failure
 from mcpregistry.domain.installs.states import WORKED, InstallState
+from mcpregistry.domain.registry.bundles import way_of
 from mcpregistry.domain.text.canonical import plain
-from mcpregistry.downstream.installers import npm, programs, pypi, tree
+from mcpregistry.downstream.installers import bundles, npm, programs, pypi, tree
 from mcpregistry.downstream.installers.running import Bounds, Place
 from mcpregistry.models import Install
-from mcpregistry.services.installs import requests
+from mcpregistry.services.installs import offers, requests
 from mcpregistry.services.records import audit
 
 log = structlog.get_logger(__name__)
@@ -43,15 +45,15 @@ class Job:
     bounds: Bounds
     _renewed: float = field(default=0.0)
 
-    def beat(self) -> None:
-        """Renew the lease once in a while. Raises InstallFailed when the row was taken from us."""
-        now = database_now()
-        if now.timestamp() - self._renewed < LEASE.total_seconds() / 4:
+    def beat(self, *, now: bool = False) -> None:
+        """Renew the lease once in a while, or ``now``. Raises InstallFailed when the row was taken from us."""
+        at = database_now()
+        if not now and at.timestamp() - self._renewed < LEASE.total_seconds() / 4:
             return
         rows = Install.objects.filter(pk=self.install.pk, state=self.doing)
-        if not rows.update(lease_until=now + LEASE):
+        if not rows.update(lease_until=at + LEASE):
             raise INTERRUPTED
-        self._renewed = now.timestamp()
+        self._renewed = at.timestamp()
 
     def place(self, build: str) -> Place:
         """Fresh folders: the installer's home, and ``build``."""
@@ -116,6 +118,8 @@ def _claim(install_id: int, bounds: Bounds) -> Job | None:
 def _resolve(job: Job) -> dict[str, object]:
     install = job.install
     place = job.place(os.path.join(install.place, "resolve"))
+    if install.ecosystem == Ecosystem.MCPB:
+        return _resolve_bundle(install, place)
     if install.ecosystem == Ecosystem.NPM:
         text = npm.resolve(package=install.package, version=install.wanted, registry=settings.NPM_REGISTRY, place=place)
     else:
@@ -130,6 +134,30 @@ def _resolve(job: Job) -> dict[str, object]:
     }  # fmt: skip
 
 
+def _resolve_bundle(install: Install, place: Place) -> dict[str, object]:
+    """What the file is, and how its manifest says that it is started; a form asks for what that wants to be given."""
+    file, size = _fetched(install, place)
+    install.lock = mcpb.lock(install.package, install.wanted, size, bundles.manifest(file))
+    told = mcpb.started(install.lock)
+    bundles.command(told, place.build)
+    way_of(told, place.build)  # whether people could be asked
+    licences = {told.name: told.licence} if told.licence else {}
+    return {"lock": install.lock, "lock_sha256": digest(install.lock), "version": told.version, "licences": licences}
+
+
+def _fetched(install: Install, place: Place) -> tuple[str, int]:
+    networks = tuple(install.networks)
+    return bundles.fetch(address=install.package, sha256=install.wanted, networks=networks, place=place)
+
+
+def _unpacked(install: Install, place: Place) -> list[str]:
+    """The bundle in ``place.build``; its command there."""
+    bundles.unpack(_fetched(install, place)[0], place.build)
+    command = bundles.command(mcpb.started(install.lock), place.build)
+    bundles.make_runnable(command, place.build)
+    return command
+
+
 def _install(job: Job) -> dict[str, object]:
     install = job.install
     lock = _read(install)
@@ -137,19 +165,31 @@ def _install(job: Job) -> dict[str, object]:
         raise InstallFailed("The lock was changed after it was approved.", remedy="Resolve the package anew.")
     build = f"{install.folder}.tmp"
     place = job.place(build)
-    if install.ecosystem == Ecosystem.NPM:
+    if install.ecosystem == Ecosystem.MCPB:
+        command, licences = _unpacked(install, place), install.licences
+    elif install.ecosystem == Ecosystem.NPM:
         npm.install(lock=lock, text=install.lock, registry=settings.NPM_REGISTRY, place=place)
         command, licences = _chosen(install, npm.programs_of(lock, build)), install.licences
     else:
         pypi.install(text=install.lock, index=settings.PYPI_INDEX, place=place)
         command, licences = _chosen(install, pypi.programs_of(lock, build)), pypi.licences(build)
     size, files = tree.verify(build, may_lead_to=frozenset({programs.python()}))
-    _check_program(command[-1], build)
+    _check_program(next((word for word in reversed(command) if word.startswith(f"{build}/")), ""), build)
     tree.seal(build)
     tree.remove(install.folder)
     os.rename(build, install.folder)
     moved = [word.replace(f"{build}/", f"{install.folder}/", 1) for word in command]
-    return {"command": moved, "size": size, "files": files, "licences": licences}
+    return {"command": moved, "size": size, "files": files, "licences": licences} | _offers(job, moved)
+
+
+def _offers(job: Job, command: list[str]) -> dict[str, object]:
+    """What its server would offer with it. Whatever goes wrong there, it is installed."""
+    install = job.install
+    if install.server is None:
+        return {}
+    job.beat(now=True)
+    argv = [*command, *requests.arguments_behind(install, install.server)]
+    return offers.read(install, argv, os.path.join(install.place, _WORK))
 
 
 def _read(install: Install) -> Lock:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 from django.contrib.auth.models import User
@@ -18,8 +18,13 @@ from django.db import transaction
 
 from mcpregistry.domain.errors import AlreadyExists, ConfigInvalid, Conflict, Denied
 from mcpregistry.domain.formats.placeholders import is_reference
-from mcpregistry.domain.registry.filling import filled
+from mcpregistry.domain.installs.names import Ecosystem
+from mcpregistry.domain.installs.reasons import InstallFailed
+from mcpregistry.domain.registry import containers
+from mcpregistry.domain.registry.filling import Launch, filled
 from mcpregistry.domain.registry.ways import Input, Way, ways
+from mcpregistry.domain.servers.launch import check_env
+from mcpregistry.downstream.installers import programs
 from mcpregistry.models import Credential, Install, RegistryEntry, Server
 from mcpregistry.models.registry import OFFERED
 from mcpregistry.services import installs
@@ -53,12 +58,27 @@ def slug_for(entry: RegistryEntry) -> str:
 
 def permission(way: Way) -> str:
     """What adding it needs."""
-    return "mcpregistry.add_server" if way.kind == "remote" else "mcpregistry.add_install"
+    return "mcpregistry.add_install" if way.installs else "mcpregistry.add_server"
+
+
+def ways_here(entry: RegistryEntry) -> list[Way]:
+    """What the entry offers; with a problem also where this machine lacks what it needs."""
+    return [_here(way) for way in ways(entry.document)]
+
+
+def _here(way: Way) -> Way:
+    if way.kind != containers.KIND or way.problem or not way.transport:
+        return way
+    try:
+        programs.container()
+    except InstallFailed as error:
+        return replace(way, problem=str(error))
+    return way
 
 
 def way_of(entry: RegistryEntry, number: int) -> Way:
     """The way of this number (from 0). Raises ConfigInvalid for none, or one that cannot be added here."""
-    found = ways(entry.document)
+    found = ways_here(entry)
     if not 0 <= number < len(found):
         raise ConfigInvalid("The entry offers no such package or address.", remedy=f"It has {len(found)}, from 0 on.")
     if found[number].problem:
@@ -79,22 +99,32 @@ def add(*, entry: RegistryEntry, wish: Wish, user: User, actor: str) -> Server |
     slug = wish.slug or slug_for(entry)
     if Server.objects.filter(slug=slug).exists():
         raise AlreadyExists(f"There is a server '{slug}' already.", remedy="Choose another short name.", key=slug)
-    launch = filled(way, _without_secrets(way, wish.values, slug, user, actor))
+    launch = filled(way, without_secrets(way, wish.values, slug, user, actor))
     audit.record(
         kind="registry.entry_added", actor=actor, subject=f"server:{slug}", registry=entry.source.slug, entry=entry.name,
         version=entry.version, document=entry.sha256, identifier=way.identifier,
     )  # fmt: skip
-    if way.kind == "remote":
-        source = f"registry:{entry.source.slug}"[:40]
-        server = Server(slug=slug, transport=way.transport, url=launch.url, source=source)
-        server.headers = launch.headers
+    if not way.installs:
+        server = _server(way, launch, slug)
+        server.source = f"registry:{entry.source.slug}"[:40]
         server = lifecycle.save_server(server=server, actor=actor)
         entry.servers.add(server)
         return server
     return installs.resolve(
         ecosystem=way.kind, package=way.identifier, version=way.version, slug=slug, arguments=launch.arguments,
-        env=launch.env, actor=actor,
+        env=launch.env, networks=entry.source.allowed_networks if way.kind == Ecosystem.MCPB else (), actor=actor,
     )  # fmt: skip
+
+
+def _server(way: Way, launch: Launch, slug: str) -> Server:
+    server = Server(slug=slug, transport=way.transport, url=launch.url)
+    if way.kind == containers.KIND:
+        server.env = check_env(launch.env)  # names are words of the command
+        program = programs.container()
+        server.command = containers.command(program, way.identifier, launch.image, launch.env, launch.arguments)
+    else:
+        server.headers = launch.headers
+    return server
 
 
 def _as_seen(entry: RegistryEntry, wish: Wish) -> RegistryEntry:
@@ -108,7 +138,7 @@ def _as_seen(entry: RegistryEntry, wish: Wish) -> RegistryEntry:
     return found
 
 
-def _without_secrets(way: Way, given: Mapping[str, str], slug: str, user: User, actor: str) -> dict[str, str]:
+def without_secrets(way: Way, given: Mapping[str, str], slug: str, user: User, actor: str) -> dict[str, str]:
     """The values, each secret kept as a credential and replaced by what stands for it."""
     values = dict(given)
     secrets = [each for each in way.inputs if each.secret and not is_reference(values.get(each.key, ""))]

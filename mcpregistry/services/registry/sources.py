@@ -1,7 +1,13 @@
-"""Which registries a site reads: configured by people, read by a worker (``sync.py``) when asked or by the clock."""
+"""Which registries a site reads: configured by people, read by a worker (``sync.py``) when asked or by the clock.
+
+Invariant: a registry's token goes to the address for which it was entered. Whoever changes that, or lets it lie in more
+networks, enters the token again: who may say where a secret goes could else have it sent to themselves.
+"""
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Collection
 from datetime import timedelta
 from urllib.parse import urlsplit
 
@@ -18,12 +24,16 @@ from mcpregistry.services.configuration.saving import save_checked
 from mcpregistry.services.records import audit
 
 EVERY = timedelta(hours=1)
+MOST_TOKEN = 8_000  # signs
 PATIENCE = timedelta(minutes=1)  # after which a request that no worker took up is sent again
 
 
 @transaction.atomic
-def save_source(*, source: RegistrySource, actor: str) -> RegistrySource:
-    """Create or change a registry. One with another address is read whole the next time. Raises ConfigInvalid."""
+def save_source(*, source: RegistrySource, actor: str, token: str | None = None) -> RegistrySource:
+    """Create or change a registry. One with another address is read whole the next time.
+
+    ``token``: what was entered, empty to remove it, None to keep what is stored. Raises ConfigInvalid.
+    """
     source.base_url = source.base_url.strip().rstrip("/").removesuffix("/v0.1")
     _check_address(source.base_url)
     before = RegistrySource.objects.select_for_update().filter(pk=source.pk).first() if source.pk else None
@@ -34,12 +44,57 @@ def save_source(*, source: RegistrySource, actor: str) -> RegistrySource:
         if unread is not before:
             source.entries.all().delete()
     check_networks(source.allowed_networks)
+    _set_token(source, before, token)
     save_checked(source)
     audit.record(
         kind="registry.changed" if before else "registry.created", actor=actor, subject=f"registry:{source.slug}",
-        base_url=source.base_url, by_clock=source.by_clock,
+        base_url=source.base_url, by_clock=source.by_clock, networks=source.allowed_networks, new_token=token is not None,
+        has_token=bool(source.sealed_token),
     )  # fmt: skip
     return source
+
+
+def _set_token(source: RegistrySource, before: RegistrySource | None, token: str | None) -> None:
+    if source.uid is None:  # made by a process of an older release
+        source.uid = uuid.uuid4()
+    if token is None:
+        source.sealed_token = before.sealed_token if before else source.sealed_token
+        if before and before.sealed_token and _goes_elsewhere(source, before):
+            raise ConfigInvalid(
+                "The stored token was entered for another address, or for fewer networks.",
+                remedy="Enter the token again together with this change, or remove it.",
+            )
+    else:
+        source.token = _checked_token(token)
+    if source.sealed_token and source.base_url.startswith("http://") and not source.allowed_networks:
+        raise ConfigInvalid(
+            "A token would be sent readable over http.",
+            remedy="Write https://, or name the private network it lies in.",
+        )
+
+
+def _goes_elsewhere(source: RegistrySource, before: RegistrySource) -> bool:
+    return before.base_url != source.base_url or not _within(source.allowed_networks, before.allowed_networks)
+
+
+def _within(networks: Collection[str], before: Collection[str]) -> bool:
+    return {*networks} <= {*before}
+
+
+def _checked_token(token: str) -> str:
+    token = token.strip()
+    if (
+        len(token) > MOST_TOKEN
+        or not token.isascii()
+        or any(sign.isspace() or not sign.isprintable() for sign in token)
+    ):
+        raise ConfigInvalid(
+            "That is no token: it has a space, a line break or another sign that no header takes.",
+            remedy='Enter the token alone, without "Bearer".',
+        )
+    if "${" in token:
+        raise ConfigInvalid("A registry's token is entered itself.", remedy="Enter the token instead of a reference.")
+    return token
 
 
 def _check_address(url: str) -> None:

@@ -127,7 +127,9 @@ def _read_all(turn: Round, seconds: float) -> None:
     for _ in range(MOST_PAGES):
         if time.monotonic() - began > MOST_SECONDS:
             raise TimedOut("The registry was not read within half an hour.", remedy="Try again later.")
-        page = asyncio.run(registries.page(source.base_url, query, tuple(source.allowed_networks), seconds))
+        page = asyncio.run(
+            registries.page(source.base_url, query, tuple(source.allowed_networks), seconds, source.token)
+        )
         _store(turn, page.entries)
         if not page.cursor:
             return

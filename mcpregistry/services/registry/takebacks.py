@@ -68,8 +68,10 @@ def _packages(entry: RegistryEntry) -> list[Install]:
     """Those of the entry's packages in exactly its versions, at whatever stage."""
     found = []
     for way in ways(entry.document):
-        if way.transport == "stdio":
-            same = Q(version=way.version) | Q(version="", wanted=way.version)
+        if way.installs and way.transport:
+            same = Q(wanted=way.version)  # of a bundle its SHA-256
+            if way.kind != Ecosystem.MCPB:
+                same = Q(version=way.version) | Q(version="", wanted=way.version)
             rows = Install.objects.filter(same, ecosystem=way.kind).select_related("server").defer("lock")
             kind = Ecosystem(way.kind)
             found += [each for each in rows if normal(kind, each.package) == normal(kind, way.identifier)]

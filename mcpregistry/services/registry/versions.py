@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import structlog
 
-from mcpregistry.domain.errors import Conflict
+from mcpregistry.domain.errors import Conflict, Denied
 from mcpregistry.domain.installs.names import Ecosystem, is_newer, normal
 from mcpregistry.domain.registry.entries import Status
 from mcpregistry.domain.registry.ways import ways
@@ -37,7 +37,7 @@ def propose(rows: Iterable[RegistryEntry], used: Used) -> None:
         if not used or not row.is_latest or row.status != Status.ACTIVE:
             continue
         for way in ways(row.document):
-            if way.transport != "stdio":
+            if way.kind not in (Ecosystem.NPM, Ecosystem.PYPI) or not way.transport:  # others have no number to go by
                 continue
             for each in used.get((way.kind, normal(Ecosystem(way.kind), way.identifier)), ()):
                 _ask(each, way.version, actor=f"registry:{row.source.slug}")
@@ -53,5 +53,5 @@ def _ask(used: Install, version: str, actor: str) -> None:
             ecosystem=used.ecosystem, package=used.package, version=version, program=used.program, server=used.server,
             actor=actor,
         )  # fmt: skip
-    except Conflict as error:  # too many wait: the next reading that shows the entry asks again
+    except (Conflict, Denied) as error:  # too many wait: the next reading that shows the entry asks again
         log.warning("version_not_proposed", package=used.package, version=version, reason=str(error))

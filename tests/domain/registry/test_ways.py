@@ -68,8 +68,9 @@ def test_a_remote_asks_for_the_parts_of_its_address_and_its_headers() -> None:
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"registryType": "oci"}, "'oci' are not installed"),
-        ({"registryType": "mcpb"}, "'mcpb' are not installed"),
+        ({"registryType": "nuget"}, "'nuget' are not installed"),
+        ({"registryType": "oci"}, "no whole name of an image"),
+        ({"registryType": "mcpb", "identifier": "https://x.example/x.mcpb"}, "names no SHA-256"),
         ({"transport": {"type": "streamable-http"}}, "started as a web server"),
         ({"version": "latest"}, "no exact version"),
         ({"version": ""}, "names no exact version"),

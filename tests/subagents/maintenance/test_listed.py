@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.models import RegistryEntry, RegistrySource, Server
+from mcpregistry.models import Agent, Configuration, RegistryEntry, RegistrySource, Server
 from mcpregistry.services.registry.adding import Wish
 from subagents.domain.maintenance import Kind, State
 from subagents.maintenance import proposals
@@ -72,6 +72,32 @@ async def test_a_new_server_is_proposed_from_registries_and_a_person_chooses(man
         "https://git.example/t",
         "draft",
     )
+
+
+@pytest.mark.parametrize(
+    ("switch", "variable", "searches"),
+    [(False, None, False), (True, None, True), (True, False, False), (False, True, True)],
+)
+async def test_for_an_agent_registries_are_searched_only_where_that_is_switched_on(
+    manager: Any, settings: Any, switch: bool, variable: bool | None, searches: bool
+) -> None:
+    settings.MCP_AUTO_DISCOVERY = variable
+    await db_call(Configuration.objects.update_or_create, id=1, defaults={"auto_discovery": switch})
+    await db_call(listed, "io.example/forecasts", description="Tells the weather anywhere")
+    await db_call(listed, "io.example/mail", description="Reads post")
+    agent, here = await db_call(Agent.objects.create, slug="bot"), await manager()
+    wanted = {"server": "meteo", "purpose": "I need the weather for a trip"}
+    asked = await ended(here, await db_call(ask, Kind.ADD, agent=agent, actor="agent:bot", **wanted))
+    names = [each["name"] for each in asked.result.get("registry_entries", [])]
+    assert names == (["io.example/forecasts"] if searches else [])
+    looked = await ended(here, await db_call(ask, Kind.SEARCH, agent=agent, actor="agent:bot", query="weather"))
+    assert len(looked.result["registry_entries"]) == searches
+    assert ("not searched for agents" in looked.result["searched"]) != searches
+    by_name = {**wanted, "registry_name": "io.example/mail"}
+    named = await ended(here, await db_call(ask, Kind.ADD, agent=agent, actor="agent:bot", **by_name))
+    assert [each["name"] for each in named.result["registry_entries"]] == ["io.example/mail"]
+    person = await ended(here, await db_call(ask, Kind.SEARCH, query="weather"))
+    assert len(person.result["registry_entries"]) == 1
 
 
 async def test_one_that_is_named_is_the_only_one_proposed_and_an_unknown_one_is_an_error(manager: Any) -> None:

@@ -109,8 +109,9 @@ def status(request: MaintenanceRequest) -> Any:
 @pytest.mark.one_database
 @pytest.mark.parametrize("kind", ["pypi", pytest.param("npm", marks=pytest.mark.node)])
 async def test_a_server_is_found_installed_tried_approved_and_called(
-    kind: str, site: Callable[..., Any], manager: Any, packages: Packages
+    kind: str, site: Callable[..., Any], manager: Any, packages: Packages, settings: Any
 ) -> None:
+    settings.MCP_AUTO_DISCOVERY = True
     await db_call(add_server, "echo")  # and the agent with its endpoint
     with fake.running() as registry:
         registry.entries = [

@@ -1,0 +1,180 @@
+"""Bundles (MCPB): what their ``manifest.json`` says, and the lock that is made of it.
+
+Source: the manifest's specification, https://github.com/modelcontextprotocol/mcpb/blob/main/MANIFEST.md
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mcpregistry.domain.installs.lock import Lock, Locked, LockRefused, check_size
+from mcpregistry.domain.installs.names import Ecosystem
+from mcpregistry.domain.text.canonical import canonical, plain
+
+FILE = "manifest.json"
+MOST_MANIFEST, MOST_WORDS, MOST_SETTINGS = 1 << 20, 200, 50
+FOLDER = "${__dirname}"
+SETTING = re.compile(r"\$\{user_config\.([A-Za-z0-9_.-]{1,100})\}")
+_KEPT = ("manifest_version", "dxt_version", "name", "version", "license", "server", "user_config", "compatibility")
+_PROGRAMS = {"node": "node", "node.exe": "node", "python": "python", "python3": "python"}
+_OTHER = re.compile(r"\$\{(?!user_config\.)[^}]*\}|\$\{user_config\.[^}]*[^A-Za-z0-9_.}-][^}]*\}")
+_TELL = "Tell its maker, or choose another way to install the server."
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One entry of ``user_config``: what a person is asked for. ``many``: one value a line."""
+
+    key: str
+    title: str
+    description: str
+    kind: str
+    required: bool
+    sensitive: bool
+    default: str
+    many: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """How the bundle's server is started. ``program``: node, python, or empty where the first word is a file of its own.
+
+    ``words``: behind the program, and ``env``: both with ``${__dirname}`` and ``${user_config.KEY}`` as they were written.
+    """
+
+    name: str
+    version: str
+    licence: str
+    program: str
+    words: tuple[str, ...]
+    env: Mapping[str, str]
+    settings: tuple[Setting, ...]
+
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        """The words before the first for which a person is asked; an option goes with its value."""
+        for number, word in enumerate(self.words):
+            if SETTING.search(word):
+                return self.words[: number - 1 if number and self.words[number - 1].startswith("-") else number]
+        return self.words
+
+
+def lock(address: str, sha256: str, size: int, manifest: Mapping[str, Any]) -> str:
+    """The text of a lock: exactly this file, with what of its manifest says how it is started."""
+    kept = {name: manifest[name] for name in _KEPT if name in manifest}
+    return canonical({"bundle": address, "sha256": sha256, "size": size, "manifest": kept})
+
+
+def read(text: str, package: str) -> Lock:
+    """The lock of one bundle, which holds all that it needs. Raises LockRefused."""
+    check_size(text)
+    said = json.loads(text)
+    if said["bundle"] != package:
+        raise LockRefused("The lock is that of another bundle.", remedy="Ask for it anew.")
+    told = manifest_of(said["manifest"])
+    top = Locked(told.name, told.version, (f"sha256:{said['sha256']}",), told.licence)
+    return Lock(Ecosystem.MCPB, top, (top,))
+
+
+def started(text: str) -> Manifest:
+    """How the bundle of this lock is started."""
+    return manifest_of(json.loads(text)["manifest"])
+
+
+def parse(raw: bytes) -> Mapping[str, Any]:
+    """``manifest.json`` as an object. Raises LockRefused."""
+    try:
+        found = json.loads(raw)
+        canonical(found)
+    except (ValueError, RecursionError) as error:
+        raise LockRefused("Its manifest.json is no JSON.", remedy=_TELL) from error
+    if not isinstance(found, dict):
+        raise LockRefused("Its manifest.json is no object.", remedy=_TELL)
+    return found
+
+
+def manifest_of(said: Mapping[str, Any]) -> Manifest:
+    """What of it counts here. Raises LockRefused for what cannot be started here as it is."""
+    try:
+        return _manifest(said)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise LockRefused("Its manifest.json is not as the format of bundles says.", remedy=_TELL) from error
+
+
+def _manifest(said: Mapping[str, Any]) -> Manifest:
+    server = said["server"]
+    if server.get("type") == "uv":
+        raise LockRefused(
+            "It finds its Python packages anew at each start (type uv).", remedy="Install its package of PyPI instead."
+        )
+    platforms = said.get("compatibility", {}).get("platforms", ["linux"])
+    if "linux" not in platforms:
+        raise LockRefused(f"It is made for {plain(', '.join(platforms), 100)} alone.", remedy=_TELL)
+    launch = server["mcp_config"]
+    launch = {**launch, **launch.get("platform_overrides", {}).get("linux", {})}
+    program, words = _program([_text(launch["command"]), *map(_text, launch.get("args", []))])
+    env = {_text(name): _text(value) for name, value in launch.get("env", {}).items()}
+    found = Manifest(
+        plain(_text(said["name"]), 200), plain(_text(said["version"]), 100), plain(str(said.get("license") or ""), 100),
+        program, words, env, _settings(said.get("user_config", {})),
+    )  # fmt: skip
+    _check(found)
+    return found
+
+
+def _program(words: list[str]) -> tuple[str, tuple[str, ...]]:
+    first, *rest = words
+    if first in _PROGRAMS:
+        return _PROGRAMS[first], tuple(rest)
+    if first.startswith(f"{FOLDER}/"):
+        return "", tuple(words)
+    raise LockRefused(
+        f"It is started by '{plain(first, 100)}', which is neither in it nor node or python.", remedy=_TELL
+    )
+
+
+def _check(manifest: Manifest) -> None:
+    texts = [*manifest.words, *manifest.env.values(), *(each.default for each in manifest.settings)]
+    if len(texts) > MOST_WORDS or len(manifest.settings) > MOST_SETTINGS:
+        raise LockRefused(
+            "Its command, environment or settings are longer than anybody could look through.", remedy=_TELL
+        )
+    left = [text.replace(FOLDER, "") for text in texts]
+    if odd := next((match[0] for text in left if (match := _OTHER.search(text))), ""):
+        raise LockRefused(f"It names {plain(odd, 100)}, which a server here does not have.", remedy=_TELL)
+    known = {each.key for each in manifest.settings}
+    if unknown := {key for text in texts for key in SETTING.findall(text)} - known:
+        raise LockRefused(
+            f"It uses the setting {plain(min(unknown), 100)}, and does not say what that is.", remedy=_TELL
+        )
+    if not any(word.startswith(f"{FOLDER}/") for word in manifest.fixed):
+        raise LockRefused("The program that it names is not in it.", remedy=_TELL)
+
+
+def _settings(said: Mapping[str, Any]) -> tuple[Setting, ...]:
+    return tuple(_setting(_text(key), raw) for key, raw in said.items())
+
+
+def _setting(key: str, raw: Mapping[str, Any]) -> Setting:
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,100}", key):
+        raise LockRefused(f"'{plain(key, 100)}' is no name of a setting.", remedy=_TELL)
+    sensitive, many = raw.get("sensitive") is True, raw.get("multiple") is True
+    default = raw.get("default")
+    lines = default if isinstance(default, list) else [] if default is None else [default]
+    said = "\n".join(str(each).lower() if isinstance(each, bool) else plain(str(each), 500) for each in lines)
+    # Defaults name folders of somebody's desktop (${HOME}…): nothing is proposed then.
+    proposed = "" if sensitive or "${" in said else said
+    return Setting(
+        key, plain(str(raw.get("title") or key), 100), plain(str(raw.get("description") or ""), 500),
+        plain(str(raw.get("type") or "string"), 20), raw.get("required") is True, sensitive, proposed, many,
+    )  # fmt: skip
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value

@@ -1,0 +1,54 @@
+"""What a bundle asks for, as a way with inputs like those of a registry's entry; filled in by the same ``filled``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.installs.mcpb import FOLDER, SETTING, Manifest, Setting
+from mcpregistry.domain.registry.ways import Input, Slot, Way
+
+
+def way_of(manifest: Manifest, folder: str) -> Way:
+    """The bundle in ``folder``: slots for its environment and for the words behind its fixed ones.
+
+    Raises ConfigInvalid where a secret would stand on its command line.
+    """
+    inputs = {each.key: _input(each) for each in manifest.settings}
+    rest = manifest.words[len(manifest.fixed) :]
+    if any(inputs[key].secret for word in rest for key in SETTING.findall(word)):
+        raise ConfigInvalid(
+            "It wants a secret on its command line, where others on this machine could read it.",
+            remedy="Tell its maker, or choose another way to install the server.",
+        )
+    slots = [_slot("environment", name, value, inputs, folder) for name, value in manifest.env.items()]
+    return Way("mcpb", "stdio", manifest.name, manifest.version, (*slots, *_words(rest, inputs, folder)))
+
+
+def _input(setting: Setting) -> Input:
+    choices = ("true", "false") if setting.kind == "boolean" else ()
+    return Input(
+        place="setting", name=setting.key, description=setting.description or setting.title, required=setting.required,
+        secret=setting.sensitive, default=setting.default, choices=choices, variable=setting.key, many=setting.many,
+    )  # fmt: skip
+
+
+def _words(words: Iterable[str], inputs: dict[str, Input], folder: str) -> Iterable[Slot]:
+    """An option before a word that a person may leave empty goes with it."""
+    waiting: list[str] = []
+    for word in words:
+        if word.startswith("-") and not SETTING.search(word):
+            yield from (_slot("argument", "", each, inputs, folder) for each in waiting)
+            waiting = [word]
+            continue
+        option = waiting.pop() if waiting and SETTING.search(word) else ""
+        yield from (_slot("argument", "", each, inputs, folder) for each in waiting)
+        waiting = []
+        yield _slot("argument", option, word, inputs, folder)
+    yield from (_slot("argument", "", each, inputs, folder) for each in waiting)
+
+
+def _slot(place: str, name: str, text: str, inputs: dict[str, Input], folder: str) -> Slot:
+    used = tuple(inputs[key] for key in dict.fromkeys(SETTING.findall(text)))
+    written = SETTING.sub(lambda match: "{" + match[1] + "}", text.replace(FOLDER, folder))
+    return Slot(place, name, used, written)

@@ -1,0 +1,90 @@
+"""Container images (OCI) of registries: which are taken, and the command by which one is started. Pure.
+
+An image is started by its digest, never by a tag that somebody can move. It gets its environment, its arguments and perhaps
+the network, and nothing else of this machine: no folder, no device, no capability.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.text.canonical import plain
+
+KIND = "oci"
+_IMAGE = re.compile(
+    r"(?P<name>[a-z0-9][a-z0-9.-]*(?::\d{1,5})?(?:/[a-z0-9][a-z0-9._-]*)+)(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?"
+    r"(?:@(?P<digest>sha256:[0-9a-f]{64}))?",
+    re.ASCII,
+)
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_ENV = ("-e", "--env")
+# What the container program itself goes by: an entry could lead it to another machine or make it start something.
+_OF_THE_CLIENT = re.compile(
+    r"PATH|HOME|TMPDIR|[A-Z]*_PROXY|LD_.*|SSL_CERT_.*|XDG_.*|DBUS_.*|GODEBUG|GOTRACEBACK|STORAGE_(?:DRIVER|OPTS|CONF)|"
+    r"REGISTRY_AUTH_FILE|_?(?:DOCKER|BUILDKIT|BUILDX|COMPOSE|PODMAN|CONTAINERS?|CONMON|NOTIFY|LISTEN|MOBY|OCI)_.*",
+    re.IGNORECASE,
+)
+OPTIONS = (
+    "run", "--rm", "--interactive", "--init", "--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL",  # noqa: S108 - inside of the container
+    "--security-opt", "no-new-privileges", "--pids-limit", "256", "--memory", "512m",
+)  # fmt: skip
+# What a person is asked for besides what the entry names, as inputs of a registry's entry.
+NETWORK = {
+    "name": "network", "isRequired": True, "default": "none", "choices": ["none", "bridge"],
+    "description": "bridge lets it reach the network, this machine's own addresses behind it included.",
+}  # fmt: skip
+DIGEST = {
+    "name": "digest", "isRequired": True,
+    "description": "sha256:… of the image, because a tag may be moved: docker buildx imagetools inspect IMAGE shows it.",
+}  # fmt: skip
+
+
+def check_image(identifier: str) -> str:
+    """Its digest; empty where it names a tag alone. Raises ConfigInvalid for what is no image's whole name."""
+    found = _IMAGE.fullmatch(identifier)
+    if found is None or len(identifier) > 500:
+        raise ConfigInvalid(f"'{plain(identifier, 100)}' is no whole name of an image, with its registry.")
+    return found["digest"] or ""
+
+
+def environment(
+    runtime: Iterable[Mapping[str, Any]], variables: Iterable[Mapping[str, Any]]
+) -> Iterator[Mapping[str, Any]]:
+    """The variables that the entry names, those of ``-e`` among them. Raises ConfigInvalid for anything else that it needs
+
+    of the container program, such as a folder of this machine.
+    """
+    found = [*variables]
+    for each in runtime:
+        if each.get("name") in _ENV:
+            name, equals, rest = str(each.get("value") or "").partition("=")
+            found.append({**each, "name": name, **({"value": rest} if equals else {"value": None})})
+        elif each.get("isRequired") is True:
+            word = plain(str(each.get("name") or each.get("value") or "an option"), 60)
+            raise ConfigInvalid(
+                f"It needs {word} of the container program: nothing of this machine is given to images."
+            )
+    for each in found:
+        if _OF_THE_CLIENT.fullmatch(str(each.get("name") or "")):
+            raise ConfigInvalid(
+                f"Its variable {plain(str(each['name']), 60)} would steer the container program itself."
+            )
+        yield each
+
+
+def command(
+    program: str, identifier: str, asked: Mapping[str, str], env: Iterable[str], words: Iterable[str]
+) -> list[str]:
+    """The words that start it. ``asked``: digest and network; ``env``: names, whose values go by the environment.
+
+    Raises ConfigInvalid for a digest that is none.
+    """
+    found = _IMAGE.fullmatch(identifier)
+    digest = (found and found["digest"]) or asked.get("digest", "")
+    if found is None or not _DIGEST.fullmatch(digest):
+        raise ConfigInvalid("The image's digest is none.", remedy="Write sha256: and 64 digits of 0-9 and a-f.")
+    passed = [word for name in sorted(env) for word in ("--env", name)]
+    return [program, *OPTIONS, "--network", asked["network"], *passed, f"{found['name']}@{digest}", *words]

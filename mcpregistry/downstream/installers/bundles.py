@@ -1,0 +1,210 @@
+"""Bundles (MCPB): fetched through the guarded client, checked by their SHA-256 before they are opened, unpacked in bounds.
+
+Invariants:
+* Nothing of a file is read before its hash is the expected one.
+* What is written lies below the build folder, is a file or a folder, and is no larger than its limits, whatever the
+  archive says of itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import stat
+import struct
+import threading
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import urljoin
+
+from mcpregistry.domain.errors import ConfigInvalid, DownstreamError, ResourceLimit
+from mcpregistry.domain.installs.mcpb import FILE, MOST_MANIFEST, Manifest, parse
+from mcpregistry.domain.installs.reasons import InstallFailed, out_of_time, too_much
+from mcpregistry.domain.servers.launch import check_url
+from mcpregistry.domain.servers.target import Limits, Target
+from mcpregistry.downstream.http_client.client import Attempt, Outbound, Reply
+from mcpregistry.downstream.installers import programs
+from mcpregistry.downstream.installers.running import LOOK_SECONDS, Place
+from mcpregistry.downstream.installers.tree import MOST_BYTES, MOST_FILES
+
+MOST_DOWNLOADED = 200 << 20
+MOST_RATIO = 100  # of unpacked to packed, for archives that unpack to more than a little
+_LITTLE, _MOST_DIRECTORY, _PIECE = 1 << 20, 32 << 20, 1 << 16
+MOST_REDIRECTS, _IDLE_SECONDS, _CONNECT_SECONDS = 5, 30.0, 10.0
+_END, _END64 = b"PK\x05\x06", b"PK\x06\x07"
+_TELL = "Do not use this bundle; tell its maker."
+
+
+def fetch(*, address: str, sha256: str, networks: tuple[str, ...], place: Place) -> tuple[str, int]:
+    """The file with this hash, as a path below ``place.home``, and its size. Raises InstallFailed."""
+    file, stop = os.path.join(place.home, "bundle.zip"), threading.Event()
+    with ThreadPoolExecutor(1, thread_name_prefix="bundle") as pool, open(file, "wb") as opened:
+        work = _fetched(address, networks, opened, place.bounds.seconds, stop)
+        done: Future[str] = pool.submit(asyncio.run, work)
+        try:
+            while not wait([done], LOOK_SECONDS).done:
+                place.beat()
+        finally:
+            stop.set()
+        found = done.result()
+    if found != sha256:
+        raise InstallFailed(
+            "The file at the bundle's address is not the one that is wanted: its SHA-256 is another.",
+            remedy="Do not install it. Ask who publishes it.",
+        )
+    return file, os.path.getsize(file)
+
+
+async def _fetched(
+    address: str, networks: tuple[str, ...], file: BinaryIO, seconds: float, stop: threading.Event
+) -> str:
+    """Write it into the file; its SHA-256. Redirects are followed, each to an address that is checked like the first."""
+    target = Target(
+        server_id=0, slug="", revision=0, transport="http", url=address, allowed_networks=networks,
+        limits=Limits(connect_timeout=_CONNECT_SECONDS),
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(seconds), Outbound(target) as outbound:
+            for _ in range(MOST_REDIRECTS):
+                _check(address, networks)
+                async with outbound.send("GET", address, headers={}, data=None, attempt=Attempt()) as reply:
+                    if 300 <= reply.status < 400 and "location" in reply.headers:
+                        address = urljoin(address, reply.headers["location"])
+                        continue
+                    return await _written(reply, file, stop)
+    except TimeoutError as error:
+        raise out_of_time(seconds) from error
+    except ResourceLimit as error:
+        raise too_much("data", f"{MOST_DOWNLOADED >> 20} MB") from error
+    except (DownstreamError, ConfigInvalid) as error:
+        raise InstallFailed(f"The bundle cannot be fetched. {error.message}", remedy=error.remedy) from error
+    raise InstallFailed("The bundle's address leads on and on.", remedy="Ask who publishes it.")
+
+
+def _check(address: str, networks: tuple[str, ...]) -> None:
+    if not check_url(address, ("http", "https")).startswith("https://") and not networks:
+        raise ConfigInvalid(
+            "It lies at an http address, where anybody on the way could change it.", remedy="Use https."
+        )
+
+
+async def _written(reply: Reply, file: BinaryIO, stop: threading.Event) -> str:
+    if reply.status != 200:
+        raise InstallFailed(f"The bundle's address answered {reply.status}.", remedy="Check the address.")
+    digest, pieces = hashlib.sha256(), reply.pieces(MOST_DOWNLOADED)
+    while not stop.is_set():
+        async with asyncio.timeout(_IDLE_SECONDS):
+            piece = await anext(pieces, None)
+        if piece is None:
+            break
+        digest.update(piece)
+        await asyncio.to_thread(file.write, piece)
+    return digest.hexdigest()
+
+
+def manifest(file: str) -> Mapping[str, Any]:
+    """The archive's ``manifest.json``. Raises InstallFailed, and LockRefused for what it says."""
+    with _opened(file) as archive:
+        try:
+            info = archive.getinfo(FILE)
+        except KeyError as error:
+            raise InstallFailed("It holds no manifest.json, so it is no bundle.", remedy=_TELL) from error
+        raw = b"".join(_unpacked(archive, info, MOST_MANIFEST))
+    return parse(raw)
+
+
+def unpack(file: str, build: str) -> None:
+    """All of it, below ``build``. Raises InstallFailed, with the name of what is odd in it."""
+    with _opened(file) as archive:
+        infos = archive.infolist()
+        _look_through(infos)
+        left = MOST_BYTES
+        for info in infos:
+            target = Path(build, info.filename)
+            if info.is_dir():
+                target.mkdir(parents=True, exist_ok=True)
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with open(target, "xb") as opened:
+                for piece in _unpacked(archive, info, left):
+                    opened.write(piece)
+                    left -= len(piece)
+            os.chmod(target, 0o700 if info.external_attr >> 16 & 0o111 else 0o600)
+
+
+def command(found: Manifest, folder: str) -> list[str]:
+    """The program and its fixed words, with the bundle in ``folder``. Raises InstallFailed where there is no such program."""
+    first = {"node": programs.node, "python": programs.python}.get(found.program)
+    return [*([first()] if first else []), *(word.replace("${__dirname}", folder) for word in found.fixed)]
+
+
+def make_runnable(words: list[str], build: str) -> None:
+    """Its own program may be started, also where the archive forgot that."""
+    if words[0].startswith(f"{build}/") and os.path.isfile(words[0]) and not os.path.islink(words[0]):
+        os.chmod(words[0], 0o700)
+
+
+def _opened(file: str) -> zipfile.ZipFile:
+    """The archive, once its list of contents is known to be of a size that one may read."""
+    try:
+        _check_end(file)
+        return zipfile.ZipFile(file)
+    except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError, struct.error) as error:
+        raise InstallFailed("It is no archive that could be opened.", remedy=_TELL) from error
+
+
+def _check_end(file: str) -> None:
+    with open(file, "rb") as opened:
+        opened.seek(-min(os.path.getsize(file), 22 + 0xFFFF + 20), os.SEEK_END)
+        tail = opened.read()
+    at = tail.rfind(_END)
+    count, size = struct.unpack("<HI", tail[at + 10 : at + 16]) if at >= 0 else (0, 0)
+    if _END64 in tail or count > MOST_FILES or size > _MOST_DIRECTORY:
+        raise too_much("files", f"{MOST_BYTES >> 20} MB or {MOST_FILES:,} files")
+
+
+def _look_through(infos: list[zipfile.ZipInfo]) -> None:
+    names: set[str] = set()
+    for info in infos:
+        mode = info.external_attr >> 16
+        if mode and stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
+            raise _odd(info, "is a link or another thing that is no file")
+        if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise _odd(info, "is locked with a password or packed in an odd way")
+        if not _lies_below(info.filename):
+            raise _odd(info, "would lie outside of its folder")
+        key = info.filename.rstrip("/")
+        if key in names:
+            raise _odd(info, "is there twice")
+        names.add(key)
+    packed, whole = (sum(getattr(info, name) for info in infos) for name in ("compress_size", "file_size"))
+    if whole > MOST_BYTES or len(infos) > MOST_FILES or (whole > _LITTLE and whole > packed * MOST_RATIO):
+        raise too_much("files", f"{MOST_BYTES >> 20} MB or {MOST_FILES:,} files, or {MOST_RATIO} times its packed size")
+
+
+def _lies_below(name: str) -> bool:
+    parts = name.rstrip("/").split("/")
+    odd = "\\" in name or any(sign < " " for sign in name) or name.startswith("/") or len(name) > 1_000
+    return not odd and all(part not in ("", ".", "..") and len(part.encode(errors="replace")) <= 255 for part in parts)
+
+
+def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, most: int) -> Iterator[bytes]:
+    """In pieces; more than ``most`` bytes, or another content than its checksum says, is refused."""
+    try:
+        with archive.open(info) as opened:
+            while piece := opened.read(_PIECE):
+                most -= len(piece)
+                if most < 0:
+                    raise too_much("files", f"{MOST_BYTES >> 20} MB")
+                yield piece
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
+        raise _odd(info, "is damaged") from error
+
+
+def _odd(info: zipfile.ZipInfo, what: str) -> InstallFailed:
+    return InstallFailed(f"{info.filename[:200]!r} in it {what}.", remedy=_TELL)

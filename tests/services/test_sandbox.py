@@ -12,7 +12,8 @@ import pytest
 from django.conf import settings as site_settings
 
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.servers.sandbox import Policy, check_paths, protection
+from mcpregistry.domain.servers.sandbox import Machine, Policy, check_paths, protection
+from mcpregistry.domain.servers.target import Ports
 from mcpregistry.models import AuditEntry, Server
 from mcpregistry.services.servers import lifecycle
 from mcpregistry.services.servers.sandbox import protection_of, sandbox_of
@@ -173,6 +174,10 @@ def test_a_remote_server_has_no_sandbox() -> None:
 @pytest.mark.parametrize(
     ("policy", "abi", "filtered", "level", "word"),
     [
+        (Policy(enforced=True, strict=True), 7, True, "none", "bubblewrap is not installed"),
+        (Policy(enforced=True, ports=Ports((443,))), 7, True, "full", ""),
+        (Policy(enforced=True, ports=Ports((443,))), 3, True, "partial", "every TCP port is open"),
+        (Policy(enforced=True, ports=Ports((443,))), 7, False, "partial", "got round"),
         (Policy(), 7, True, "none", "off"),
         (Policy(enforced=True), 0, True, "none", "not started"),
         (Policy(enforced=True), 7, True, "full", ""),
@@ -184,7 +189,7 @@ def test_a_remote_server_has_no_sandbox() -> None:
     ],
 )
 def test_what_a_kernel_cannot_do_is_said(policy: Policy, abi: int, filtered: bool, level: str, word: str) -> None:
-    said = protection(policy, abi=abi, filtered=filtered)
+    said = protection(policy, Machine(abi, filtered, "bubblewrap is not installed"))
     assert said.level == level
     assert word in str(said)
-    assert any("open to it" in each for each in said.uncovered) is (policy.enforced and bool(abi) and policy.network)
+    assert any("open to it" in each for each in said.uncovered) is (level != "none" and policy.network)

@@ -24,7 +24,7 @@ import anyio
 
 from mcpregistry.domain.errors import ConnectionFailed, DownstreamError, ResourceLimit
 from mcpregistry.domain.servers.target import Target
-from mcpregistry.downstream.transports import sandbox
+from mcpregistry.downstream.transports import bubblewrap, sandbox
 from mcpregistry.downstream.transports.wire import Wire
 
 LAUNCHER = str(Path(__file__).with_name("launcher.py"))
@@ -103,6 +103,21 @@ class Tail(asyncio.Protocol):
         return bytes(self._bytes[-self._limit :])
 
 
+_LIMITS = {
+    "M": ("memory", "MB"), "P": ("processes", "processes"), "C": ("processor time", "seconds"),
+}  # fmt: skip
+
+
+def too_much(what: str, used: str, most: str) -> ResourceLimit:
+    """The server was ended because it used more than its limit."""
+    name, unit = _LIMITS[what]
+    return ResourceLimit(
+        f"The server was ended because it used {int(used):,} {unit} of the {int(most):,} that its limit of {name} allows.",
+        remedy=f"Ask it for less, or raise its limit of {name}.",
+        sent=True,
+    )
+
+
 class Control(asyncio.Protocol):
     """Our end of the supervisor's control socket."""
 
@@ -112,9 +127,10 @@ class Control(asyncio.Protocol):
         self.gone = asyncio.Event()
         self.pid: int | None = None
         self.exit_code: int | None = None
+        self.over: ResourceLimit | None = None
 
     def data_received(self, data: bytes) -> None:
-        """asyncio's hook: ``pid`` and ``exit`` lines of the supervisor."""
+        """asyncio's hook: ``pid``, ``over`` and ``exit`` lines of the supervisor."""
         *lines, self._data = (self._data + data).split(b"\n")
         for line in lines:
             word, _, number = line.partition(b" ")
@@ -122,6 +138,8 @@ class Control(asyncio.Protocol):
                 self.pid = int(number)
             elif word == b"exit":
                 self.exit_code = int(number)
+            elif word == b"over":
+                self.over = too_much(*number.decode().split())
         self.started.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -150,6 +168,8 @@ class StdioChannel(Wire):
 
     async def open(self) -> None:
         """Start the server and attach to its pipes. Raises ConnectionFailed."""
+        if self._target.sandbox and self._target.sandbox.strict:
+            await asyncio.to_thread(bubblewrap.check)
         process, control = spawn(self._target)
         self._process = process
         try:
@@ -176,9 +196,8 @@ class StdioChannel(Wire):
         self._unattached = []
 
     def _stdout_ended(self, error: DownstreamError | None) -> None:
-        self.fail(
-            error or ConnectionFailed("The server ended its connection.", remedy="Its log may say why.", sent=True)
-        )
+        ended = ConnectionFailed("The server ended its connection.", remedy="Its log may say why.", sent=True)
+        self.fail(error or self._control.over or ended)  # the supervisor says it before it ends the server
 
     async def transmit(self, data: bytes, on_sent: Callable[[], None] | None = None) -> None:
         """Write one line. Raises ConnectionFailed (nothing sent) when the server has ended or does not read."""

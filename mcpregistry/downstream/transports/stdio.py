@@ -11,8 +11,10 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -121,7 +123,8 @@ def too_much(what: str, used: str, most: str) -> ResourceLimit:
 class Control(asyncio.Protocol):
     """Our end of the supervisor's control socket."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_killed: Callable[[], None]) -> None:
+        self._on_killed = on_killed
         self._data = b""
         self.started = asyncio.Event()
         self.gone = asyncio.Event()
@@ -146,6 +149,8 @@ class Control(asyncio.Protocol):
         """asyncio's hook: the supervisor is gone, and the server with it."""
         self.started.set()
         self.gone.set()
+        if self.pid is not None and self.exit_code is None:
+            self._on_killed()
 
 
 class StdioChannel(Wire):
@@ -155,7 +160,7 @@ class StdioChannel(Wire):
         super().__init__()
         self._target = target
         self._tail = Tail(target.limits.stderr_bytes)
-        self._control = Control()
+        self._control = Control(self._supervisor_killed)
         self._process: subprocess.Popen[bytes] | None = None
         self._unattached: list[IO[bytes]] = []
         self._transports: list[asyncio.BaseTransport] = []
@@ -198,6 +203,13 @@ class StdioChannel(Wire):
     def _stdout_ended(self, error: DownstreamError | None) -> None:
         ended = ConnectionFailed("The server ended its connection.", remedy="Its log may say why.", sent=True)
         self.fail(error or self._control.over or ended)  # the supervisor says it before it ends the server
+
+    def _supervisor_killed(self) -> None:
+        """The server has died with it; not what it had started, which may hold its pipes for ever."""
+        assert self._control.pid is not None
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._control.pid, signal.SIGKILL)
+        self._stdout_ended(None)
 
     async def transmit(self, data: bytes, on_sent: Callable[[], None] | None = None) -> None:
         """Write one line. Raises ConnectionFailed (nothing sent) when the server has ended or does not read."""

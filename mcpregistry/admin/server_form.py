@@ -15,6 +15,7 @@ from mcpregistry.domain.servers.sandbox import check_paths, check_ports
 from mcpregistry.models import Server
 from mcpregistry.models.server import Transport
 from mcpregistry.services.servers.lifecycle import BOUNDS, SCHEMES
+from mcpregistry.services.servers.sandbox import usual_mode
 
 # What belongs to one kind of transport only; the page hides the rest, and saving empties it.
 LOCAL: dict[str, Callable[[], Any]] = {
@@ -93,6 +94,8 @@ class ServerForm(RecordForm[Server]):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        if self.instance.pk is None:
+            self.initial.setdefault("sandbox", usual_mode())
         for name in ("env", "headers"):
             if name in self.fields:
                 stored = self._stored(name)

@@ -283,6 +283,23 @@ async def test_without_landlock_a_confined_server_is_not_started(bench: Make, tm
     assert not (tmp_path / "home").exists()
 
 
+async def test_without_bubblewrap_a_strict_server_is_not_started_with_less(bench: Make, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(bubblewrap, "_answer", None)
+    monkeypatch.setattr(bubblewrap, "PROGRAM", "bwrap-that-is-not-there")
+    with pytest.raises(ConnectionFailed, match="namespaces of its own, and bubblewrap is not installed") as caught:
+        await bench(confined(tmp_path, strict=True)).call("try")
+    assert "apt install bubblewrap" in caught.value.remedy
+    assert not caught.value.sent
+    assert not (tmp_path / "home").exists()
+    assert said(strict=True).startswith("none: bubblewrap is not installed")
+    monkeypatch.setattr(bubblewrap, "_answer", None)
+    (tmp_path / "bwrap-old").write_text("#!/bin/sh\necho 'bwrap: Unknown option --ro-bind-fd' >&2\nexit 1\n")
+    (tmp_path / "bwrap-old").chmod(0o700)
+    monkeypatch.setattr(bubblewrap, "PROGRAM", str(tmp_path / "bwrap-old"))
+    assert "Unknown option --ro-bind-fd" in said(strict=True)
+    monkeypatch.setattr(bubblewrap, "_answer", None)
+
+
 def test_the_page_names_what_the_probe_could_do() -> None:
     """Where all is enforced, with the network closed: the command lines of others, and no more of what it tried."""
     bounded, machine = Bounds(memory_mb=1, processes=1, cpu_seconds=1), Machine(6, True)

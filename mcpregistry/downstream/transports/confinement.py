@@ -129,10 +129,10 @@ def _restrict(
     os.close(ruleset)
 
 
-def opened(path: str) -> int | None:
+def opened(path: str, libc: ctypes.CDLL | None = None) -> int | None:
     """The place itself, to be given on; None for one that does not exist, or leads along a link (it may be one since)."""
     how = struct.pack("QQQ", os.O_PATH | os.O_CLOEXEC, 0, _NO_LINKS)
-    place: int = _libc().syscall(_OPENAT2, -100, os.fsencode(path), how, ctypes.c_size_t(len(how)))
+    place: int = (libc or _libc()).syscall(_OPENAT2, -100, os.fsencode(path), how, ctypes.c_size_t(len(how)))
     if place < 0 and ctypes.get_errno() in _NO_PLACE:
         return None
     return _checked(place, path)
@@ -140,7 +140,7 @@ def opened(path: str) -> int | None:
 
 def _allow(libc: ctypes.CDLL, ruleset: int, path: str, rights: int) -> None:
     """One rule; a path that is no place gets none."""
-    place = opened(path)
+    place = opened(path, libc)
     if place is None:
         return
     if os.stat(place).st_mode & 0o170000 != 0o040000:

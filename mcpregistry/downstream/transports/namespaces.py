@@ -52,8 +52,9 @@ def _network(lines: list[str]) -> list[str]:
 def _places(lines: list[str]) -> list[str]:
     """Each mounted where it lies, what holds others first; what may be written stays so in what may be read."""
     writable = [line[1:] for line in lines if line[:1] == "w"]
-    read = {line[1:]: "--ro-bind-fd" for line in lines if line[:1] == "r" and not _within(line[1:], writable)}
-    kinds = read | {path: "--bind-fd" for path in writable if not _below(path, writable)}
+    read = [line[1:] for line in lines if line[:1] == "r" and not _within(line[1:], writable)]
+    kinds = {path: "--ro-bind-fd" for path in read if not _below(path, read)}
+    kinds |= {path: "--bind-fd" for path in writable if not _below(path, writable)}
     words: list[str] = []
     for path in sorted(path for path in kinds if not _within(path, OWN)):
         if (place := confinement.opened(path)) is not None:

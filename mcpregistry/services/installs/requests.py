@@ -27,7 +27,8 @@ from mcpregistry.domain.installs.names import (
 from mcpregistry.domain.installs.states import InstallState, sources
 from mcpregistry.domain.servers.launch import check_env
 from mcpregistry.models import Install, Server
-from mcpregistry.models.server import SandboxMode, Transport
+from mcpregistry.models.confinement import SandboxMode
+from mcpregistry.models.server import Transport
 from mcpregistry.services.configuration.dispatch import wake
 from mcpregistry.services.configuration.saving import check_fields
 from mcpregistry.services.records import audit

@@ -21,8 +21,14 @@ from mcpregistry.domain.servers.target import Sandbox
 from mcpregistry.downstream.transports import bubblewrap, confinement
 from mcpregistry.downstream.transports.sandbox import SYSTEM, needed_by, resolved
 from mcpregistry.models import Install, Server, ServerTest
+from mcpregistry.models.confinement import SandboxMode
 from mcpregistry.models.install import named_in
-from mcpregistry.models.server import SandboxMode, Transport
+from mcpregistry.models.server import Transport
+
+
+def usual_mode() -> SandboxMode:
+    """Of a server that is made here and about which nobody says otherwise: its sandbox is on, where this machine has one."""
+    return SandboxMode.ENFORCE if confinement.abi() else SandboxMode.OFF
 
 
 def check_sandbox(server: Server) -> None:

@@ -94,7 +94,7 @@ class ServerForm(RecordForm[Server]):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if self.instance.pk is None:
+        if self.instance._state.adding:
             self.initial.setdefault("sandbox", usual_mode())
         for name in ("env", "headers"):
             if name in self.fields:

@@ -53,7 +53,7 @@ class Policy:
 
     def facts(self) -> dict[str, Any]:
         """For the launch that a person confirms. A launch of before strict and ports stays the same."""
-        facts = {"network": self.reach(), "read": list(self.read), "write": list(self.write)}
+        facts: dict[str, Any] = {"network": self.reach(), "read": list(self.read), "write": list(self.write)}
         if self.network and self.ports is not None:
             facts |= {"connect": list(self.ports.connect), "listen": list(self.ports.listen)}
         return facts | ({"strict": True} if self.strict else {})

@@ -147,7 +147,7 @@ class ServerAdmin(RecordAdmin):
         (
             "Limits of its processes",
             {
-                "fields": (("max_memory_mb", "max_processes", "max_cpu_seconds"), ("max_file_mb", "max_open_files")),
+                "fields": (("max_memory_mb", "max_processes"), ("max_cpu_seconds", "max_open_files"), "max_file_mb"),
                 "classes": ("sn-local",),
             },
         ),

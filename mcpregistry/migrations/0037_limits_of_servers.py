@@ -84,7 +84,7 @@ class Migration(migrations.Migration):
         migrations.AlterField(
             model_name='historicalserver',
             name='sandbox',
-            field=models.CharField(choices=[('off', 'Off: with the rights of this site'), ('enforce', 'Enforced'), ('strict', 'Strict: in namespaces of its own (bubblewrap)')], db_default='off', default='off', max_length=10),
+            field=models.CharField(choices=[('off', 'Off: with the rights of this site'), ('enforce', 'Enforced'), ('strict', 'Strict (bubblewrap)')], db_default='off', default='off', max_length=10),
         ),
         migrations.AlterField(
             model_name='historicalserver',
@@ -94,7 +94,7 @@ class Migration(migrations.Migration):
         migrations.AlterField(
             model_name='server',
             name='sandbox',
-            field=models.CharField(choices=[('off', 'Off: with the rights of this site'), ('enforce', 'Enforced'), ('strict', 'Strict: in namespaces of its own (bubblewrap)')], db_default='off', default='off', max_length=10),
+            field=models.CharField(choices=[('off', 'Off: with the rights of this site'), ('enforce', 'Enforced'), ('strict', 'Strict (bubblewrap)')], db_default='off', default='off', max_length=10),
         ),
         migrations.AlterField(
             model_name='server',

@@ -17,7 +17,7 @@ class SandboxMode(models.TextChoices):
 
     OFF = "off", "Off: with the rights of this site"
     ENFORCE = "enforce", "Enforced"
-    STRICT = "strict", "Strict: in namespaces of its own (bubblewrap)"
+    STRICT = "strict", "Strict (bubblewrap)"
 
 
 class SandboxNetwork(models.TextChoices):

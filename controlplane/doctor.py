@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from django.conf import settings
 from django.core.checks import run_checks
@@ -19,6 +20,9 @@ from django.db import Error as DatabaseError
 
 from controlplane import checks, health
 from controlplane.celery import app
+
+if TYPE_CHECKING:
+    from mcpregistry.domain.servers.sandbox import Protection
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +225,7 @@ def _sandbox() -> Iterable[Finding]:
     from mcpregistry.services.servers import sandbox
 
     try:
-        open_ones = sandbox.unconfined()
+        open_ones, strict_ones = sandbox.unconfined(), sandbox.strict_ones()
     except DatabaseError:
         return  # said already
     said = sandbox.protection_here()
@@ -230,10 +234,23 @@ def _sandbox() -> Iterable[Finding]:
     else:
         remedy = "Use Linux 6.12 or newer with Landlock switched on (lsm=landlock,…), on x86-64 or ARM64."
         yield Finding(False, f"the sandbox of local servers is not whole here: {said}", remedy)
+    yield from _strict(sandbox.protection_here(strict=True), strict_ones)
     if open_ones:
         yield Finding(
             True, f"local servers without a sandbox: {', '.join(open_ones)} (docs/sandbox.md says how to get one)"
         )
+
+
+def _strict(said: Protection, strict_ones: list[str]) -> Iterable[Finding]:
+    """Whether servers can have namespaces of their own; an error only where one is to have them."""
+    from mcpregistry.downstream.transports import bubblewrap
+
+    if said.level == "full":
+        yield Finding(True, "local servers can be confined strictly, in namespaces of their own (bubblewrap)")
+    elif strict_ones:
+        yield Finding(False, f"servers with a strict sandbox ({', '.join(strict_ones)}): {said}", bubblewrap.REMEDY)
+    else:
+        yield Finding(True, f"no strict sandbox here, and no server asks for one: {said}. {bubblewrap.REMEDY}")
 
 
 def _installers() -> Iterable[Finding]:

@@ -1,8 +1,7 @@
-"""Programs that the tests use when the machine has them: a Chromium, Node with npm packages, and PgBouncer.
+"""Programs that the tests use when the machine has them: a Chromium, Node with npm packages, PgBouncer, and bubblewrap.
 
 ``make test`` leaves their tests out where they are missing and says so in pytest's header.
-CI sets ``SLIPSNISSE_REQUIRE_BROWSER=1``, ``SLIPSNISSE_REQUIRE_NODE=1`` and ``SLIPSNISSE_REQUIRE_PGBOUNCER=1``: then it is
-an error.
+CI sets ``SLIPSNISSE_REQUIRE_BROWSER=1``, ``…_NODE=1``, ``…_PGBOUNCER=1`` and ``…_BUBBLEWRAP=1``: then it is an error.
 ``SLIPSNISSE_NODE`` names a folder with ``node_modules`` (``.ci/run`` makes ``.cache/node``).
 """
 
@@ -51,7 +50,8 @@ class External:
 BROWSER = External("web", "Chromium on the PATH", "SLIPSNISSE_REQUIRE_BROWSER")
 NODE = External("node", f"Node >= 22 and npm packages in {NODE_FOLDER}", "SLIPSNISSE_REQUIRE_NODE")
 PGBOUNCER = External("pgbouncer", "PgBouncer", "SLIPSNISSE_REQUIRE_PGBOUNCER")
-ALL = (BROWSER, NODE, PGBOUNCER)
+BUBBLEWRAP = External("bubblewrap", "bubblewrap and user namespaces", "SLIPSNISSE_REQUIRE_BUBBLEWRAP")
+ALL = (BROWSER, NODE, PGBOUNCER, BUBBLEWRAP)
 
 
 def node_program() -> str:
@@ -88,6 +88,13 @@ def _pgbouncer() -> Path | None:
     return Path(found) if found else None
 
 
+def _bubblewrap() -> Path | None:
+    from mcpregistry.downstream.transports import bubblewrap
+
+    found = bubblewrap.program()
+    return Path(found) if found and not bubblewrap.missing() else None
+
+
 def _node() -> Path | None:
     own = NODE_FOLDER / "node_modules" / ".bin" / "node"
     path = str(own) if own.exists() else shutil.which("node")
@@ -97,4 +104,4 @@ def _node() -> Path | None:
     return Path(path) if int(version.lstrip("v").split(".")[0] or 0) >= 22 else None
 
 
-_FIND = {"web": _browser, "node": _node, "pgbouncer": _pgbouncer}
+_FIND = {"web": _browser, "node": _node, "pgbouncer": _pgbouncer, "bubblewrap": _bubblewrap}

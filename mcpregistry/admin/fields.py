@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from django import forms
-from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextareaWidget
+from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
 MASK = "•••"
 _HEADER_NAME = re.compile(r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")  # RFC 9110 token; holds every variable name too
@@ -46,6 +46,30 @@ class WordsField(forms.CharField):
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise forms.ValidationError('Write a list of texts, e.g. ["a", "b"].')
         return words
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        try:
+            return (initial or []) != self.clean(data)
+        except forms.ValidationError:
+            return True
+
+
+class NumbersField(forms.CharField):
+    """Whole numbers, by spaces, commas or lines. Cleans to ``list[int]``."""
+
+    def __init__(self, *, placeholder: str = "", **kwargs: Any) -> None:
+        widget = UnfoldAdminTextInputWidget(attrs={"placeholder": placeholder, "autocomplete": "off"})
+        super().__init__(widget=widget, required=False, **kwargs)
+
+    def prepare_value(self, value: Any) -> Any:
+        return " ".join(map(str, value)) if isinstance(value, list) else value
+
+    def clean(self, value: Any) -> list[int]:
+        words = (super().clean(value) or "").replace(",", " ").split()
+        for word in words:
+            if not (word.isascii() and word.isdigit() and len(word) < 10):
+                raise forms.ValidationError(f"'{word:.50}' is no number. Write e.g. 443 8443.")
+        return [*map(int, words)]
 
     def has_changed(self, initial: Any, data: Any) -> bool:
         try:

@@ -134,7 +134,22 @@ class ServerAdmin(RecordAdmin):
         ("How it is started", {"fields": ("command", "cwd", "env"), "classes": ("sn-local",)}),
         (
             "Sandbox",
-            {"fields": (("sandbox", "sandbox_network"), "sandbox_read", "sandbox_write"), "classes": ("sn-local",)},
+            {
+                "fields": (
+                    ("sandbox", "sandbox_network"),
+                    ("sandbox_connect", "sandbox_listen"),
+                    "sandbox_read",
+                    "sandbox_write",
+                ),
+                "classes": ("sn-local",),
+            },
+        ),
+        (
+            "Limits of its processes",
+            {
+                "fields": (("max_memory_mb", "max_processes"), ("max_cpu_seconds", "max_open_files"), "max_file_mb"),
+                "classes": ("sn-local",),
+            },
         ),
         ("How it is reached", {"fields": ("url", "headers", "allowed_networks"), "classes": ("sn-remote",)}),
         (
@@ -276,6 +291,7 @@ class ServerAdmin(RecordAdmin):
             "calls": calls.latest_calls(server=row),
             "problem": _problem(row),
             "protection": sandbox.protection_of(row),
+            "limits": row.bounds().texts(),
         }
 
 

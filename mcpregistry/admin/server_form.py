@@ -7,19 +7,21 @@ from typing import Any
 
 from unfold.widgets import UnfoldAdminTextInputWidget
 
-from mcpregistry.admin.fields import MASK, SecretsField, WordsField
+from mcpregistry.admin.fields import MASK, NumbersField, SecretsField, WordsField
 from mcpregistry.admin.forms import RecordForm
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.servers.launch import check_command, check_env, check_networks, check_pairs, check_url
-from mcpregistry.domain.servers.sandbox import check_paths
+from mcpregistry.domain.servers.sandbox import check_paths, check_ports
 from mcpregistry.models import Server
 from mcpregistry.models.server import Transport
-from mcpregistry.services.servers.lifecycle import SCHEMES
+from mcpregistry.services.servers.lifecycle import BOUNDS, SCHEMES
+from mcpregistry.services.servers.sandbox import usual_mode
 
 # What belongs to one kind of transport only; the page hides the rest, and saving empties it.
 LOCAL: dict[str, Callable[[], Any]] = {
     "command": list, "cwd": str, "env": dict, "sandbox": lambda: "off", "sandbox_network": lambda: "all",
-    "sandbox_read": list, "sandbox_write": list,
+    "sandbox_read": list, "sandbox_write": list, "sandbox_connect": list, "sandbox_listen": list,
+    **dict.fromkeys(BOUNDS, int),
 }  # fmt: skip
 REMOTE: dict[str, Callable[[], Any]] = {"url": str, "headers": dict, "allowed_networks": list}
 
@@ -64,6 +66,15 @@ class ServerForm(RecordForm[Server]):
         help_text="Files and folders that it may also change, besides its own folder.",
     )
 
+    sandbox_connect = NumbersField(
+        label="Ports it may connect to",
+        placeholder="443 53",
+        help_text="TCP ports, where the network is limited to them. With 53 names are resolved, by TCP; UDP stays closed.",
+    )
+    sandbox_listen = NumbersField(
+        label="Ports it may listen on", placeholder="8080", help_text="TCP ports, where the network is limited to them."
+    )
+
     class Meta:
         model = Server
         fields = "__all__"
@@ -71,9 +82,10 @@ class ServerForm(RecordForm[Server]):
         help_texts = {
             "transport": "How the server is reached. Saving empties the fields that belong to the other kind.",
             "cwd": "Folder in which the program starts. Empty: in the sandbox its own folder, else the site's.",
-            "sandbox": "Enforced: it reads and writes what is named here and no more, or it is not started. "
+            "sandbox": "Enforced: it reads and writes what is named here and no more, or it is not started. Strict: it does "
+            "not even see the rest, nor other processes; needs bubblewrap, or it is not started. "
             "Off: it can do what this site can. Loosening it needs a new confirmation.",
-            "sandbox_network": "None: no address is reached and no name resolved.",
+            "sandbox_network": "Ports: TCP to those named below, and no UDP. None: no address is reached and no name resolved.",
             "url": "Credentials do not belong here; put them into headers.",
             "description": "For people: what this server is good for.",
             "connect_mode": "When a connection is opened.",
@@ -82,6 +94,8 @@ class ServerForm(RecordForm[Server]):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        if self.instance._state.adding:
+            self.initial.setdefault("sandbox", usual_mode())
         for name in ("env", "headers"):
             if name in self.fields:
                 stored = self._stored(name)
@@ -121,6 +135,7 @@ class ServerForm(RecordForm[Server]):
         if transport == Transport.STDIO:
             return {
                 "command": check_command, "env": check_env, "sandbox_read": check_paths, "sandbox_write": check_paths,
+                "sandbox_connect": check_ports, "sandbox_listen": check_ports,
             }  # fmt: skip
         schemes = SCHEMES[Transport(transport)]
         return {

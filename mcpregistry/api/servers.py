@@ -37,6 +37,7 @@ from mcpregistry.api.schemas.servers import (
 from mcpregistry.models import Server, ServerEvent, ServerTest
 from mcpregistry.services.configuration.dispatch import NO_BROKER
 from mcpregistry.services.servers import checks, lifecycle
+from mcpregistry.services.servers.sandbox import usual_mode
 
 router = Routes(tags=["servers"])
 
@@ -65,8 +66,12 @@ def list_servers(
 @router.post("/servers", response={201: ServerOut})
 @once()
 def create_server(request: HttpRequest, payload: ServerNew) -> Status[ServerOut]:
-    """Make a draft: it cannot run before somebody with that right has confirmed its launch."""
-    server = lifecycle.save_server(server=Server(**payload.given(), source="api"), actor=actor(request))
+    """Make a draft: it cannot run before somebody with that right has confirmed its launch.
+
+    A local one is in its sandbox, where this machine has any, unless ``sandbox`` says otherwise.
+    """
+    facts = {"sandbox": usual_mode(), **payload.given()}
+    server = lifecycle.save_server(server=Server(**facts, source="api"), actor=actor(request))
     return Status(201, server_out(server))
 
 

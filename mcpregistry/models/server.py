@@ -12,8 +12,8 @@ from django.core.validators import MaxValueValidator, MinValueValidator, RegexVa
 from django.db import models
 from simple_history.models import HistoricalRecords
 
-from mcpregistry.domain.servers.sandbox import Policy
 from mcpregistry.domain.text.display import printable
+from mcpregistry.models.confinement import Confined
 from mcpregistry.models.sealing import Sealed
 
 MOST_TOOLS = 10_000  # that a server's limit can be set to
@@ -69,20 +69,6 @@ class ProtocolMode(models.TextChoices):
     MODERN = "modern", "2026-07-28"
 
 
-class SandboxMode(models.TextChoices):
-    """Whether a local server is confined."""
-
-    OFF = "off", "Off: with the rights of this site"
-    ENFORCE = "enforce", "Enforced"
-
-
-class SandboxNetwork(models.TextChoices):
-    """What a confined server reaches; names can be resolved with all of it only."""
-
-    ALL = "all", "Open"
-    NONE = "none", "None"
-
-
 class ServerQuerySet(models.QuerySet["Server"]):
     """Servers by what clocks and the snapshot ask for."""
 
@@ -95,7 +81,7 @@ class ServerQuerySet(models.QuerySet["Server"]):
         return self.active().filter(next_check_at__lte=now)
 
 
-class Server(models.Model):
+class Server(Confined):
     """One downstream MCP server. It is inert until a person has confirmed how it is launched."""
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
@@ -114,18 +100,6 @@ class Server(models.Model):
     cwd = models.CharField("working directory", max_length=1000, blank=True)
     sealed_env = models.TextField(blank=True, editable=False)
     env = Sealed("sealed_env", dict)
-    sandbox = models.CharField(
-        max_length=10, choices=SandboxMode.choices, default=SandboxMode.OFF, db_default=SandboxMode.OFF
-    )
-    sandbox_network = models.CharField(
-        "network",
-        max_length=10,
-        choices=SandboxNetwork.choices,
-        default=SandboxNetwork.ALL,
-        db_default=SandboxNetwork.ALL,
-    )
-    sandbox_read = models.JSONField("may read", default=list, db_default=[], blank=True)
-    sandbox_write = models.JSONField("may write", default=list, db_default=[], blank=True)
     url = models.CharField("URL", max_length=2000, blank=True)
     sealed_headers = models.TextField(blank=True, editable=False)
     headers = Sealed("sealed_headers", dict)
@@ -261,15 +235,6 @@ class Server(models.Model):
                 "networks": self.allowed_networks,
             }
         return facts | ({"limits": limits} if (limits := self.raised_limits()) else {})
-
-    def sandbox_policy(self) -> Policy:
-        """What the server may touch, as people set it."""
-        return Policy(
-            enforced=self.sandbox == SandboxMode.ENFORCE,
-            network=self.sandbox_network != SandboxNetwork.NONE,
-            read=tuple(self.sandbox_read),
-            write=tuple(self.sandbox_write),
-        )
 
     def raised_limits(self) -> dict[str, int]:
         """Bounds that are wider than their default: how much one server may make this site hold is confirmed, too."""

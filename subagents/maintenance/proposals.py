@@ -19,6 +19,7 @@ from mcpregistry.services.records import audit
 from mcpregistry.services.registry import adding
 from mcpregistry.services.registry.adding import Wish
 from mcpregistry.services.servers import lifecycle
+from mcpregistry.services.servers.sandbox import usual_mode
 from subagents.domain.maintenance import Kind, MessageKind, ProposalState
 from subagents.maintenance import listed, queue, whitelist
 from subagents.models import Proposal
@@ -84,7 +85,8 @@ def _add(proposal: Proposal, actor: str) -> None:
             "The proposal does not say how the server is started or reached.",
             remedy=f"Choose an entry of a registry, or add a server '{proposal.request.server_slug}' by hand and decline this.",
         )
-    values: dict[str, Any] = {"slug": proposal.request.server_slug, "source": "sub-agent", **proposal.fields}
+    usual = {"slug": proposal.request.server_slug, "source": "sub-agent", "sandbox": usual_mode()}
+    values: dict[str, Any] = usual | proposal.fields
     proposal.server = lifecycle.save_server(server=Server(**values), actor=actor)
 
 

@@ -10,7 +10,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from mcpregistry.downstream.transports import confinement
+from mcpregistry.downstream.transports import bubblewrap, confinement
 from mcpregistry.models import AuditEntry, Invocation, Server, Tool
 from mcpregistry.services.definitions import observe
 from mcpregistry.services.servers import lifecycle
@@ -24,6 +24,7 @@ LIMITS = {
     "connect_mode": "lazy", "protocol_mode": "auto", "resend": "safe", "check_interval": 300, "trial_hours": 0, "connect_timeout": 30,
     "request_timeout": 30, "idle_timeout": 600, "max_message_bytes": 4194304, "max_concurrency": 8, "max_tools": 2000,
     "sandbox": "off", "sandbox_network": "all",
+    "max_memory_mb": 4096, "max_processes": 256, "max_cpu_seconds": 0, "max_file_mb": 0, "max_open_files": 0,
 }  # fmt: skip
 LOCAL = LIMITS | {"slug": "new", "transport": "stdio", "command": "uvx\nmcp-server-time", "env": "TOKEN=s3cret"}
 
@@ -325,6 +326,39 @@ def test_the_sandbox_is_set_on_the_form_shown_on_the_page_and_confirmed(client_o
     launch = client_of("admin").get(reverse("admin:mcpregistry_server_confirm", args=[server.pk])).content.decode()
     assert "/srv/more" in launch
     assert "no network" in launch
+
+
+def test_a_new_local_server_is_in_its_sandbox_where_there_is_one(client_of: ClientOf, monkeypatch) -> None:
+    for abi, mode in ((7, "enforce"), (0, "off")):
+        monkeypatch.setattr(confinement, "abi", lambda abi=abi: abi)
+        form = client_of("operator").get(ADD).context["adminform"].form
+        assert form["sandbox"].value() == mode
+        assert (form["max_memory_mb"].value(), form["max_processes"].value()) == (4096, 256)
+
+
+def test_strict_ports_and_limits_are_set_on_the_form_shown_and_confirmed(client_of: ClientOf, monkeypatch) -> None:
+    monkeypatch.setattr(confinement, "filtered", lambda: True)
+    monkeypatch.setattr(confinement, "abi", lambda: 7)
+    wanted = {"sandbox": "strict", "sandbox_network": "ports", "sandbox_connect": "443, 53", "max_memory_mb": 500}
+    refused = client_of("operator").post(ADD, LOCAL | wanted | {"sandbox_connect": "https", "sandbox_listen": "70000"})
+    assert ("no number" in errors(refused)["sandbox_connect"][0], "65535" in errors(refused)["sandbox_listen"][0]) == (
+        True,
+        True,
+    )
+    client_of("operator").post(ADD, LOCAL | wanted)
+    server = Server.objects.get(slug="new")
+    assert (server.sandbox_connect, server.max_memory_mb) == ([443, 53], 500)
+    for missing, said in (
+        ("", "<strong>full</strong>"),
+        ("bubblewrap is not installed", "<strong>none</strong>: bubblewrap"),
+    ):
+        monkeypatch.setattr(bubblewrap, "missing", lambda missing=missing: missing)
+        page = client_of("admin").get(change(server)).content.decode()
+        assert said in page
+    assert "500 MB of memory" in page
+    launch = client_of("admin").get(reverse("admin:mcpregistry_server_confirm", args=[server.pk])).content.decode()
+    assert "TCP ports 443, 53" in launch
+    assert "in namespaces of its own" in launch
 
 
 @pytest.mark.attack

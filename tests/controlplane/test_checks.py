@@ -7,7 +7,7 @@ from django.db import connection
 
 from controlplane import checks, doctor
 from mcpregistry.calls.watch import sources
-from mcpregistry.downstream.transports import confinement
+from mcpregistry.downstream.transports import bubblewrap, confinement
 from mcpregistry.models import Server
 from mcpregistry.services.servers import lifecycle
 
@@ -88,9 +88,17 @@ def test_the_doctor_says_how_far_servers_can_be_confined_and_which_are_not(db, m
     server = lifecycle.save_server(server=Server(slug="bare", command=["x"]), actor="test")
     lifecycle.confirm_launch(server=server, actor="test", launch_hash=server.launch_hash())
     monkeypatch.setattr(confinement, "abi", lambda: 7)
-    whole, bare = doctor._sandbox()
-    assert (whole.ok, bare.ok) == (True, True)
-    assert "bare" in bare.what
+    monkeypatch.setattr(bubblewrap, "missing", lambda: "")
+    whole, strict, bare = doctor._sandbox()
+    assert (whole.ok, strict.ok, bare.ok) == (True, True, True)
+    assert ("bare" in bare.what, "bubblewrap" in strict.what) == (True, True)
+    monkeypatch.setattr(bubblewrap, "missing", lambda: "bubblewrap is not installed")
+    _, strict, _ = doctor._sandbox()
+    assert (strict.ok, "apt install bubblewrap" in strict.what) == (True, True), "no server asks for it"
+    Server.objects.update(sandbox="strict")
+    _, strict = doctor._sandbox()
+    assert (strict.ok, "bare" in strict.what, "not started" in strict.what) == (False, True, True)
+    assert "apt install bubblewrap" in strict.remedy
     monkeypatch.setattr(confinement, "abi", lambda: 0)
     none = next(iter(doctor._sandbox()))
     assert (none.ok, "no Landlock" in none.what, "6.12" in none.remedy) == (False, True, True)

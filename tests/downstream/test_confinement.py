@@ -55,18 +55,20 @@ def decide(code: list[Instruction], arch: int, number: int, arguments: tuple[int
                 at += yes if holds else no
 
 
-@pytest.fixture(params=[(machine, networked) for machine in MACHINES for networked in (True, False)], ids=str)
+@pytest.fixture(
+    params=[(machine, network) for machine in MACHINES for network in ("open", "tcp", "connect", "none")], ids=str
+)
 def asked(request: pytest.FixtureRequest) -> Iterator:
-    """``asked(numbers, *arguments)``: the answer; ``asked.networked``."""
-    machine, networked = request.param
+    """``asked(numbers, *arguments)``: the answer; ``asked.network``."""
+    machine, network = request.param
     arch, column = MACHINES[machine]
-    code = program(networked, machine)
+    code = program(network, machine)
 
     def ask(numbers: tuple[int, int] | int, *arguments: int, arch: int = arch) -> int:
         number = numbers if isinstance(numbers, int) else numbers[column]
         return decide(code, arch, number, (*arguments, *[0] * (6 - len(arguments))))
 
-    ask.networked = networked  # type: ignore[attr-defined]
+    ask.network = network  # type: ignore[attr-defined]
     ask.machine = machine  # type: ignore[attr-defined]
     return ask
 
@@ -108,7 +110,10 @@ def test_pairs_of_sockets_are_streams_and_packets_in_order(asked) -> None:
 def test_sockets_are_tcp_and_udp_or_none(asked) -> None:
     plain = [(family, kind | flags) for family in (INET, INET6) for kind in (STREAM, DGRAM) for flags in (0, FLAGS)]
     known = [(INET, STREAM, 6), (INET6, DGRAM, 17)]
-    assert {asked(SOCKET, *each) for each in (*plain, *known)} == {ALLOWED if asked.networked else EACCES}
+    for each in (*plain, *known):
+        stream = each[1] & 0xF == STREAM
+        open_now = asked.network == "open" or (asked.network in ("tcp", "connect") and stream)
+        assert asked(SOCKET, *each) == (ALLOWED if open_now else EACCES)
     others = [(family, STREAM) for family in (UNIX, NETLINK, PACKET, VSOCK)]
     others += [
         (UNIX, DGRAM),
@@ -120,3 +125,13 @@ def test_sockets_are_tcp_and_udp_or_none(asked) -> None:
     ]
     others += [(INET, DGRAM, 1), (INET6, DGRAM, 58), (INET6, DGRAM, 136)]
     assert {asked(SOCKET, *each) for each in others} == {EACCES}
+
+
+@pytest.mark.attack
+def test_where_ports_are_named_nothing_connects_or_listens_past_them(asked) -> None:
+    """TCP Fast Open connects with the first data; ``listen`` alone takes a port that the kernel chooses."""
+    fast, named = 0x20000000, asked.network in ("tcp", "connect")
+    for numbers, before in (((44, 206), 3), ((46, 211), 2), ((307, 269), 3)):
+        assert asked(numbers, *[0] * before, fast | 0x4000) == (EPERM if named else ALLOWED)
+        assert asked(numbers, *[0xFFFFFFFF] * before, 0x4000) == ALLOWED
+    assert asked((50, 201), 3, 5) == (EACCES if asked.network == "connect" else ALLOWED)

@@ -22,9 +22,9 @@ import psutil
 import pytest
 
 from mcpregistry.domain.errors import ConnectionFailed
-from mcpregistry.domain.servers.sandbox import NEVER_COVERED, Policy, protection
-from mcpregistry.domain.servers.target import Sandbox
-from mcpregistry.downstream.transports import confinement, stdio
+from mcpregistry.domain.servers.sandbox import NAMES, OTHERS, Machine, Policy, protection
+from mcpregistry.domain.servers.target import Bounds, Ports, Sandbox
+from mcpregistry.downstream.transports import bubblewrap, confinement, stdio
 from mcpregistry.downstream.transports.sandbox import needed_by, policy_of
 from mcpregistry.downstream.transports.stdio import LAUNCHER
 from tests.downstream.conftest import Bench, gone
@@ -32,6 +32,8 @@ from tests.fakes.targets import SERVERS, stdio_target
 
 Make = Callable[..., Bench]
 REFUSED = {"EACCES", "EPERM"}
+GONE = {"ENOENT", "ESRCH", "EROFS"}  # where it has namespaces of its own
+LAUNCHED = [Path(LAUNCHER).with_name(f"{name}.py") for name in ("launcher", "confinement", "namespaces", "bounds")]
 # An interpreter that refuses itself the first call of Landlock (444, on every architecture), and runs the file it is given.
 WITHOUT_LANDLOCK = [sys.executable, "-I", "-S", "-c", """
 import ctypes, runpy, struct, sys
@@ -47,7 +49,8 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 MAY = {"read given", "read kept", "write kept", "empty kept", "link", "command line of another", "runs"}
 # What a probe may get at besides where the page has these words.
 TOLD = {
-    "empty other": "emptied", "empty given": "emptied", "signal": "signals reach", "tcp": "TCP is open",
+    "empty other": "emptied", "empty given": "emptied", "signal": "signals reach",
+    **dict.fromkeys(("tcp", "tcp to another port", "fast open", "listens", "listens anywhere"), "TCP is open"),
     "udp": "UDP", **dict.fromkeys(("raw", "ping", "multipath", "udp-lite"), "further protocols"),
     **dict.fromkeys(("path's socket", "path's datagrams", "abstract socket"), "sockets of other programs"),
     "unshare": "namespaces", "mount": "namespaces", "limits of another": "limits of other processes", "kernel's log": "the kernel's keys and log",
@@ -65,7 +68,7 @@ def lesser(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int, bo
     def lessen(most: int, filters: bool) -> None:
         here, has_filter, folder = confinement.abi(), confinement.filtered(), tmp_path / "lesser"
         folder.mkdir()
-        for file in (Path(LAUNCHER), Path(confinement.__file__)):
+        for file in LAUNCHED:
             shutil.copy(file, folder)
         with (folder / "confinement.py").open("a") as copied:
             copied.write(f"\n\nabi = lambda: {min(here, most)}\nfiltered = lambda: {has_filter and filters}\n")
@@ -76,10 +79,10 @@ def lesser(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int, bo
     return lessen
 
 
-def said(*, network: bool = True) -> str:
+def said(*, network: bool = True, **policy: Any) -> str:
     """What the page says of a server whose sandbox is on."""
-    policy = Policy(enforced=True, network=network)
-    return str(protection(policy, abi=confinement.abi(), filtered=confinement.filtered()))
+    here = Machine(confinement.abi(), confinement.filtered(), bubblewrap.missing())
+    return str(protection(Policy(enforced=True, network=network, **policy), here))
 
 
 async def not_started(here: Bench, tool: str = "try") -> bool:
@@ -94,13 +97,13 @@ async def not_started(here: Bench, tool: str = "try") -> bool:
     return True
 
 
-def held(found: dict[str, Any], may: set[str], *, network: bool = True) -> None:
+def held(found: dict[str, Any], may: set[str], *, gone: set[str] = frozenset(), **policy: Any) -> None:
     """It did all that it ``may``; what it was not refused besides, the page names, and the rest it was refused."""
     assert {name for name in may if found[name] != "done"} == set(), found
-    besides = {name for name in {*found} - may if found[name] not in REFUSED}
+    besides = {name for name in {*found} - may if found[name] not in REFUSED | gone}
     if confinement.filtered() and found["clone3"] == "ENOSYS":  # libc takes another way then
         besides -= {"clone3"}
-    assert {name for name in besides if name not in TOLD or TOLD[name] not in said(network=network)} == set(), found
+    assert {name for name in besides if name not in TOLD or TOLD[name] not in said(**policy)} == set(), found
 
 
 @pytest.fixture
@@ -108,8 +111,11 @@ def listening(tmp_path: Path) -> Iterator[dict[str, Any]]:
     """A TCP port, a socket with a path and one with an abstract name, as databases and desktops have them."""
     path, abstract = str(tmp_path / "outside.sock"), f"slipsnisse-test-{os.getpid()}"
     datagrams = str(tmp_path / "log.sock")
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        free = unused.getsockname()[1]
     with (
         socket.create_server(("127.0.0.1", 0)) as tcp,
+        socket.create_server(("127.0.0.1", 0)) as another,
         socket.socket(socket.AF_UNIX) as by_path,
         socket.socket(socket.AF_UNIX) as by_name,
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log,
@@ -119,7 +125,8 @@ def listening(tmp_path: Path) -> Iterator[dict[str, Any]]:
         by_name.bind("\0" + abstract)
         for each in (by_path, by_name):
             each.listen()
-        yield {"port": tcp.getsockname()[1], "socket": path, "abstract": abstract, "datagrams": datagrams}
+        ports = {"port": tcp.getsockname()[1], "other port": another.getsockname()[1], "free port": free}
+        yield ports | {"socket": path, "abstract": abstract, "datagrams": datagrams}
 
 
 def confined(tmp_path: Path, name: str = "probe", *, env: dict[str, str] | None = None, **policy: Any) -> Any:
@@ -149,8 +156,51 @@ async def test_a_probe_gets_at_nothing_but_what_its_policy_names(
         return
     found = await tries(here, {"read": outside | {"shadow": "/etc/shadow"}, "write": outside, **listening})
     assert {*found.pop("environment")} - {"LC_CTYPE"} == {"HOME", "PATH", "TMPDIR", "TOKEN"}  # Python's own addition
-    assert found.pop("folder") == str(tmp_path / "home")
+    assert (found.pop("folder"), found.pop("descriptors")) == (str(tmp_path / "home"), [])
     held(found, MAY, network=False)
+
+
+@pytest.mark.attack
+@pytest.mark.bubblewrap
+@pytest.mark.parametrize(("most", "filters"), [(99, True), (0, True), (99, False)])
+async def test_in_namespaces_of_its_own_the_probe_does_not_even_see_the_rest(
+    bench: Make, tmp_path: Path, listening: dict, lesser: Callable, most: int, filters: bool
+):
+    """Also where the kernel has no Landlock. Its links lead where they did; its program and its folder are reached by them."""
+    lesser(most, filters)
+    for name in ("other", "given", "kept", "kept/inner"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("secret")
+    (tmp_path / "link").symlink_to(tmp_path / "given")
+    outside = {name: str(tmp_path / name / "file") for name in ("other", "given", "kept")}
+    target = confined(
+        tmp_path, network=False, strict=True, read=(str(tmp_path / "given"), str(tmp_path / "kept" / "inner")),
+        write=(str(tmp_path / "kept"),), named=(str(tmp_path / "link"),), env={"TOKEN": "t", "LD_DEBUG": "files", "LD_DEBUG_OUTPUT": str(tmp_path / "other" / "debug")},
+    )  # fmt: skip
+    here = bench(target)
+    wanted = {
+        "read": outside | {"linked": str(tmp_path / "link" / "file")},
+        "write": outside | {"inner": str(tmp_path / "kept" / "inner" / "file")},
+    }
+    found = await tries(here, {**wanted, **listening, "another": os.getpid()})
+    assert (
+        {"HOME", "PATH", "TMPDIR", "TOKEN"}
+        <= {*found["environment"]}
+        <= {"HOME", "PATH", "TMPDIR", "TOKEN", "PWD", "LC_CTYPE", "LD_DEBUG", "LD_DEBUG_OUTPUT"}
+    )
+    assert (found["folder"], found["descriptors"]) == (str(tmp_path / "home"), [])
+    for name in ("environment", "folder", "descriptors", "path's datagrams"):
+        del found[name]
+    assert not [*(tmp_path / "other").glob("debug*")], "bubblewrap obeys the server's environment"
+    own = {"shared folder", "shared memory's folder", "read linked", "write inner", "empty inner"}
+    may = MAY - {"command line of another"} | own
+    gone = GONE | (set() if filters else {"ECONNREFUSED", "ENETUNREACH", "ECHILD", "EINVAL"})
+    if not filters:  # in its own namespaces it may do what it likes
+        mine = ("shared memory", "semaphores", "queue of messages", "named queue", "udp", "listens", "listens anywhere")
+        for name in (*mine, "limits of another", "ptrace"):
+            del found[name]
+    held(found, may, gone=gone, network=False, strict=True)
+    assert (tmp_path / "other" / "file").read_text() == "secret"
 
 
 @pytest.mark.attack
@@ -161,8 +211,27 @@ async def test_an_open_network_is_tcp_and_udp_and_nothing_else(bench: Make, tmp_
     if await not_started(here):
         return
     found = await tries(here, listening)
-    del found["environment"], found["folder"]
-    held(found, {"link", "command line of another", "runs", "tcp", "udp"})
+    del found["environment"], found["folder"], found["descriptors"]
+    everywhere = {"tcp", "tcp to another port", "fast open", "listens", "listens anywhere", "udp"}
+    held(found, {"link", "command line of another", "runs"} | everywhere)
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("strict", [False, pytest.param(True, marks=pytest.mark.bubblewrap)])
+@pytest.mark.parametrize("listens", [False, True])
+async def test_of_a_network_that_is_limited_to_ports_nothing_else_is_reached(
+    bench: Make, tmp_path: Path, listening: dict, strict: bool, listens: bool
+):
+    ports = Ports(connect=(listening["port"],), listen=(listening["free port"],) if listens else ())
+    here = bench(confined(tmp_path, ports=ports, strict=strict))
+    if await not_started(here):
+        return
+    found = await tries(here, listening | {"another": os.getpid()})
+    for name in ("environment", "folder", "descriptors"):
+        del found[name]
+    may = {"link", "runs", "tcp"} | ({"listens", "listens anywhere"} if listens else set())
+    may |= {"shared folder", "shared memory's folder"} if strict else {"command line of another"}
+    held(found, may, gone=GONE if strict else set(), ports=ports, strict=strict)
 
 
 @pytest.mark.attack
@@ -214,11 +283,31 @@ async def test_without_landlock_a_confined_server_is_not_started(bench: Make, tm
     assert not (tmp_path / "home").exists()
 
 
+async def test_without_bubblewrap_a_strict_server_is_not_started_with_less(bench: Make, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(bubblewrap, "_answer", None)
+    monkeypatch.setattr(bubblewrap, "PROGRAM", "bwrap-that-is-not-there")
+    with pytest.raises(ConnectionFailed, match="namespaces of its own, and bubblewrap is not installed") as caught:
+        await bench(confined(tmp_path, strict=True)).call("try")
+    assert "apt install bubblewrap" in caught.value.remedy
+    assert not caught.value.sent
+    assert not (tmp_path / "home").exists()
+    assert said(strict=True).startswith("none: bubblewrap is not installed")
+    monkeypatch.setattr(bubblewrap, "_answer", None)
+    (tmp_path / "bwrap-old").write_text("#!/bin/sh\necho 'bwrap: Unknown option --ro-bind-fd' >&2\nexit 1\n")
+    (tmp_path / "bwrap-old").chmod(0o700)
+    monkeypatch.setattr(bubblewrap, "PROGRAM", str(tmp_path / "bwrap-old"))
+    assert "Unknown option --ro-bind-fd" in said(strict=True)
+    monkeypatch.setattr(bubblewrap, "_answer", None)
+
+
 def test_the_page_names_what_the_probe_could_do() -> None:
     """Where all is enforced, with the network closed: the command lines of others, and no more of what it tried."""
-    best = protection(Policy(enforced=True, network=False), abi=6, filtered=True)
-    assert (best.level, best.missing, best.uncovered) == ("full", (), NEVER_COVERED)
+    bounded, machine = Bounds(memory_mb=1, processes=1, cpu_seconds=1), Machine(6, True)
+    best = protection(Policy(enforced=True, network=False), machine, bounded)
+    assert (best.level, best.missing, best.uncovered) == ("full", (), (NAMES, OTHERS))
     assert any("command lines" in each for each in best.uncovered)
+    strict = protection(Policy(enforced=True, network=False, strict=True), replace(machine, abi=0), bounded)
+    assert (strict.level, strict.uncovered) == ("full", ())
 
 
 def test_a_script_may_read_its_interpreter_and_the_libraries_beside_it(tmp_path: Path):
@@ -297,7 +386,7 @@ async def test_a_path_that_becomes_a_link_after_it_was_checked_opens_nothing(ben
     "fails", ["raise RuntimeError('half way')", "import nothing_of_that_name", "none_of_that_name()"]
 )
 def test_a_launcher_that_fails_half_way_starts_nothing_and_says_why(tmp_path: Path, fails: str):
-    for file in (Path(LAUNCHER), Path(confinement.__file__)):
+    for file in LAUNCHED:
         shutil.copy(file, tmp_path)
     with (tmp_path / "confinement.py").open("a") as copied:
         copied.write(f"\n\ndef _restrict(*_):\n    {fails}\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -12,7 +13,9 @@ import pytest
 from django.conf import settings as site_settings
 
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.servers.sandbox import Policy, check_paths, protection
+from mcpregistry.domain.servers.sandbox import Machine, Policy, check_paths, protection
+from mcpregistry.domain.servers.target import Ports
+from mcpregistry.downstream.transports.sandbox import without
 from mcpregistry.models import AuditEntry, Server
 from mcpregistry.services.servers import lifecycle
 from mcpregistry.services.servers.sandbox import protection_of, sandbox_of
@@ -59,6 +62,59 @@ def test_a_wider_sandbox_needs_a_new_confirmation(wider: dict[str, Any]) -> None
 def test_a_narrower_sandbox_keeps_the_launch_confirmed_and_starts_it_anew(narrower: dict[str, Any]) -> None:
     server = saved(active(**ON), **narrower)
     assert (server.lifecycle, server.launch_confirmed, server.launch_by, server.revision) == ("active", True, None, 2)
+
+
+REACH = (
+    {"sandbox_network": "none"},
+    {"sandbox_network": "ports"},
+    {"sandbox_network": "ports", "sandbox_connect": [443]},
+)
+REACH += (
+    REACH[2] | {"sandbox_connect": [443, 53]},
+    REACH[2] | {"sandbox_connect": [443, 53], "sandbox_listen": [80]},
+    {"sandbox_network": "all"},
+)
+
+
+@pytest.mark.attack
+def test_more_ports_and_less_than_strict_are_wider_and_the_contrary_is_not() -> None:
+    empty = {"sandbox_connect": [], "sandbox_listen": []}
+    for number, (narrow, wide) in enumerate(itertools.pairwise(REACH)):
+        assert saved(active(slug=f"n{number}", **ON | wide), **empty | narrow).lifecycle == "active"
+        assert saved(active(slug=f"w{number}", **ON | narrow), **empty | wide).lifecycle == "draft"
+    assert saved(active(slug="up", **ON), sandbox="strict").lifecycle == "active"
+    assert saved(active(slug="down", **ON | {"sandbox": "strict"}), sandbox="enforce").lifecycle == "draft"
+    other = saved(active(slug="other", **ON | REACH[2]), sandbox_connect=[80])
+    assert (other.lifecycle, other.launch_facts()["sandbox"]["connect"]) == ("draft", [80])
+
+
+@pytest.mark.parametrize("ports", [[0], [65536], [True], ["443"], [443, 443], "443", [1] * 101])
+def test_a_port_is_a_number_of_one_each_once(ports: Any) -> None:
+    with pytest.raises(ConfigInvalid):
+        active(slug="p", **ON | {"sandbox_connect": ports})
+
+
+def test_a_target_has_its_ports_its_limits_and_what_stays_hidden() -> None:
+    server = active(**ON | REACH[4] | {"sandbox": "strict"}, max_memory_mb=500)
+    target = target_for(server.pk)
+    assert target.sandbox is not None
+    assert (target.sandbox.strict, target.sandbox.ports) == (True, Ports((443, 53), (80,)))
+    assert str(site_settings.VAR_DIR) in target.sandbox.hidden
+    assert (target.bounds.memory_mb, target.bounds.processes) == (500, 256)
+    revision = server.revision
+    assert saved(server, max_memory_mb=600).lifecycle == "active", "a limit opens nothing"
+    assert server.revision == revision + 1, "and its processes are started anew with it"
+
+
+@pytest.mark.attack
+def test_what_every_server_may_read_holds_no_data_of_this_site(tmp_path: Path) -> None:
+    """Of a site that lies below /usr: what is beside its data can be read, its data not."""
+    for folder in ("usr/lib", "usr/local/bin", "usr/local/site/var", "usr/local/site/docs"):
+        (tmp_path / folder).mkdir(parents=True)
+    usr, var = f"{tmp_path}/usr", f"{tmp_path}/usr/local/site/var"
+    open_ones = [*without(usr, (var,))]
+    assert sorted(open_ones) == [f"{usr}/lib", f"{usr}/local/bin", f"{usr}/local/site/docs"]
+    assert [*without(usr, (str(tmp_path / "var"),))] == [usr]
 
 
 def test_switching_it_on_is_narrower_and_a_draft_stays_one() -> None:
@@ -173,6 +229,10 @@ def test_a_remote_server_has_no_sandbox() -> None:
 @pytest.mark.parametrize(
     ("policy", "abi", "filtered", "level", "word"),
     [
+        (Policy(enforced=True, strict=True), 7, True, "none", "bubblewrap is not installed"),
+        (Policy(enforced=True, ports=Ports((443,))), 7, True, "full", ""),
+        (Policy(enforced=True, ports=Ports((443,))), 3, True, "partial", "every TCP port is open"),
+        (Policy(enforced=True, ports=Ports((443,))), 7, False, "partial", "got round"),
         (Policy(), 7, True, "none", "off"),
         (Policy(enforced=True), 0, True, "none", "not started"),
         (Policy(enforced=True), 7, True, "full", ""),
@@ -184,7 +244,7 @@ def test_a_remote_server_has_no_sandbox() -> None:
     ],
 )
 def test_what_a_kernel_cannot_do_is_said(policy: Policy, abi: int, filtered: bool, level: str, word: str) -> None:
-    said = protection(policy, abi=abi, filtered=filtered)
+    said = protection(policy, Machine(abi, filtered, "bubblewrap is not installed"))
     assert said.level == level
     assert word in str(said)
-    assert any("open to it" in each for each in said.uncovered) is (policy.enforced and bool(abi) and policy.network)
+    assert any("open to it" in each for each in said.uncovered) is (level != "none" and policy.network)

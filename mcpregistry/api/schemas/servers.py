@@ -9,18 +9,22 @@ from ninja import Schema
 from pydantic import Field
 
 from mcpregistry.api.schemas.basics import Input, Object, Slug, Text, capped
-from mcpregistry.domain.servers.sandbox import MOST_PATHS
+from mcpregistry.domain.servers.sandbox import LAST_PORT, MOST_PATHS, MOST_PORTS
 from mcpregistry.domain.servers.shown_env import shown_env
 from mcpregistry.models import Connection, Server, ServerEvent, ServerTest
+from mcpregistry.models.confinement import MOST_MB, MOST_SECONDS
 from mcpregistry.models.server import MOST_TOOLS
+from mcpregistry.services.servers.lifecycle import BOUNDS, SANDBOX
 
 TransportName = Literal["stdio", "http", "sse", "websocket"]
 LifecycleName = Literal["draft", "active", "disabled"]
 Verdict = Literal["queued", "running", "passed", "failed"]
 Pairs = dict[Annotated[Text, Field(max_length=200)], Annotated[Text, Field(max_length=20_000)]]
-SandboxName = Literal["off", "enforce"]
-SandboxNetworkName = Literal["all", "none"]
+SandboxName = Literal["off", "enforce", "strict"]
+SandboxNetworkName = Literal["all", "ports", "none"]
 Paths = Annotated[list[Annotated[Text, Field(max_length=1000)]], Field(max_length=MOST_PATHS)]
+Port = Annotated[int, Field(ge=1, le=LAST_PORT)]
+PortList = Annotated[list[Port], Field(max_length=MOST_PORTS)]
 Seconds = Annotated[float, Field(ge=0.1, le=600, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=1000)]
 
@@ -39,6 +43,13 @@ class ServerChange(Input):
     sandbox_network: SandboxNetworkName | None = None
     sandbox_read: Paths | None = None
     sandbox_write: Paths | None = None
+    sandbox_connect: PortList | None = None
+    sandbox_listen: PortList | None = None
+    max_memory_mb: Annotated[int, Field(ge=0, le=MOST_MB, description="All its processes; 0: no limit.")] | None = None
+    max_processes: Annotated[int, Field(ge=0, le=100_000, description="0: no limit.")] | None = None
+    max_cpu_seconds: Annotated[int, Field(ge=0, le=MOST_SECONDS, description="0: no limit.")] | None = None
+    max_file_mb: Annotated[int, Field(ge=0, le=MOST_MB, description="0: 4096 in the sandbox.")] | None = None
+    max_open_files: Annotated[int, Field(ge=0, le=1_000_000, description="0: as many as this site.")] | None = None
     url: Annotated[Text, Field(max_length=2000)] | None = None
     headers: Annotated[Pairs, Field(max_length=100)] | None = None
     allowed_networks: Annotated[list[Annotated[Text, Field(max_length=50)]], Field(max_length=50)] | None = None
@@ -89,6 +100,13 @@ class ServerOut(Schema):
     sandbox_network: SandboxNetworkName
     sandbox_read: list[str]
     sandbox_write: list[str]
+    sandbox_connect: list[int]
+    sandbox_listen: list[int]
+    max_memory_mb: int
+    max_processes: int
+    max_cpu_seconds: int
+    max_file_mb: int
+    max_open_files: int
     url: str
     header_names: list[str]
     allowed_networks: list[str]
@@ -215,7 +233,7 @@ class ServerTestOut(Schema):
 _SAME = (
     "slug", "name", "description", "transport", "command", "cwd", "url", "allowed_networks", "connect_mode", "resend",
     "protocol_mode", "connect_timeout", "request_timeout", "idle_timeout", "max_message_bytes", "max_concurrency", "max_tools",
-    "check_interval", "trial_hours", "sandbox", "sandbox_network", "sandbox_read", "sandbox_write", "lifecycle", "launch_confirmed", "confirmed_at", "revision", "source", "created_at", "updated_at",
+    "check_interval", "trial_hours", *SANDBOX, *BOUNDS, "lifecycle", "launch_confirmed", "confirmed_at", "revision", "source", "created_at", "updated_at",
 )  # fmt: skip
 
 

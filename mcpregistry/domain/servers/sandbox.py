@@ -1,4 +1,4 @@
-"""What a local server may touch, as people set it; and in words, how much of that a kernel can enforce."""
+"""What a local server may touch and use, as people set it; and in words, how much of that a machine can enforce."""
 
 from __future__ import annotations
 
@@ -8,25 +8,29 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.servers.target import Bounds, Ports
 
-MOST_PATHS = 100
-NEVER_COVERED = (
+MOST_PATHS, MOST_PORTS, LAST_PORT = 100, 100, 65_535
+NAMES = (
     "names, sizes and modes of files, and when they change (it may change mode, times and attributes of what belongs to this site's user, not"
-    " the content)",
-    "command lines of other processes in /proc, and its lists of connections and mounts",
-    "how many processes it starts, how much memory and processor they take, and the priority of this user's others",
+    " the content)"
 )
+OTHERS = "command lines of other processes in /proc, its lists of connections and mounts, and the priority of this user's others"
 OPEN_NETWORK = "the network is open to it (TCP and UDP), this machine's own ports included"
+SOME_PORTS = "its TCP ports are open to it at every address, this machine's own included; with them no UDP, so names by TCP (port 53) or not at all"
+ANY_LISTENING = "it may also listen on a port that the kernel chooses"
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A server's sandbox. Off: the rest counts for nothing."""
+    """A server's sandbox. Off: the rest counts for nothing. ``ports``: of a network, these alone."""
 
     enforced: bool = False
     network: bool = True
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
+    ports: Ports | None = None
+    strict: bool = False
 
     def no_wider_than(self, other: Policy) -> bool:
         """Whether a server under this policy may touch nothing that it could not under the ``other``."""
@@ -35,14 +39,40 @@ class Policy:
         readable = (*other.read, *other.write)
         return (
             self.enforced
-            and self.network <= other.network
+            and self.strict >= other.strict
+            and self._reaches_no_more(other)
             and all(_within(path, other.write) for path in self.write)
             and all(_within(path, readable) for path in self.read)
         )
 
+    def _reaches_no_more(self, other: Policy) -> bool:
+        if not self.network or not other.network or other.ports is None:
+            return self.network <= other.network
+        mine, theirs = self.ports, other.ports
+        return mine is not None and {*mine.connect} <= {*theirs.connect} and {*mine.listen} <= {*theirs.listen}
+
     def facts(self) -> dict[str, Any]:
-        """For the launch that a person confirms."""
-        return {"network": "all" if self.network else "none", "read": list(self.read), "write": list(self.write)}
+        """For the launch that a person confirms. A launch of before strict and ports stays the same."""
+        facts: dict[str, Any] = {"network": self.reach(), "read": list(self.read), "write": list(self.write)}
+        if self.network and self.ports is not None:
+            facts |= {"connect": list(self.ports.connect), "listen": list(self.ports.listen)}
+        return facts | ({"strict": True} if self.strict else {})
+
+    def reach(self) -> str:
+        """all, ports or none."""
+        return "none" if not self.network else "all" if self.ports is None else "ports"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a machine has to confine with: Landlock's version (0: none), a filter of system calls, and bubblewrap.
+
+    ``no_namespaces``: why there are none of its own for a server; empty where there are.
+    """
+
+    abi: int
+    filtered: bool
+    no_namespaces: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,29 +107,82 @@ def check_paths(paths: Any, private: tuple[str, ...] = ()) -> list[str]:
     return paths
 
 
-def protection(policy: Policy, *, abi: int, filtered: bool) -> Protection:
-    """What is enforced where the kernel has this version of Landlock (0: none), with seccomp or without."""
+def check_ports(ports: Any) -> list[int]:
+    """Numbers of TCP ports, each once, else ConfigInvalid."""
+    if not isinstance(ports, list) or len(ports) > MOST_PORTS:
+        raise ConfigInvalid(f"The sandbox's ports must be a list of at most {MOST_PORTS}.", remedy="Write e.g. [443].")
+    for port in ports:
+        if type(port) is not int or not 1 <= port <= LAST_PORT:
+            raise ConfigInvalid(f"'{port!s:.50}' is no TCP port.", remedy=f"Write a number from 1 to {LAST_PORT}.")
+    if len({*ports}) < len(ports):
+        raise ConfigInvalid("A port of the sandbox stands there twice.", remedy="Name each once.")
+    return ports
+
+
+def protection(policy: Policy, machine: Machine, bounds: Bounds | None = None) -> Protection:
+    """What is enforced on this ``machine``."""
+    bounds = bounds or Bounds()
     if not policy.enforced:
         return Protection("none", ("its sandbox is off: it runs with the rights of this site's user",))
-    if not abi:
+    if policy.strict and machine.no_namespaces:
+        return Protection("none", (f"{machine.no_namespaces}, so the server is not started",))
+    if not policy.strict and not machine.abi:
         return Protection("none", ("this kernel has no Landlock, so the server is not started",))
+    missing = (*_missing_ports(policy, machine), *(_missing_strict if policy.strict else _missing)(policy, machine))
+    return Protection("partial" if missing else "full", missing, (*_open(policy, machine), *_unbounded(bounds)))
+
+
+def _missing_ports(policy: Policy, machine: Machine) -> tuple[str, ...]:
+    if policy.reach() != "ports" or (machine.abi >= 4 and machine.filtered):
+        return ()
+    if machine.abi >= 4:
+        return ("its TCP ports can be got round (TCP Fast Open), and UDP is open: no filter of system calls",)
+    return ("every TCP port is open, not those named alone (Landlock before version 4)",)
+
+
+def _missing(policy: Policy, machine: Machine) -> tuple[str, ...]:
     missing = []
-    if abi < 3:
+    if machine.abi < 3:
         missing.append("files outside may be emptied (Landlock before version 3)")
-    if abi < 6:
+    if machine.abi < 6:
         missing.append(
             "signals reach other processes, its supervisor among them: what it starts may outlive it"
             " (Landlock before version 6)"
         )
-    if abi < 4 and not policy.network and not filtered:
-        missing.append("TCP is open (Landlock before version 4)")
-    if not filtered:
+    if not policy.network and not machine.filtered:
+        way = "Landlock before version 4" if machine.abi < 4 else "to who sends with the connection, past Landlock"
+        missing.append(f"TCP is open ({way})")
+    if not machine.filtered:
         missing.append(
             "no filter of system calls on this machine: UDP and further protocols, sockets of other programs, namespaces,"
             " shared memory and queues, limits of other processes, the kernel's keys and log are open"
         )
-    uncovered = (*((OPEN_NETWORK,) if policy.network else ()), *NEVER_COVERED)
-    return Protection("partial" if missing else "full", tuple(missing), uncovered)
+    return tuple(missing)
+
+
+def _missing_strict(policy: Policy, machine: Machine) -> tuple[str, ...]:
+    """What is left to the filter alone where files, processes and shared memory are the server's own."""
+    if machine.filtered:
+        return ()
+    sockets = "sockets of other programs with an abstract name, " if policy.network and machine.abi < 6 else ""
+    return (
+        f"no filter of system calls on this machine: further protocols, {sockets}namespaces within its own, the kernel's"
+        " keys and log are open",
+    )
+
+
+def _open(policy: Policy, machine: Machine) -> tuple[str, ...]:
+    network = {"all": (OPEN_NETWORK,), "ports": (SOME_PORTS,), "none": ()}[policy.reach()]
+    if policy.reach() == "ports" and policy.ports and policy.ports.listen:
+        network = (*network, ANY_LISTENING)
+    return network if policy.strict else (*network, NAMES, OTHERS)
+
+
+def _unbounded(bounds: Bounds) -> tuple[str, ...]:
+    """Of what it uses, that which has no limit."""
+    named = (("memory", bounds.memory_mb), ("processes", bounds.processes), ("processor time", bounds.cpu_seconds))
+    free = [name for name, most in named if not most]
+    return (f"how much it uses of: {', '.join(free)} (no limit is set)",) if free else ()
 
 
 def _within(path: str, folders: tuple[str, ...]) -> bool:

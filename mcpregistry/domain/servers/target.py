@@ -34,13 +34,48 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Bounds:
+    """What one local server may use, all its processes together; files and open ones each. 0: as much as it likes."""
+
+    memory_mb: int = 0
+    processes: int = 0
+    cpu_seconds: int = 0
+    file_mb: int = 0
+    open_files: int = 0
+
+    def texts(self) -> list[str]:
+        """Those that are set, for a page."""
+        named = (
+            (self.memory_mb, "{:,} MB of memory"), (self.processes, "{:,} processes"), (self.cpu_seconds, "{:,} seconds of processor"),
+            (self.file_mb, "files of {:,} MB"), (self.open_files, "{:,} open files each"),
+        )  # fmt: skip
+        return [text.format(most) for most, text in named if most]
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The TCP ports that a server may connect to, and those that it may listen on."""
+
+    connect: tuple[int, ...] = ()
+    listen: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Sandbox:
-    """What a local server may touch: its own folder (``home``), further paths, and the network or none of it."""
+    """What a local server may touch: its own folder (``home``), further paths, and the network, some ports or none of it.
+
+    ``read`` and ``write`` are places without links; ``named`` are the paths that led there, and ``hidden`` what stays
+    shut also where it lies in what every server may read. ``strict``: in namespaces of its own.
+    """
 
     home: str
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
     network: bool = True
+    ports: Ports | None = None  # with a network alone; None: all of it
+    strict: bool = False
+    named: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,4 +100,5 @@ class Target:
     connect: ConnectMode = "lazy"
     resend: Resend = "safe"
     limits: Limits = Limits()
+    bounds: Bounds = Bounds()
     sandbox: Sandbox | None = None  # of a local server; None: it runs with the rights of this site

@@ -26,6 +26,8 @@ class Start(TypedDict, total=False):
     processes: int | None
     written: list[str] | None  # files below its own folder, by their path there
     elsewhere: list[str] | None  # paths that it was given, in which it held files open
+    connected: list[int]  # TCP ports of others that it was seen connected to
+    listened: list[int]  # TCP ports that it was seen to listen on
     denied: list[str]  # paths that its log says it was refused
 
 

@@ -96,6 +96,7 @@ def _of_starts(starts: Sequence[Start]) -> Iterator[Finding]:
         yield _finding("alarm", "eras differ", "It offers other tools in one start than in another.")
     if not any(start["network"] != "open" for start in working):
         yield _finding("note", "network", "It starts with the network open only.")
+    yield from _of_ports(starts)
     for path in sorted({path for start in starts for path in start.get("denied", ())}):
         yield _finding("note", "denied", f"Its log says that it was refused {path}.")
     if left := max(start.get("left_out", 0) for start in working):
@@ -103,6 +104,16 @@ def _of_starts(starts: Sequence[Start]) -> Iterator[Finding]:
         yield _finding(
             "alarm", "left out", f"{left} of its definitions cannot be used, and are left out. {why}".strip()
         )
+
+
+def _of_ports(starts: Sequence[Start]) -> Iterator[Finding]:
+    """What was seen of its network, for a policy that names ports: it is proposed to nobody, for who knows what was not seen."""
+    for word, doing in (("connected", "connected to"), ("listened", "listening on")):
+        if ports := sorted({port for start in starts for port in start.get(word, ())}):  # type: ignore[attr-defined]
+            text = f"It was seen {doing} TCP ports {', '.join(map(str, ports))}"
+            yield _finding(
+                "note", "ports", f"{text}. Where its network is limited to ports, it needs them, and 53 for names."
+            )
 
 
 def _of_figures(starts: Sequence[Start], tools: Sequence[ToolSeen]) -> Iterator[Finding]:

@@ -154,6 +154,7 @@ def _used(start: Start, target: Target, usage: Usage, files: list[str] | None) -
     if target.transport == "stdio":
         start |= Start(
             memory_kb=usage.memory_kb, processes=usage.processes, written=files,
+            connected=sorted(usage.connected)[:MOST_NAMED], listened=sorted(usage.listened)[:MOST_NAMED],
             elsewhere=sorted(usage.elsewhere)[:MOST_NAMED] if usage.processes is not None else None,
         )  # fmt: skip
 

@@ -1,7 +1,8 @@
 """Supervisor of one stdio server: it starts the server and outlives every process that it leaves.
 
 Run as ``python -I -S launcher.py CONTROL_FD POLICY ARGV...``; standard library only, because
-it is one small process for each running server. POLICY is empty, or what ``confinement.apply`` takes.
+it is one small process for each running server. POLICY is empty, or lines for ``confinement.py`` (small letters; with ``x``,
+``namespaces.py``) and ``bounds.py`` (capital ones).
 
 Invariants:
 * The server's working directory and umask are those this process was given, and its environment what stands there
@@ -10,8 +11,8 @@ Invariants:
   SIGKILL), every descendant is killed, also one that made itself a daemon: on Linux orphans are
   re-parented to us (PR_SET_CHILD_SUBREAPER). Elsewhere only the server's process group is.
 * With a policy, the server runs confined or not at all.
-* The control socket carries ``pid N`` and ``exit N`` lines to the parent; ``T`` (terminate) and
-  ``K`` (kill) bytes from it. Its end of file means that the parent is gone.
+* The control socket carries ``pid N`` and ``exit N`` lines to the parent, before the latter ``over WHAT USED MOST`` of one
+  that was ended for a limit; ``T`` (terminate) and ``K`` (kill) bytes from it. Its end of file means that the parent is gone.
 """
 
 # The C module behind ``signal``. That one imports ``enum``, as does ``socket``, and what this needs in turn: a third
@@ -21,6 +22,10 @@ import ctypes
 import os
 import select
 import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -33,16 +38,42 @@ def prctl(option: int, value: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
-def confine(policy: str) -> None:
-    """Leave the server its sandbox alone; its module is loaded by those that have one. Ends the process if it fails."""
-    sys.path.append(os.path.dirname(os.path.abspath(__file__)))  # last: ``http`` and its kin there are none of Python's
-    try:
-        import confinement  # type: ignore[import-not-found]
+def besides(name: str) -> "ModuleType":
+    """A module that lies beside this file; loaded for those servers alone that need it."""
+    folder = os.path.dirname(os.path.abspath(__file__))
+    if folder not in sys.path:
+        sys.path.append(folder)  # last: ``http`` and its kin there are none of Python's
+    return __import__(name)
 
-        confinement.apply(policy)
+
+def bounded(policy: str) -> bool:
+    """Whether it names limits."""
+    return any(line[:1].isupper() for line in policy.split("\n"))
+
+
+def strict(policy: str) -> bool:
+    """Whether bubblewrap stands between this process and the server."""
+    return any(line[:1] == "x" for line in policy.split("\n"))
+
+
+def confine(policy: str, file: str, argv: list[str], env: dict[bytes, bytes]) -> None:
+    """Become the server, within its limits and its sandbox; raises OSError where its program cannot be started.
+
+    Ends the process where one of them fails.
+    """
+    try:
+        bounds = besides("bounds") if bounded(policy) else None
+        if bounds:
+            bounds.limit(bounds.given(policy))
+        if strict(policy):
+            argv, env = besides("namespaces").command(policy, file, argv, env), {}
+            file = argv[0]
+        elif any(line[:1].islower() for line in policy.split("\n")):
+            besides("confinement").apply(policy)
     except Exception as error:  # noqa: BLE001  whatever it is: nothing is started, and the server's log says why
         os.write(2, f"the sandbox cannot be applied, so the server was not started: {error}\n".encode(errors="replace"))
         os._exit(126)
+    os.execve(file, argv, env)  # noqa: S606  an argv list, never a shell
 
 
 def given() -> dict[bytes, bytes]:
@@ -70,9 +101,7 @@ def start_server(policy: str, argv: list[str]) -> int:
             signal.signal(number, signal.SIG_DFL)
         env = given()
         file = found(argv[0], os.fsdecode(env.get(b"PATH", os.defpath.encode())))
-        if policy:
-            confine(policy)
-        os.execve(file, argv, env)  # noqa: S606  an argv list, never a shell
+        confine(policy, file, argv, env)
     except OSError as error:
         os.write(2, f"cannot start {argv[0]}: {error.strerror}\n".encode(errors="replace"))
     finally:
@@ -80,12 +109,15 @@ def start_server(policy: str, argv: list[str]) -> int:
 
 
 def children(pid: int) -> list[int]:
-    """Process ids of the direct children, from /proc; empty where there is none."""
+    """Process ids of the direct children, whichever thread has started them, from /proc; empty where there is none."""
+    found: list[int] = []
     try:
-        with open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
-            return [int(word) for word in file.read().split()]
-    except OSError:
-        return []
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                found += map(int, file.read().split())
+    except OSError:  # gone meanwhile
+        pass
+    return found
 
 
 def descendants(pid: int) -> list[int]:
@@ -139,17 +171,30 @@ def kill_all(server: int, code: int | None) -> int:
         select.select([], [], [], 0.005)
 
 
-def supervise(control: int, wake: int, server: int) -> int:
-    """Wait for the server's end or the parent's word. Returns the server's exit code."""
+def terminate(server: int, policy: str) -> None:
+    """Ask the server to end; bubblewrap is not asked, for with it all would end at once."""
+    if strict(policy):
+        signal_each(descendants(server), signal.SIGTERM)
+    else:
+        signal_group(server, signal.SIGTERM)
+
+
+def supervise(control: int, wake: int, server: int, policy: str) -> int:
+    """Wait for the server's end, the parent's word, or a limit. Returns the server's exit code."""
+    bounds = besides("bounds") if bounded(policy) else None
+    watch = bounds.Watch(bounds.given(policy), 2 if strict(policy) else 0) if bounds else None
     while True:
-        readable, _, _ = select.select([control, wake], [], [])
+        readable, _, _ = select.select([control, wake], [], [], watch.pause if watch else None)
         numbers = os.read(wake, 512) if wake in readable else b""
         word = os.read(control, 16) if control in readable else b"-"
         code, _ = reap(server)
         if code is not None or not word or b"K" in word or signal.SIGHUP in numbers:
             return kill_all(server, code)
         if b"T" in word or signal.SIGTERM in numbers or signal.SIGINT in numbers:
-            signal_group(server, signal.SIGTERM)
+            terminate(server, policy)
+        if watch and watch.due() and (over := watch.look(descendants(os.getpid()))):
+            os.write(control, b"over %s %d %d\n" % (over[0].encode(), over[1], over[2]))
+            return kill_all(server, None)
 
 
 def main() -> None:
@@ -169,7 +214,7 @@ def main() -> None:
         os.dup2(nothing, descriptor)
     try:
         os.write(control, b"pid %d\n" % server)
-        code = supervise(control, wake, server)
+        code = supervise(control, wake, server, sys.argv[2])
         os.write(control, b"exit %d\n" % code)
     except OSError:
         kill_all(server, None)

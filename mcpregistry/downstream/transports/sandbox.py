@@ -14,7 +14,7 @@ from pathlib import PurePath
 
 from mcpregistry.domain.errors import ConnectionFailed
 from mcpregistry.domain.servers.target import Sandbox, Target
-from mcpregistry.downstream.transports import confinement
+from mcpregistry.downstream.transports import bubblewrap, confinement
 
 SYSTEM = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix/store", "/proc", "/sys/devices/system/cpu",
@@ -25,23 +25,25 @@ SYSTEM = (
 )  # fmt: skip
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full")
 _BESIDE = ("lib", "lib64", "pyvenv.cfg")
+MOST_FILE_MB = 4096  # in a sandbox, where nobody has said otherwise
 MOST_STEPS = 400  # from folder to folder and along links, that of a ring included
 
 
 def places(sandbox: Sandbox) -> dict[str, str]:
-    """The environment by which a program finds its own folder instead of ours."""
-    return {"HOME": sandbox.home, "TMPDIR": os.path.join(sandbox.home, "tmp")}
+    """The environment by which a program finds its own folder instead of ours, and names where there is no UDP."""
+    names = {"RES_OPTIONS": "use-vc"} if sandbox.network and sandbox.ports and 53 in sandbox.ports.connect else {}
+    return {"HOME": sandbox.home, "TMPDIR": os.path.join(sandbox.home, "tmp"), **names}
 
 
 def prepare(target: Target, path: str) -> tuple[str, str]:
-    """The launcher's policy (empty: no sandbox) and the directory to start in. Makes the server's folder.
+    """The launcher's policy (empty: neither sandbox nor limits) and the directory to start in. Makes the server's folder.
 
     Raises ConnectionFailed (nothing sent) where nothing would confine it, or its folder cannot be made.
     """
     sandbox = target.sandbox
     if sandbox is None:
-        return "", target.cwd
-    if not confinement.abi():
+        return "\n".join(_bounds(target)), target.cwd
+    if not sandbox.strict and not confinement.abi():
         raise ConnectionFailed(
             "The server is to run in a sandbox, and this machine's kernel has none (Landlock).",
             remedy="Use a kernel of 5.13 or newer with Landlock switched on, or take the server's sandbox off.",
@@ -56,23 +58,66 @@ def prepare(target: Target, path: str) -> tuple[str, str]:
     return policy_of(target, sandbox, path), target.cwd or sandbox.home
 
 
+def _bounds(target: Target) -> list[str]:
+    """The lines that ``bounds`` takes."""
+    most = target.bounds
+    file_mb = most.file_mb or (MOST_FILE_MB if target.sandbox else 0)
+    named = {"M": most.memory_mb, "P": most.processes, "C": most.cpu_seconds, "F": file_mb, "O": most.open_files}
+    return [f"{letter}{value}" for letter, value in named.items() if value]
+
+
 def policy_of(target: Target, sandbox: Sandbox, path: str) -> str:
-    """The lines that ``confinement.apply`` takes: places without links, for it follows none.
+    """The lines that ``confinement.apply`` takes: places without links, for it follows none; and those for ``bounds``.
 
     The policy's own paths are as they were checked; a link that one has become since opens nothing.
     """
     home = os.path.realpath(sandbox.home)
     folders = (home, *sandbox.write)
-    own = (resolved(each, folders) for each in (*SYSTEM, *needed_by(target.argv[0], target.cwd, path, folders)))
-    read = dict.fromkeys((*(each for each in own if each and not _within(each, folders)), *sandbox.read))
+    links: dict[str, str] = {}
+    own = (resolved(each, folders, links) for each in (*SYSTEM, *needed_by(target.argv[0], target.cwd, path, folders)))
+    own = (part for each in own if each and not _within(each, folders) for part in without(each, sandbox.hidden))
+    read = dict.fromkeys((*own, *sandbox.read))
     write = dict.fromkeys((*DEVICES, home, *sandbox.write))
-    return "\n".join([*(f"r{each}" for each in read), *(f"w{each}" for each in write), *(["n"] * sandbox.network)])
+    lines = [*(f"r{each}" for each in read), *(f"w{each}" for each in write), *_network(sandbox), *_bounds(target)]
+    return "\n".join([*lines, *(_strict(sandbox, links) if sandbox.strict else ())])
 
 
-def resolved(path: str, writable: tuple[str, ...] = ()) -> str | None:
+def without(place: str, hidden: tuple[str, ...]) -> Iterator[str]:
+    """The place, or where something ``hidden`` lies in it, what lies beside that."""
+    if not any(each != place and _within(each, (place,)) for each in hidden):
+        yield place
+        return
+    for entry in os.scandir(place):
+        if entry.path not in hidden and not entry.is_symlink():
+            yield from without(entry.path, hidden)
+
+
+def _network(sandbox: Sandbox) -> list[str]:
+    if not sandbox.network:
+        return []
+    if sandbox.ports is None:
+        return ["n"]
+    return ["t", *(f"c{port}" for port in sandbox.ports.connect), *(f"b{port}" for port in sandbox.ports.listen)]
+
+
+def _strict(sandbox: Sandbox, links: dict[str, str]) -> Iterator[str]:
+    """The lines for ``namespaces``: there a link that leads to a place of its own must be made as well."""
+    program = bubblewrap.program()
+    if program is None:
+        raise ConnectionFailed("bubblewrap is not installed, so the server is not started.", remedy=bubblewrap.REMEDY)
+    yield f"x{program}"
+    for each in (sandbox.home, *sandbox.named):
+        resolved(each, (), links)
+    for link, says in links.items():
+        if not any(sign < " " for sign in link + says):
+            yield f"s{link}\t{says}"
+
+
+def resolved(path: str, writable: tuple[str, ...] = (), links: dict[str, str] | None = None) -> str | None:
     """Where a path leads; None where a link on its way lies in a ``writable`` folder (itself named without links):
 
     the server could put one there, and be let in behind it at its next start. Policies are resolved with it too.
+    Into ``links`` goes what each link on the way says.
     """
     place, parts = "/", path.split("/")[::-1]
     for _ in range(MOST_STEPS):
@@ -84,7 +129,10 @@ def resolved(path: str, writable: tuple[str, ...] = ()) -> str | None:
         elif _within(place, writable):
             return None
         else:
-            parts += os.path.join(place, os.readlink(step)).split("/")[::-1]
+            says = os.readlink(step)
+            if links is not None:
+                links[step] = says
+            parts += os.path.join(place, says).split("/")[::-1]
             place = "/"
     return None
 

@@ -11,8 +11,10 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -24,7 +26,7 @@ import anyio
 
 from mcpregistry.domain.errors import ConnectionFailed, DownstreamError, ResourceLimit
 from mcpregistry.domain.servers.target import Target
-from mcpregistry.downstream.transports import sandbox
+from mcpregistry.downstream.transports import bubblewrap, sandbox
 from mcpregistry.downstream.transports.wire import Wire
 
 LAUNCHER = str(Path(__file__).with_name("launcher.py"))
@@ -103,18 +105,35 @@ class Tail(asyncio.Protocol):
         return bytes(self._bytes[-self._limit :])
 
 
+_LIMITS = {
+    "M": ("memory", "MB"), "P": ("processes", "processes"), "C": ("processor time", "seconds"),
+}  # fmt: skip
+
+
+def too_much(what: str, used: str, most: str) -> ResourceLimit:
+    """The server was ended because it used more than its limit."""
+    name, unit = _LIMITS[what]
+    return ResourceLimit(
+        f"The server was ended because it used {int(used):,} {unit} of the {int(most):,} that its limit of {name} allows.",
+        remedy=f"Ask it for less, or raise its limit of {name}.",
+        sent=True,
+    )
+
+
 class Control(asyncio.Protocol):
     """Our end of the supervisor's control socket."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_killed: Callable[[], None]) -> None:
+        self._on_killed = on_killed
         self._data = b""
         self.started = asyncio.Event()
         self.gone = asyncio.Event()
         self.pid: int | None = None
         self.exit_code: int | None = None
+        self.over: ResourceLimit | None = None
 
     def data_received(self, data: bytes) -> None:
-        """asyncio's hook: ``pid`` and ``exit`` lines of the supervisor."""
+        """asyncio's hook: ``pid``, ``over`` and ``exit`` lines of the supervisor."""
         *lines, self._data = (self._data + data).split(b"\n")
         for line in lines:
             word, _, number = line.partition(b" ")
@@ -122,12 +141,16 @@ class Control(asyncio.Protocol):
                 self.pid = int(number)
             elif word == b"exit":
                 self.exit_code = int(number)
+            elif word == b"over":
+                self.over = too_much(*number.decode().split())
         self.started.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio's hook: the supervisor is gone, and the server with it."""
         self.started.set()
         self.gone.set()
+        if self.pid is not None and self.exit_code is None:
+            self._on_killed()
 
 
 class StdioChannel(Wire):
@@ -137,7 +160,7 @@ class StdioChannel(Wire):
         super().__init__()
         self._target = target
         self._tail = Tail(target.limits.stderr_bytes)
-        self._control = Control()
+        self._control = Control(self._supervisor_killed)
         self._process: subprocess.Popen[bytes] | None = None
         self._unattached: list[IO[bytes]] = []
         self._transports: list[asyncio.BaseTransport] = []
@@ -150,6 +173,8 @@ class StdioChannel(Wire):
 
     async def open(self) -> None:
         """Start the server and attach to its pipes. Raises ConnectionFailed."""
+        if self._target.sandbox and self._target.sandbox.strict:
+            await asyncio.to_thread(bubblewrap.check)
         process, control = spawn(self._target)
         self._process = process
         try:
@@ -176,9 +201,15 @@ class StdioChannel(Wire):
         self._unattached = []
 
     def _stdout_ended(self, error: DownstreamError | None) -> None:
-        self.fail(
-            error or ConnectionFailed("The server ended its connection.", remedy="Its log may say why.", sent=True)
-        )
+        ended = ConnectionFailed("The server ended its connection.", remedy="Its log may say why.", sent=True)
+        self.fail(error or self._control.over or ended)  # the supervisor says it before it ends the server
+
+    def _supervisor_killed(self) -> None:
+        """The server has died with it; not what it had started, which may hold its pipes for ever."""
+        assert self._control.pid is not None
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._control.pid, signal.SIGKILL)
+        self._stdout_ended(None)
 
     async def transmit(self, data: bytes, on_sent: Callable[[], None] | None = None) -> None:
         """Write one line. Raises ConnectionFailed (nothing sent) when the server has ended or does not read."""

@@ -12,10 +12,12 @@ import re
 from collections.abc import Callable, Iterator
 
 from mcpregistry.domain.servers.target import Target
+from mcpregistry.downstream.transports.bubblewrap import PROGRAM
 from mcpregistry.downstream.transports.sandbox import DEVICES, SYSTEM, needed_by
 
 LOOK_SECONDS = 0.05
 MOST_PROCESSES, MOST_DESCRIPTORS, MOST_FILES, MOST_NAMED = 200, 256, 5_000, 50
+_LISTENS = "0A"
 _PAGE_KB = os.sysconf("SC_PAGE_SIZE") // 1024 if hasattr(os, "sysconf") else 4
 # As Python, Node and shells say it, before and behind the path.
 _DENIED = re.compile(
@@ -30,12 +32,15 @@ class Usage:
     def __init__(self, target: Target) -> None:
         path = os.environ.get("PATH", os.defpath)
         own = needed_by(target.argv[0], target.cwd, path) if target.argv else []
+        self._strict = target.sandbox is not None and target.sandbox.strict
         self._given = (*target.sandbox.write, *target.sandbox.read) if target.sandbox else ()
         launcher = os.path.dirname(os.path.realpath(__file__))  # which the server is until its program is loaded
         self._usual = tuple({*SYSTEM, *DEVICES, *map(os.path.realpath, own), home_of(target), launcher} - {""})
         self.memory_kb: int | None = None
         self.processes: int | None = None
         self.elsewhere: set[str] = set()
+        self.connected: set[int] = set()  # TCP ports, of others
+        self.listened: set[int] = set()
 
     async def watch(self, pid_of: Callable[[], int | None]) -> None:
         """Look until cancelled, from when the server has a process id on."""
@@ -46,13 +51,20 @@ class Usage:
 
     def look(self, pid: int) -> None:
         """Once, at the server and at what it has left to its supervisor."""
-        tree = _tree(pid)
+        tree = [each for each in _tree(pid) if not self._strict or _name(each) != PROGRAM]
         if not tree:
             return
         self.processes = max(self.processes or 0, len(tree))
         self.memory_kb = max(self.memory_kb or 0, sum(map(_memory_kb, tree)))
-        for each in tree:
-            self.elsewhere.update(filter(None, map(self._place, _open_files(each))))
+        opened = [path for each in tree for path in _opened(each)]
+        files = (
+            path for path in opened if path.startswith("/") and not path.startswith(("/dev/", "/proc/", "/memfd:"))
+        )
+        self.elsewhere.update(filter(None, map(self._place, files)))
+        if sockets := {path[8:-1] for path in opened if path.startswith("socket:[")}:
+            connected, listened = _ports(sockets)
+            self.connected |= connected
+            self.listened |= listened
 
     def _place(self, path: str) -> str:
         """The path of its policy that this file lies in, or the file; empty for its own program's and folder's."""
@@ -132,15 +144,42 @@ def _memory_kb(pid: int) -> int:
         return 0
 
 
-def _open_files(pid: int) -> Iterator[str]:
+def _opened(pid: int) -> Iterator[str]:
+    """What its descriptors lead to: paths, and other things by the kernel's own names."""
     try:
         names = os.listdir(f"/proc/{pid}/fd")[:MOST_DESCRIPTORS]
     except OSError:
         return
     for name in names:
         try:
-            path = os.readlink(f"/proc/{pid}/fd/{name}")
+            yield os.readlink(f"/proc/{pid}/fd/{name}")
         except OSError:
             continue
-        if path.startswith("/") and not path.startswith(("/dev/", "/proc/", "/memfd:")):
-            yield path
+
+
+def _ports(sockets: set[str]) -> tuple[set[int], set[int]]:
+    """TCP ports that these sockets (by inode) are connected to, and those that they listen on."""
+    connected: set[int] = set()
+    listened: set[int] = set()
+    for line in (line for table in ("tcp", "tcp6") for line in _lines(f"/proc/net/{table}")):
+        words = line.split()
+        if len(words) > 9 and words[9] in sockets:
+            where, at = (listened, 1) if words[3] == _LISTENS else (connected, 2)
+            where.add(int(words[at].rpartition(":")[2], 16))
+    return connected - {0}, listened
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        with open(path) as file:
+            return file.readlines()[1:]
+    except OSError:
+        return []
+
+
+def _name(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/comm") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

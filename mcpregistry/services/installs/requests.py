@@ -29,7 +29,8 @@ from mcpregistry.domain.registry.bundles import way_of
 from mcpregistry.domain.registry.filling import Launch, filled
 from mcpregistry.domain.servers.launch import check_env, check_networks
 from mcpregistry.models import Configuration, Install, Server
-from mcpregistry.models.server import SandboxMode, Transport
+from mcpregistry.models.confinement import SandboxMode
+from mcpregistry.models.server import Transport
 from mcpregistry.services.configuration.dispatch import wake
 from mcpregistry.services.configuration.saving import check_fields
 from mcpregistry.services.installs.listed import is_listed

@@ -16,19 +16,21 @@ from mcpregistry.domain.errors import ConfigInvalid, Conflict, Denied
 from mcpregistry.domain.policy.access import EVERYTHING
 from mcpregistry.domain.servers.launch import check_command, check_env, check_networks, check_pairs, check_url
 from mcpregistry.models import Server
-from mcpregistry.models.server import Lifecycle, SandboxMode, Transport
+from mcpregistry.models.confinement import SandboxMode
+from mcpregistry.models.server import Lifecycle, Transport
 from mcpregistry.services.access.scopes import check_scope, moved
 from mcpregistry.services.configuration.capabilities import check_slug
 from mcpregistry.services.configuration.saving import check_fields, store
 from mcpregistry.services.records import audit
 from mcpregistry.services.servers.sandbox import check_sandbox, narrower, tried
 
-SANDBOX = ("sandbox", "sandbox_network", "sandbox_read", "sandbox_write")
+SANDBOX = ("sandbox", "sandbox_network", "sandbox_read", "sandbox_write", "sandbox_connect", "sandbox_listen")
+BOUNDS = ("max_memory_mb", "max_processes", "max_cpu_seconds", "max_file_mb", "max_open_files")
 # Changing one of these closes open connections: they are part of the server's revision.
 _REVISED = (
     "slug", "transport", "command", "cwd", "url", "allowed_networks", "connect_mode", "resend", "protocol_mode",
     "connect_timeout", "request_timeout", "idle_timeout", "max_message_bytes", "max_concurrency", "max_tools", "env", "headers",
-    *SANDBOX,
+    *SANDBOX, *BOUNDS,
 )  # fmt: skip
 
 SCHEMES = {

@@ -16,17 +16,25 @@ from pathlib import PurePath
 from django.conf import settings
 
 from mcpregistry.domain.installs.states import InstallState
-from mcpregistry.domain.servers.sandbox import Policy, Protection, check_paths, protection
+from mcpregistry.domain.servers.sandbox import Machine, Policy, Protection, check_paths, check_ports, protection
 from mcpregistry.domain.servers.target import Sandbox
-from mcpregistry.downstream.transports import confinement
+from mcpregistry.downstream.transports import bubblewrap, confinement
 from mcpregistry.downstream.transports.sandbox import SYSTEM, needed_by, resolved
 from mcpregistry.models import Install, Server, ServerTest
+from mcpregistry.models.confinement import SandboxMode
 from mcpregistry.models.install import named_in
-from mcpregistry.models.server import SandboxMode, Transport
+from mcpregistry.models.server import Transport
+
+
+def usual_mode() -> SandboxMode:
+    """Of a server that is made here and about which nobody says otherwise: its sandbox is on, where this machine has one."""
+    return SandboxMode.ENFORCE if confinement.abi() else SandboxMode.OFF
 
 
 def check_sandbox(server: Server) -> None:
-    """Raises ConfigInvalid for paths that are none, or that hold this site's data."""
+    """Raises ConfigInvalid for paths and ports that are none, or paths that hold this site's data."""
+    for ports in (server.sandbox_connect, server.sandbox_listen):
+        check_ports(ports)
     for paths, private in ((server.sandbox_read, _unreadable()), (server.sandbox_write, _unwritable())):
         check_paths(paths, private)
         check_paths([os.path.realpath(path) for path in paths], private)
@@ -61,12 +69,16 @@ def sandbox_of(server: Server, *, forced: bool = False) -> Sandbox | None:
         read=(*_places(policy.read, folders, _unreadable()), *_places(_installed(server), folders, ())),
         write=_places(policy.write, folders, _unwritable()),
         network=policy.network,
+        ports=policy.ports,
+        strict=policy.strict,
+        named=(*policy.read, *policy.write, *filter(None, [server.cwd])),
+        hidden=_unreadable(),
     )
 
 
 def _written_by_confined() -> list[str]:
     """What servers in a sandbox may write: a link there may be theirs, and one would let another out of its own."""
-    rows = Server.objects.filter(transport=Transport.STDIO, sandbox=SandboxMode.ENFORCE)
+    rows = Server.objects.filter(transport=Transport.STDIO).exclude(sandbox=SandboxMode.OFF)
     return [path for paths in rows.values_list("sandbox_write", flat=True) for path in paths]
 
 
@@ -98,12 +110,17 @@ def protection_of(server: Server) -> Protection | None:
     """What is enforced of a local server on the machine of this process; None for a remote one."""
     if server.transport != Transport.STDIO:
         return None
-    return protection(server.sandbox_policy(), abi=confinement.abi(), filtered=confinement.filtered())
+    policy = server.sandbox_policy()
+    return protection(policy, _here(strict=policy.strict), server.bounds())
 
 
-def protection_here() -> Protection:
-    """What this machine can do for any local server whose sandbox is on; for ``doctor``."""
-    return protection(Policy(enforced=True), abi=confinement.abi(), filtered=confinement.filtered())
+def protection_here(*, strict: bool = False) -> Protection:
+    """What this machine can do for any local server whose sandbox is on, or strict; for ``doctor``."""
+    return protection(Policy(enforced=True, strict=strict), _here(strict=strict))
+
+
+def _here(*, strict: bool) -> Machine:
+    return Machine(confinement.abi(), confinement.filtered(), bubblewrap.missing() if strict else "")
 
 
 def unread_by(server: Server) -> list[str]:
@@ -118,7 +135,13 @@ def unread_by(server: Server) -> list[str]:
 
 def unconfined() -> list[str]:
     """Short names of local servers that run with the rights of this site."""
-    rows = Server.objects.active().filter(transport=Transport.STDIO).exclude(sandbox=SandboxMode.ENFORCE)
+    rows = Server.objects.active().filter(transport=Transport.STDIO, sandbox=SandboxMode.OFF)
+    return [*rows.values_list("slug", flat=True)]
+
+
+def strict_ones() -> list[str]:
+    """Short names of local servers that need namespaces of their own."""
+    rows = Server.objects.active().filter(transport=Transport.STDIO, sandbox=SandboxMode.STRICT)
     return [*rows.values_list("slug", flat=True)]
 
 

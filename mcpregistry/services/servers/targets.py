@@ -44,7 +44,8 @@ def target_for(server_id: int, *, in_sandbox: bool = False) -> Target:
         raise NotFound("There is no such server.", remedy="It may have been removed.")
     refuse_unless_runnable(server)
     check_scope(server.texts(), f"server:{server.slug}")
-    return replace(_Filling(server, passed_variables()).target(), sandbox=sandbox_of(server, forced=in_sandbox))
+    target = _Filling(server, passed_variables()).target()
+    return replace(target, sandbox=sandbox_of(server, forced=in_sandbox), bounds=server.bounds())
 
 
 def refuse_unless_runnable(server: Server) -> None:

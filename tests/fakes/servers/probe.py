@@ -58,6 +58,43 @@ def connect(family, kind, address):
             made.send(b"x")
 
 
+def listen(port):
+    with socket.socket() as made:
+        if port:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made.bind(("127.0.0.1", port))
+        made.listen()
+
+
+def fast_open(address):
+    """A connection that begins with its first data, and no call to ``connect``."""
+    with socket.socket() as made:
+        made.sendto(b"x", socket.MSG_FASTOPEN, address)
+
+
+def open_to_write(path):
+    os.close(os.open(path, os.O_WRONLY))
+
+
+def for_others(folder):
+    """A file in a folder that all programs share."""
+    path = os.path.join(folder, f"slipsnisse-probe-{os.getpid()}")
+    write(path)
+    os.unlink(path)
+
+
+def descriptors():
+    """What it was given besides its three streams."""
+    return sorted(os.readlink(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd") if valid(each))
+
+
+def valid(number):
+    try:
+        return int(number) > 2 and os.fstat(int(number)) is not None
+    except OSError:  # the one by which the folder was listed
+        return False
+
+
 def datagram(path):
     """Past a filter that looks at ``socket`` alone: one end of a pair sends to any socket with a path."""
     for end in (pair := socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)):
@@ -101,7 +138,7 @@ def works():
 
 def call(context):
     wanted = context.arguments
-    loopback, parent = ("127.0.0.1", wanted.get("port", 9)), os.getppid()
+    loopback, parent = ("127.0.0.1", wanted.get("port", 9)), wanted.get("another", os.getppid())
     found = {f"read {name}": tried(read, path) for name, path in wanted.get("read", {}).items()}
     found |= {f"write {name}": tried(write, path) for name, path in wanted.get("write", {}).items()}
     found |= {f"empty {name}": tried(os.truncate, path, 0) for name, path in wanted.get("write", {}).items()}
@@ -114,6 +151,16 @@ def call(context):
         "command line of another": tried(read, f"/proc/{parent}/cmdline"),
         "signal": tried(os.kill, parent, signal.SIGCONT),
         "tcp": tried(connect, socket.AF_INET, socket.SOCK_STREAM, loopback),
+        "tcp to another port": tried(
+            connect, socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", wanted.get("other port", 9))
+        ),
+        "fast open": tried(fast_open, ("127.0.0.1", wanted.get("other port", 9))),
+        "listens": tried(listen, wanted.get("free port", 0)),
+        "listens anywhere": tried(listen, 0),
+        "system's file": tried(open_to_write, "/etc/hosts"),
+        "kernel's settings": tried(open_to_write, "/proc/sys/kernel/core_pattern"),
+        "shared folder": tried(for_others, "/tmp"),
+        "shared memory's folder": tried(for_others, "/dev/shm"),
         "udp": tried(connect, socket.AF_INET, socket.SOCK_DGRAM, loopback),
         "raw": tried(connect, socket.AF_INET, socket.SOCK_RAW, loopback),
         "path's socket": tried(connect, socket.AF_UNIX, socket.SOCK_STREAM, wanted.get("socket", "/nowhere")),
@@ -128,7 +175,9 @@ def call(context):
     arm = platform.machine() == "aarch64"
     found |= {name: tried(system_call, numbers[arm], *ARGUMENTS[name]) for name, numbers in NUMBERS.items()}
     found |= {} if arm else {name: tried(other_abi, program) for name, program in OTHER_ABIS.items()}
-    return text(json.dumps(found | {"environment": sorted(os.environ), "folder": os.getcwd()}))
+    return text(
+        json.dumps(found | {"environment": sorted(os.environ), "folder": os.getcwd(), "descriptors": descriptors()})
+    )
 
 
 Server([tool("try")], call, name="probe").run()

@@ -1,0 +1,77 @@
+"""What the sandbox costs at a server's start: from asking for the process until ``/bin/true`` has ended in it.
+
+Run: ``python -m benchmarks.sandbox``. The ways take turns, so that whatever else the machine does falls on all of them.
+"""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+from mcpregistry.domain.servers.target import Bounds, Ports, Sandbox, Target
+from mcpregistry.downstream.transports import bubblewrap
+from mcpregistry.downstream.transports.stdio import spawn
+
+TIMES, WARMING = 100, 5
+USUAL = Bounds(memory_mb=4096, processes=256)
+
+
+def main() -> None:
+    """Print the medians of each way, and what they are beyond those of the launcher alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        ways = dict(_ways(folder))
+        took: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+        for turn in range(WARMING + TIMES):
+            for name, target in ways.items():
+                one = _start(target)
+                took[name] += [one] if turn >= WARMING else []
+    medians = {
+        name: [statistics.median(each) for each in zip(*all_of_it, strict=True)] for name, all_of_it in took.items()
+    }
+    alone = medians["the launcher alone"]
+    for name, (wall, cpu) in medians.items():
+        print(f"{name:40} {wall:6.1f} ms {wall - alone[0]:+6.1f}   CPU {cpu:6.1f} ms {cpu - alone[1]:+6.1f}")
+
+
+def _ways(folder: str) -> Iterator[tuple[str, Target]]:
+    plain = Target(server_id=1, slug="t", revision=1, transport="stdio", argv=("/bin/true",))
+    yield "the launcher alone", plain
+    yield "limits of its processes", replace(plain, bounds=USUAL)
+    sandbox = Sandbox(home=f"{folder}/home", read=(f"{folder}/docs",))
+    yield "sandbox", replace(plain, sandbox=sandbox)
+    yield "sandbox and limits, without a network", replace(plain, bounds=USUAL, sandbox=replace(sandbox, network=False))
+    yield (
+        "sandbox and limits, two ports",
+        replace(plain, bounds=USUAL, sandbox=replace(sandbox, ports=Ports((443, 53)))),
+    )
+    if why := bubblewrap.missing():
+        print(f"strict: left out, {why}")
+        return
+    strict = replace(sandbox, strict=True)
+    yield "strict and limits", replace(plain, bounds=USUAL, sandbox=strict)
+    yield "strict and limits, without a network", replace(plain, bounds=USUAL, sandbox=replace(strict, network=False))
+
+
+def _start(target: Target) -> tuple[float, float]:
+    """Milliseconds that have passed, and of processor: of the whole tree, also on a machine that does other things."""
+    began, used = time.perf_counter(), _cpu()
+    process, control = spawn(target)
+    said = process.communicate(timeout=30)[1]
+    ms = (time.perf_counter() - began) * 1000, (_cpu() - used) * 1000
+    control.close()
+    if process.returncode:
+        raise RuntimeError(f"{target}: {said.decode(errors='replace')}")
+    return ms
+
+
+def _cpu() -> float:
+    found = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return found.ru_utime + found.ru_stime
+
+
+if __name__ == "__main__":
+    main()

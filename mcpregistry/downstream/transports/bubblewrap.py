@@ -1,0 +1,62 @@
+"""Whether this machine can give a server namespaces of its own (bubblewrap), found out by doing it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+
+from mcpregistry.domain.errors import ConnectionFailed
+from mcpregistry.domain.text.canonical import plain
+
+PROGRAM = "bwrap"
+TRIED_SECONDS, KEPT_SECONDS = 5.0, 60.0
+REMEDY = (
+    "Install bubblewrap of 0.10 or newer, or of a distribution that has brought its --ro-bind-fd back (apt install bubblewrap),"
+    " and let this site's user make user namespaces; or choose 'Enforced' instead of 'Strict'."
+)
+_TRIAL = [
+    "--unshare-user-try", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net", "--die-with-parent", "--cap-drop",
+    "ALL", "--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev", "/bin/sh", "-c", ":",
+]  # fmt: skip
+_answer: tuple[float, str] | None = None
+
+
+def program() -> str | None:
+    """Its file, by this site's PATH; None where it is not installed."""
+    found = shutil.which(PROGRAM)
+    return os.path.realpath(found) if found else None
+
+
+def missing() -> str:
+    """Why servers have no namespaces of their own here; empty where they can. Up to some seconds, the first time."""
+    global _answer  # noqa: PLW0603  what a machine can do, asked at every start of a server
+    now = time.monotonic()
+    if _answer is None or now - _answer[0] > KEPT_SECONDS:
+        _answer = now, _tried()
+    return _answer[1]
+
+
+def check() -> None:
+    """Raises ConnectionFailed (nothing sent) where a server that is to have namespaces cannot have them."""
+    if why := missing():
+        raise ConnectionFailed(f"The server is to run in namespaces of its own, and {why}.", remedy=REMEDY)
+
+
+def _tried() -> str:
+    file = program()
+    if file is None:
+        return "bubblewrap is not installed"
+    place = os.open("/", os.O_PATH | os.O_CLOEXEC)
+    try:
+        ended = subprocess.run(  # noqa: S603  the system's own program, with words of ours
+            [file, "--ro-bind-fd", str(place), "/", *_TRIAL], pass_fds=[place], stdin=subprocess.DEVNULL, env={},
+            capture_output=True, text=True, errors="replace", timeout=TRIED_SECONDS, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"bubblewrap cannot be run ({plain(str(error), 200)})"
+    finally:
+        os.close(place)
+    said = plain((ended.stderr.strip().splitlines() or [f"it ended with {ended.returncode}"])[-1], 200)
+    return f"bubblewrap makes no namespaces here ({said})" if ended.returncode else ""

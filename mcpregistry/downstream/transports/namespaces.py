@@ -1,0 +1,88 @@
+"""The command that starts a stdio server in namespaces of its own, by bubblewrap; ``launcher.py`` becomes it.
+
+Standard library only, as ``confinement.py``, on which it rests.
+
+* The server sees the places that its policy names, at their own paths, and no others: no files, processes, shared memory
+  of others, and no network unless it has one. Nothing but its own places can be written; ``/tmp`` and ``/dev/shm`` are its own
+  too, small, in memory, and gone with it.
+* Places are handed over open, and have been opened without following a link: none can become another in between.
+* Its environment and the places go by descriptors: nobody reads them in ``/proc``, and bubblewrap does not obey them.
+"""
+
+import os
+
+import confinement  # type: ignore[import-not-found]
+
+ALWAYS = [
+    "--unshare-user-try", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent",
+    "--cap-drop", "ALL", "--clearenv", "--proc", "/proc", "--dev", "/dev",
+    "--size", "268435456", "--tmpfs", "/dev/shm", "--size", "268435456", "--tmpfs", "/tmp",  # noqa: S108
+]  # fmt: skip
+OWN = ("/proc", "/dev")  # its own, made by bubblewrap
+
+
+def command(policy: str, program: str, argv: list[str], env: dict[bytes, bytes]) -> list[str]:
+    """The words to execute, with an empty environment, in the process that calls this; it is confined afterwards.
+
+    ``policy``: as for ``confinement.apply``; its line ``x`` names bubblewrap, and lines ``s`` hold a link and what it
+    says, by a tab. Raises OSError.
+    """
+    lines = policy.split("\n")
+    words = [os.fsencode(each) for each in [*ALWAYS, *_network(lines), *_places(lines), *_links(lines)]]
+    for name, value in env.items():
+        words += [b"--setenv", name, value]
+    seen = [line[1:] for line in lines if line[:1] in ("r", "w")]
+    here = os.getcwd()
+    words += [] if _within(here, seen) else [b"--dir", os.fsencode(here)]
+    # /proc as well: what lies there belongs to root, and of a site that runs as root the server is it.
+    words += [word for place in (b"/proc", b"/dev", b"/") for word in (b"--remount-ro", place)]
+    words += [b"--chdir", os.fsencode(here)]
+    if confinement.filtered():
+        words += [b"--seccomp", b"%d" % _held(confinement.compiled(policy))]
+    bubblewrap = next(line[1:] for line in lines if line[:1] == "x")
+    given = _held(b"\0".join(words) + b"\0")
+    confinement.apply(policy)
+    return [bubblewrap, "--args", str(given), "--", program, *argv[1:]]
+
+
+def _network(lines: list[str]) -> list[str]:
+    return [] if "n" in lines or "t" in lines else ["--unshare-net"]
+
+
+def _places(lines: list[str]) -> list[str]:
+    """Each mounted where it lies, what holds others first; what may be written stays so in what may be read."""
+    writable = [line[1:] for line in lines if line[:1] == "w"]
+    read = [line[1:] for line in lines if line[:1] == "r" and not _within(line[1:], writable)]
+    kinds = {path: "--ro-bind-fd" for path in read if not _below(path, read)}
+    kinds |= {path: "--bind-fd" for path in writable if not _below(path, writable)}
+    words: list[str] = []
+    for path in sorted(path for path in kinds if not _within(path, OWN)):
+        if (place := confinement.opened(path)) is not None:
+            os.set_inheritable(place, True)
+            words += [kinds[path], str(place), path]
+    return words
+
+
+def _links(lines: list[str]) -> list[str]:
+    """The links that lie in none of its places, as the root's ``/bin``; they open nothing."""
+    seen = [*OWN, *(line[1:] for line in lines if line[:1] in ("r", "w"))]
+    words: list[str] = []
+    for link, says in (line[1:].split("\t") for line in lines if line[:1] == "s"):
+        words += [] if _within(link, seen) else ["--symlink", says, link]
+    return words
+
+
+def _held(data: bytes) -> int:
+    """A descriptor to read this from, which the next program inherits."""
+    held = os.memfd_create("slipsnisse", 0)
+    os.write(held, data)
+    os.lseek(held, 0, os.SEEK_SET)
+    return held
+
+
+def _within(path: str, places: list[str] | tuple[str, ...]) -> bool:
+    return any(path == place or path.startswith(f"{place.rstrip('/')}/") for place in places)
+
+
+def _below(path: str, places: list[str]) -> bool:
+    return _within(path, [place for place in places if place != path])

@@ -1,0 +1,92 @@
+"""What a local server may touch and use: the columns of its sandbox and of its limits."""
+
+from __future__ import annotations
+
+from django.core.validators import MaxValueValidator
+from django.db import models
+
+from mcpregistry.domain.servers.sandbox import Policy
+from mcpregistry.domain.servers.target import Bounds, Ports
+
+MEMORY_MB, PROCESSES = 4096, 256  # far above what servers use, a browser's among them
+MOST_MB, MOST_SECONDS = 16 * 1024 * 1024, 31_536_000
+
+
+class SandboxMode(models.TextChoices):
+    """Whether a local server is confined."""
+
+    OFF = "off", "Off: with the rights of this site"
+    ENFORCE = "enforce", "Enforced"
+    STRICT = "strict", "Strict (bubblewrap)"
+
+
+class SandboxNetwork(models.TextChoices):
+    """What a confined server reaches. Names are resolved with all of it, or by TCP with port 53."""
+
+    ALL = "all", "Open"
+    PORTS = "ports", "The TCP ports named here"
+    NONE = "none", "None"
+
+
+class Confined(models.Model):
+    """The part of a server that its sandbox and its limits are made of. A remote one has them too, and they mean nothing."""
+
+    sandbox = models.CharField(
+        max_length=10, choices=SandboxMode.choices, default=SandboxMode.OFF, db_default=SandboxMode.OFF
+    )
+    sandbox_network = models.CharField(
+        "network",
+        max_length=10,
+        choices=SandboxNetwork.choices,
+        default=SandboxNetwork.ALL,
+        db_default=SandboxNetwork.ALL,
+    )
+    sandbox_read = models.JSONField("may read", default=list, db_default=[], blank=True)
+    sandbox_write = models.JSONField("may write", default=list, db_default=[], blank=True)
+    sandbox_connect = models.JSONField("ports it may connect to", default=list, db_default=[], blank=True)
+    sandbox_listen = models.JSONField("ports it may listen on", default=list, db_default=[], blank=True)
+    # Of its processes, in its sandbox or not. Servers of before keep what they had: no limit.
+    max_memory_mb = models.PositiveIntegerField(
+        "memory (MB)", default=MEMORY_MB, db_default=0, validators=[MaxValueValidator(MOST_MB)],
+        help_text="All its processes together; beyond it, it is ended. 0: no limit.",
+    )  # fmt: skip
+    max_processes = models.PositiveIntegerField(
+        "processes", default=PROCESSES, db_default=0, validators=[MaxValueValidator(100_000)],
+        help_text="At the same time; beyond it, it is ended. 0: no limit.",
+    )  # fmt: skip
+    max_cpu_seconds = models.PositiveIntegerField(
+        "processor time (seconds)", default=0, db_default=0, validators=[MaxValueValidator(MOST_SECONDS)],
+        help_text="From its start on, all its processes together; beyond it, it is ended. 0: no limit.",
+    )  # fmt: skip
+    max_file_mb = models.PositiveIntegerField(
+        "size of a file (MB)", default=0, db_default=0, validators=[MaxValueValidator(MOST_MB)],
+        help_text="That it writes; more is refused. 0: 4,096 in the sandbox, else no limit.",
+    )  # fmt: skip
+    max_open_files = models.PositiveIntegerField(
+        "open files", default=0, db_default=0, validators=[MaxValueValidator(1_000_000)],
+        help_text="Of each process; more are refused. 0: as many as this site's own. Below 256, some servers do not start.",
+    )  # fmt: skip
+
+    class Meta:
+        abstract = True
+
+    def sandbox_policy(self) -> Policy:
+        """What the server may touch, as people set it."""
+        return Policy(
+            enforced=self.sandbox != SandboxMode.OFF,
+            strict=self.sandbox == SandboxMode.STRICT,
+            network=self.sandbox_network != SandboxNetwork.NONE,
+            ports=self._ports() if self.sandbox_network == SandboxNetwork.PORTS else None,
+            read=tuple(self.sandbox_read),
+            write=tuple(self.sandbox_write),
+        )
+
+    def _ports(self) -> Ports:
+        return Ports(connect=tuple(self.sandbox_connect), listen=tuple(self.sandbox_listen))
+
+    def bounds(self) -> Bounds:
+        """What a local server's processes may use."""
+        return Bounds(
+            memory_mb=self.max_memory_mb, processes=self.max_processes, cpu_seconds=self.max_cpu_seconds,
+            file_mb=self.max_file_mb, open_files=self.max_open_files,
+        )  # fmt: skip

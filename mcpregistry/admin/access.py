@@ -214,7 +214,14 @@ class EndpointAdmin(RecordAdmin):
         (None, {"fields": (("slug", "name"), "instructions", "enabled")}),
         (
             "What it shows",
-            {"fields": ("scope", ("naming_style", "description_style"), "hide_unavailable", "maintenance_tools")},
+            {
+                "fields": (
+                    "scope",
+                    ("naming_style", "description_style"),
+                    "hide_unavailable",
+                    ("maintenance_tools", "tell_energy"),
+                )
+            },
         ),
         ("Held calls", {"fields": ("hold_seconds",)}),
     )

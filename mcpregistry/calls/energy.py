@@ -6,24 +6,26 @@ Calls of servers' tools cost by their time. A call that an expert tool answers c
 from __future__ import annotations
 
 import asyncio
-import math
 import time
+from dataclasses import replace
+from functools import partial
 
 import structlog
-from django.db import DatabaseError
 
-from mcpregistry.calls.call import Call
+from mcpregistry.calls.call import Call, CallOutcome
 from mcpregistry.calls.catalog import DownstreamTools
 from mcpregistry.db import db_call
-from mcpregistry.domain.energy import estimate
 from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.lifecycle import TERMINAL
+from mcpregistry.domain.specs import AgentSpec, EndpointSpec
 from mcpregistry.services.energy import reservations
-from mcpregistry.services.energy.reservations import Shortage
+from mcpregistry.services.energy.estimates import Work
+from mcpregistry.services.energy.reservations import Charged, Shortage
 
 log = structlog.get_logger(__name__)
 
 _SERVERS = DownstreamTools().kind
-_LOOK_AGAIN = 2.0  # seconds: others may have cost less than was set aside for them
+_LOOK_AGAIN = 2.0, 0.2  # seconds at most and at least: others may have cost less than was set aside for them
 
 
 class InsufficientEnergy(SlipsnisseError):
@@ -46,12 +48,14 @@ async def reserve(call: Call) -> None:
     pool = _pool(call)
     if pool is None:
         return
-    until = time.monotonic()
-    while (short := await _tried(call, pool)) is not None:
-        left = until + short.wait - time.monotonic()
-        if left <= 0 or short.seconds > left:
-            raise _refusal(call, short)
-        await asyncio.sleep(min(short.seconds, _LOOK_AGAIN))
+    began, waited = time.monotonic(), 0.0
+    while (short := await _tried(call, pool, waited)) is not None:
+        left = began + short.wait - time.monotonic()
+        if left <= 0 or short.soonest > left:
+            raise _refusal(short)
+        most, least = _LOOK_AGAIN
+        await asyncio.sleep(min(max(min(short.seconds, most), least), left))
+        waited = time.monotonic() - began
 
 
 async def settle(call: Call) -> None:
@@ -60,8 +64,27 @@ async def settle(call: Call) -> None:
         return
     try:
         await db_call(reservations.settle, call_id=call.id)
-    except DatabaseError:
+    except Exception:  # the call has ended, and that is told whatever fails here
         log.exception("energy.not_settled", call=call.id)
+
+
+async def told(call: Call, outcome: CallOutcome) -> CallOutcome:
+    """With what the call has cost, by the books, where its endpoint tells that and its agent has a pool."""
+    catalogue = call.request.catalogue
+    if outcome.state not in TERMINAL or outcome.late or not (look := of_books(catalogue.endpoint, catalogue.agent)):
+        return outcome
+    try:
+        return replace(outcome, energy=await db_call(look, call_id=outcome.invocation_id))
+    except Exception:  # nothing is said rather than something else than will be recorded
+        log.exception("energy.not_told", call=call.id)
+        return outcome
+
+
+def of_books(endpoint: EndpointSpec | None, agent: AgentSpec | None) -> partial[Charged | None] | None:
+    """How to read what a call has cost, in a database thread; None: nobody wants to know, or the agent has no pool."""
+    if endpoint is None or agent is None or not endpoint.tell_energy or agent.energy_pool is None:
+        return None
+    return partial(reservations.charged, pool_id=agent.energy_pool)
 
 
 def _pool(call: Call) -> int | None:
@@ -69,13 +92,14 @@ def _pool(call: Call) -> int | None:
     return call.request.catalogue.agent.energy_pool if served else None
 
 
-async def _tried(call: Call, pool: int) -> Shortage | None:
+async def _tried(call: Call, pool: int, waited: float) -> Shortage | None:
+    work = Work(call.entry.offer.tool, len(call.arguments_json.encode()))
     try:
         return await db_call(
             reservations.reserve,
-            pool_id=pool, call_id=call.id, agent=call.request.catalogue.agent.slug, amount=_estimate(call),
+            pool_id=pool, call_id=call.id, agent=call.request.catalogue.agent.slug, work=work, waited=waited,
         )  # fmt: skip
-    except DatabaseError as error:
+    except Exception as error:  # whatever it was, nothing was sent, and the record shall say so
         log.exception("energy.not_reserved", call=call.id)
         raise NotReserved(
             "The call was not made: its energy could not be set aside.",
@@ -83,13 +107,6 @@ async def _tried(call: Call, pool: int) -> Shortage | None:
         ) from error
 
 
-def _estimate(call: Call) -> float:
-    tool = call.entry.offer.tool
-    return estimate(tool.data, operators=tool.energy, destructive=tool.destructive, open_world=tool.open_world)
-
-
-def _refusal(call: Call, short: Shortage) -> InsufficientEnergy:
+def _refusal(short: Shortage) -> InsufficientEnergy:
     said = f"The call is estimated to cost {short.needed:.1f} units of energy; {short.available:.1f} are left in '{short.pool}'."
-    if math.isinf(short.seconds):
-        return InsufficientEnergy(said, remedy="It will not be enough by itself: ask the operator.")
-    return InsufficientEnergy(said, remedy=f"Call again in {math.ceil(short.seconds)} seconds.")
+    return InsufficientEnergy(said, remedy=short.remedy)

@@ -122,6 +122,9 @@ class Pipeline:
 
     async def proceed(self, judged: Judged) -> CallOutcome:
         """Go on with a judged call: record its refusal, hold it, or send it. Never raises, like ``run``."""
+        return await energy.told(judged.call, await self._ended(judged))
+
+    async def _ended(self, judged: Judged) -> CallOutcome:
         call, refusal = judged.call, judged.refusal
         limited = self._afford(call)  # of what is refused as well: each refusal is a durable row
         if limited is not None:

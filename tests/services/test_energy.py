@@ -14,10 +14,12 @@ from mcpregistry.db import database_now
 from mcpregistry.domain.energy import Level
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound
 from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.specs import ToolSpec
 from mcpregistry.ids import ordered_id
 from mcpregistry.models import Agent, EnergyEntry, EnergyPool, EnergyReservation, Invocation
 from mcpregistry.services.access import agents
 from mcpregistry.services.energy import pools, reservations
+from mcpregistry.services.energy.estimates import Work
 from mcpregistry.services.upkeep import retention
 from mcpregistry.services.upkeep.invariants import energy as rules
 
@@ -38,7 +40,12 @@ def call(state: State = State.DISPATCHED, seconds: float | None = None) -> str:
 
 
 def reserve(row: EnergyPool, amount: float, call_id: str | None = None) -> reservations.Shortage | None:
-    return reservations.reserve(pool_id=row.pk, call_id=call_id or call(), agent="ann", amount=amount)
+    return reservations.reserve(pool_id=row.pk, call_id=call_id or call(), agent="ann", work=work(amount))
+
+
+def work(energy: float) -> Work:
+    """A call that an operator has estimated so."""
+    return Work(ToolSpec(0, 0, "t", "", {}, idempotent=False, energy=energy), 2)
 
 
 def level(row: EnergyPool) -> float:
@@ -202,7 +209,7 @@ def test_many_who_charge_at_once_take_exactly_what_they_take():
     calls = [call(State.SUCCEEDED, 0.5) for _ in range(120)]
 
     def spend(call_id: str) -> None:
-        assert reservations.reserve(pool_id=row.pk, call_id=call_id, agent="ann", amount=1) is None
+        assert reservations.reserve(pool_id=row.pk, call_id=call_id, agent="ann", work=work(1)) is None
         reservations.settle(call_id=call_id)
         reservations.settle(call_id=call_id)
         connection.close()
@@ -212,3 +219,23 @@ def test_many_who_charge_at_once_take_exactly_what_they_take():
     assert EnergyEntry.objects.filter(kind="call").count() == len(calls)
     assert level(row) == pytest.approx(10_000 - len(calls), abs=1e-3)
     assert not EnergyReservation.objects.exists()
+
+
+def test_a_pool_goes_on_after_a_clock_that_was_far_ahead_for_a_moment():
+    row = pool(capacity=10.0, regeneration=1.0, critical=1.0, resume=1.0)
+    EnergyPool.objects.update(level=0.0, level_at=database_now() + timedelta(days=365))
+    short = reserve(row, 6)
+    assert short is not None
+    assert short.seconds <= 10 + 6, "no longer than a whole pool takes to fill"
+    EnergyPool.objects.update(level_at=database_now() - timedelta(seconds=7))
+    assert reserve(row, 6) is None
+
+
+def test_who_is_told_that_energy_never_suffices_could_not_have_it_from_a_full_and_idle_pool():
+    row = pool(capacity=10.0, critical=1.0, resume=1.0)
+    reserve(row, 8)
+    short, too_much = reserve(row, 6), reserve(row, 11)
+    assert short is not None
+    assert too_much is not None
+    assert (short.seconds, short.soonest) == (float("inf"), 0), "as soon as the call that is out has ended"
+    assert too_much.soonest == float("inf")

@@ -12,10 +12,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
+import structlog
 from django.db import DatabaseError
 
 from mcpregistry.calls.call import Call
-from mcpregistry.calls.catalog import Offer, Source
+from mcpregistry.calls.catalog import Catalogue, DownstreamTools, Entry, Offer, Source
 from mcpregistry.calls.pipeline import Dispatcher
 from mcpregistry.db import db_call, unheard
 from mcpregistry.domain.errors import NotFound, SlipsnisseError
@@ -23,12 +24,16 @@ from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.domain.specs import RUNS, AgentSpec, EndpointSpec, ServerSpec, ToolSpec
 from mcpregistry.domain.text.canonical import digest, stored
 from mcpregistry.models import Agent
+from mcpregistry.services.energy import estimates
 from subagents.domain.maintenance import Kind, Priority, ProposalState
 from subagents.maintenance import queue
 from subagents.models import MaintenanceRequest, Proposal, TrialReport
 from subagents.services.offers import speaks
 
+log = structlog.get_logger(__name__)
+
 KIND = "maintenance"
+_SERVERS = DownstreamTools().kind
 _SERVER = ServerSpec(
     id=-3, slug="sub-agent", title="Sub-agent", revision=0, transport="none", connect_mode="none", request_timeout=10.0,
     max_message_bytes=0, available=True,
@@ -69,7 +74,8 @@ LISTINGS: tuple[Mapping[str, Any], ...] = (
     ),
     _listing(
         "mcp_list_available_tools", "List the tools that are available",
-        "Names every tool that you can call here, with its server and what it does.", (),
+        "Names every tool that you can call here, with its server, what it does and what a call is estimated to cost of your "
+        "energy.", (),
     ),
 )  # fmt: skip
 
@@ -109,9 +115,7 @@ class MaintenanceTools:
                     key, reason = arguments["requestId"], arguments.get("reason", "")
                     return _said(await _written(partial(db_call, _cancel, agent, key, reason), on_sent))
                 case _:
-                    return _said(
-                        {"tools": [_told(name, entry) for name, entry in call.request.catalogue.entries.items()]}
-                    )
+                    return _said({"tools": await _listed(call.request.catalogue)})
         except SlipsnisseError as error:
             return _said({"error": error.code, "message": error.message, "remedy": error.remedy}) | {"isError": True}
 
@@ -182,10 +186,22 @@ def _own(agent: str, request_id: str) -> MaintenanceRequest:
     return row
 
 
-def _told(name: str, entry: Any) -> dict[str, Any]:
+async def _listed(catalogue: Catalogue) -> list[dict[str, Any]]:
+    """Every tool; what a call of it will cost stands there for servers' tools, which alone are charged by their calls."""
+    served = [entry.offer.tool for entry in catalogue.entries.values() if entry.offer.kind == _SERVERS]
+    try:
+        costs = await db_call(estimates.of_specs, served, catalogue.agent.energy_pool)
+    except DatabaseError:
+        log.exception("subagent.no_estimates")  # the list itself is there all the same
+        costs = {}
+    return [_told(name, entry, costs) for name, entry in catalogue.entries.items()]
+
+
+def _told(name: str, entry: Entry, costs: Mapping[int, float]) -> dict[str, Any]:
+    cost = costs.get(entry.offer.tool.id)
     return {
         "name": name, "server": entry.offer.server.slug, "description": str(entry.listing.get("description", ""))[:300],
-    }  # fmt: skip
+    } | ({} if cost is None else {"estimatedEnergyCost": round(cost, 2)})  # fmt: skip
 
 
 def _said(facts: dict[str, Any]) -> dict[str, Any]:

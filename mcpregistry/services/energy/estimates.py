@@ -17,7 +17,7 @@ from django.db.models.functions import Length
 from mcpregistry.domain.energy import LOOKED_AT, Rates, Sample, Usage, estimate, foretold, usage_of
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.specs import ToolSpec
-from mcpregistry.models import Agent, EnergyEntry, Invocation, Tool, ToolUsage
+from mcpregistry.models import Agent, EnergyEntry, EnergyPool, Invocation, Tool, ToolUsage
 from mcpregistry.prepared_queries import Given, Select
 
 _NEWS = timedelta(minutes=10)
@@ -56,9 +56,10 @@ def _guess(tool: ToolSpec) -> float:
     return estimate(tool.data, operators=tool.energy, destructive=tool.destructive, open_world=tool.open_world)
 
 
-def of_specs(tools: Iterable[ToolSpec], rates: Rates) -> dict[int, float]:
-    """Units of a call of each tool, by its key: one query for all of them."""
-    listed = list(tools)
+def of_specs(tools: Iterable[ToolSpec], pool_id: int | None) -> dict[int, float]:
+    """Units of a call of each tool, by its key, for whoever draws on this pool: a query for all of them, one for it."""
+    listed, pool = list(tools), EnergyPool.objects.filter(pk=pool_id).first()
+    rates = pool.rates if pool else Rates()
     known = {row.tool_id: row.usage for row in ToolUsage.objects.filter(tool__in=[tool.id for tool in listed])}
     return {
         tool.id: tool.energy or foretold(_guess(tool), known.get(tool.id), rates) for tool in listed

@@ -11,14 +11,14 @@ from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
 from mcpregistry.db import database_now
-from mcpregistry.domain.energy import Level
+from mcpregistry.domain.energy import Level, Rates
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.specs import ToolSpec
 from mcpregistry.ids import ordered_id
-from mcpregistry.models import Agent, EnergyEntry, EnergyPool, EnergyReservation, Invocation
+from mcpregistry.models import Agent, EnergyEntry, EnergyPool, EnergyReservation, Invocation, Server, Tool, ToolUsage
 from mcpregistry.services.access import agents
-from mcpregistry.services.energy import pools, reservations
+from mcpregistry.services.energy import estimates, pools, reservations, usage
 from mcpregistry.services.energy.estimates import Work
 from mcpregistry.services.upkeep import retention
 from mcpregistry.services.upkeep.invariants import energy as rules
@@ -185,6 +185,28 @@ def test_books_that_were_changed_by_hand_are_found():
     EnergyPool.objects.update(level=77.0)
     assert len(list(rules.unbalanced(timezone.now()))) == 1
     EnergyPool.objects.update(level=EnergyEntry.objects.latest("id").after)
+
+
+def test_estimates_are_made_of_what_the_last_calls_of_a_tool_took():
+    server = Server.objects.create(slug="s", transport="stdio")
+    tool = Tool.objects.create(server=server, name="t", first_seen_at=timezone.now(), last_seen_at=timezone.now())
+    for seconds in (1.0, 3.0):
+        call(State.SUCCEEDED, seconds)
+    call(State.NOT_SENT, 50)
+    call(State.DISPATCHED)
+    Invocation.objects.update(server_slug="s", arguments="{}", received_at=timezone.now())
+    waited = Invocation.objects.filter(state=State.SUCCEEDED).latest("id")
+    row = pool()
+    with transaction.atomic():  # of which two seconds were waiting for energy
+        pools.charge(
+            pools.locked(row.pk), EnergyEntry.Kind.CALL, 2, now=database_now(), reference=waited.pk, seconds=1.0
+        )
+    assert usage.count_due(timezone.now()) == 1
+    found = ToolUsage.objects.get(tool=tool)
+    assert (found.calls, found.seconds) == (2, pytest.approx(1.0))
+    spec = ToolSpec(tool.pk, server.pk, "t", "", {}, idempotent=False)
+    assert estimates.of_work(Work(spec, 2), Rates()) == pytest.approx((2 * 2.0 + 5 * 1.05) / 7)
+    assert usage.count_due(timezone.now() + timedelta(hours=1)) == 0, "nobody has called it of late"
 
 
 def test_the_database_itself_refuses_a_second_charge():

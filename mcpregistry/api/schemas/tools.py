@@ -12,7 +12,9 @@ from mcpregistry.api.schemas.basics import Input, capped, decoded
 from mcpregistry.domain.definitions.definition import differences
 from mcpregistry.domain.definitions.diff import rewordings
 from mcpregistry.domain.definitions.findings import Severity
+from mcpregistry.domain.energy import Rates
 from mcpregistry.models import Definition, Tool
+from mcpregistry.services.energy import estimates
 
 ToolStatus = Literal["approved", "changed", "quarantined", "rejected", "gone"]
 

@@ -1,27 +1,20 @@
 """What calls of tools will cost: shown before they are made, and set aside when they are.
 
-Made of the tool's definition and of what its last calls took, which the clock reckons from their records. What an operator
+Made of the tool's definition and of what its last calls took, which the clock reckons (``usage``). What an operator
 has entered counts more than both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass
-from datetime import datetime, timedelta
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import Any
 
-from django.db.models import FloatField, OuterRef, Q, Subquery
-from django.db.models.functions import Length
-
-from mcpregistry.domain.energy import LOOKED_AT, Rates, Sample, Usage, estimate, foretold, usage_of
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.energy import Rates, Usage, estimate, foretold
 from mcpregistry.domain.specs import ToolSpec
-from mcpregistry.models import Agent, EnergyEntry, EnergyPool, Invocation, Tool, ToolUsage
+from mcpregistry.models import Agent, EnergyPool, Tool, ToolUsage
 from mcpregistry.prepared_queries import Given, Select
 
-_NEWS = timedelta(minutes=10)
-_TOOLS_AT_ONCE = 100
 _USAGE = Select(
     ToolUsage.objects.filter(tool=Given("tool")).values_list(
         "tool_id", "calls", "seconds", "length", "median", "p95", "line", named=True
@@ -90,46 +83,21 @@ def of_tool(tool: Tool, rates: Rates | None = None, *, argument_bytes: int | Non
     return Estimate(foretold(guess, usage, rates or Rates(), argument_bytes), why)
 
 
-def rates_of(agent: str) -> Rates:
-    """Those of the pool that the agent draws on, or those that a new pool has."""
-    row = Agent.objects.select_related("energy_pool").filter(slug=agent).first()
-    return row.energy_pool.rates if row and row.energy_pool else Rates()
+def rates_of(agents: Iterable[str]) -> dict[str, Rates]:
+    """Of each agent that draws on a pool the pool's: one query."""
+    rows = Agent.objects.filter(slug__in=set(agents), energy_pool__isnull=False).select_related("energy_pool")
+    return {row.slug: row.energy_pool.rates for row in rows if row.energy_pool}
 
 
-def count_due(now: datetime) -> int:
-    """Reckon anew what calls took of the tools that were called of late; the clock does it. Returns how many."""
-    asked = _sent().filter(received_at__gt=now - _NEWS).order_by().values_list("server_slug", "tool_name").distinct()
-    return sum(_counted(server, tool, now) for server, tool in asked[:_TOOLS_AT_ONCE])
+Asked = tuple[str, str, str]  # agent, server, tool
 
 
-def _counted(server: str, name: str, now: datetime) -> bool:
-    tool = Tool.objects.filter(server__slug=server, name=name).first()
-    usage = usage_of(_samples(server, name)) if tool else None
-    if tool is None or usage is None:
-        return False
-    facts: Mapping[str, Any] = {
-        "calls": usage.calls, "seconds": usage.seconds, "length": usage.length, "median": usage.median, "p95": usage.p95,
-        "line": list(astuple(usage.line)) if usage.line else None, "counted_at": now,
-    }  # fmt: skip
-    ToolUsage.objects.update_or_create(tool=tool, defaults=dict(facts))
-    return True
-
-
-def _samples(server: str, tool: str) -> list[Sample]:
-    """Of its newest calls, the oldest first. Where a call has waited for energy, the books know what it worked."""
-    worked = EnergyEntry.objects.filter(~Q(reference=""), kind=EnergyEntry.Kind.CALL, reference=OuterRef("pk"))
-    calls = _sent().filter(server_slug=server, tool_name=tool).exclude(arguments="").order_by("-received_at", "-id")
-    rows = calls.annotate(
-        size=Length("arguments"), worked=Subquery(worked.values("seconds")[:1], output_field=FloatField())
-    ).values_list("size", "result_bytes", "dispatched_at", "finished_at", "worked")[:LOOKED_AT]
-    return [
-        (size, (end - sent).total_seconds() if worked is None else worked, size + answer)
-        for size, answer, sent, end, worked in reversed(list(rows))
-    ]
-
-
-def _sent() -> Any:
-    """Calls that were sent and have ended, whatever came of them."""
-    return Invocation.objects.filter(dispatched_at__isnull=False, finished_at__isnull=False).exclude(
-        state=State.NOT_SENT
+def of_asked(calls: Collection[Asked]) -> dict[Asked, float]:
+    """Units of calls that wait, for a list of them: two queries, however long it is. Without those of unknown tools."""
+    rates = rates_of(agent for agent, _, _ in calls)
+    rows = Tool.objects.filter(
+        server__slug__in={server for _, server, _ in calls}, name__in={name for *_, name in calls}
     )
+    tools = {(row.server.slug, row.name): row for row in rows.select_related("server", "pinned", "latest", "usage")}
+    found = {each: of_tool(tools[each[1:]], rates.get(each[0])) for each in set(calls) if each[1:] in tools}
+    return {each: estimate.units for each, estimate in found.items() if estimate is not None}

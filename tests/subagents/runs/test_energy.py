@@ -116,13 +116,13 @@ async def test_where_the_pool_lets_work_wait_the_run_sleeps_and_goes_on_by_itsel
     asleep = await here.drive(run)
     assert (asleep.state, asleep.lease_until, models.asked) == ("running", None, []), "nobody holds it"
     assert asleep.wake_at is not None
-    assert doing(asleep) == "waiting for energy: 0.0 of about 1.0 units are left in 'p'"
+    assert await db_call(doing, asleep) == "waiting for energy: 0.0 of about 1.0 units are left in 'p'"
     due = [await db_call(runs.due, at) for at in (asleep.wake_at - timedelta(seconds=1), asleep.wake_at)]
     assert due == [[], [run.pk]], "the clock wakes it then, and not before"
     await db_call(drain, 50.0)
     await db_call(Run.objects.filter(pk=run.pk).update, wake_at=None)
     run = await here.drive(run)
-    assert (run.answer, doing(run)) == ("Yes.", "thinking")
+    assert (run.answer, run.sleeps_for) == ("Yes.", "")
     assert not await db_call(EnergyReservation.objects.exists)
 
 

@@ -150,6 +150,12 @@ class EnergyEntry(models.Model):
     def __str__(self) -> str:
         return f"{self.kind} {self.amount:g}"
 
+    @classmethod
+    def of_call(cls, call: str = "pk") -> Subquery:
+        """Units that a call has cost, for a query of calls or of rows that name one in ``call``; null: nothing."""
+        rows = cls.objects.filter(~Q(reference=""), kind=cls.Kind.CALL, reference=OuterRef(call))
+        return Subquery(rows.values("amount")[:1], output_field=models.FloatField())
+
     @property
     def overdraft(self) -> float:
         """Units that were not there to be taken."""

@@ -51,7 +51,8 @@ def _guess(tool: ToolSpec) -> float:
 
 def of_specs(tools: Iterable[ToolSpec], pool_id: int | None) -> dict[int, float]:
     """Units of a call of each tool, by its key, for whoever draws on this pool: a query for all of them, one for it."""
-    listed, pool = list(tools), EnergyPool.objects.filter(pk=pool_id).first()
+    listed = list(tools)
+    pool = EnergyPool.objects.filter(pk=pool_id).first() if pool_id is not None else None
     rates = pool.rates if pool else Rates()
     known = {row.tool_id: row.usage for row in ToolUsage.objects.filter(tool__in=[tool.id for tool in listed])}
     return {

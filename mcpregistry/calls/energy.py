@@ -8,19 +8,18 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
-from functools import partial
 
 import structlog
 
 from mcpregistry.calls.call import Call, CallOutcome
-from mcpregistry.calls.catalog import DownstreamTools
+from mcpregistry.calls.catalog import Catalogue, DownstreamTools
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.lifecycle import TERMINAL
 from mcpregistry.domain.specs import AgentSpec, EndpointSpec
-from mcpregistry.services.energy import reservations
+from mcpregistry.services.energy import estimates, reservations
 from mcpregistry.services.energy.estimates import Work
-from mcpregistry.services.energy.reservations import Charged, Shortage
+from mcpregistry.services.energy.reservations import Shortage
 
 log = structlog.get_logger(__name__)
 
@@ -71,20 +70,32 @@ async def settle(call: Call) -> None:
 async def told(call: Call, outcome: CallOutcome) -> CallOutcome:
     """With what the call has cost, by the books, where its endpoint tells that and its agent has a pool."""
     catalogue = call.request.catalogue
-    if outcome.state not in TERMINAL or outcome.late or not (look := of_books(catalogue.endpoint, catalogue.agent)):
+    pool = told_of(catalogue.endpoint, catalogue.agent)
+    if pool is None or outcome.state not in TERMINAL or outcome.late:
         return outcome
     try:
-        return replace(outcome, energy=await db_call(look, call_id=outcome.invocation_id))
+        said = await db_call(reservations.charged, call_id=outcome.invocation_id, pool_id=pool)
+        return replace(outcome, energy=said)
     except Exception:  # nothing is said rather than something else than will be recorded
         log.exception("energy.not_told", call=call.id)
         return outcome
 
 
-def of_books(endpoint: EndpointSpec | None, agent: AgentSpec | None) -> partial[Charged | None] | None:
-    """How to read what a call has cost, in a database thread; None: nobody wants to know, or the agent has no pool."""
-    if endpoint is None or agent is None or not endpoint.tell_energy or agent.energy_pool is None:
-        return None
-    return partial(reservations.charged, pool_id=agent.energy_pool)
+def told_of(endpoint: EndpointSpec | None, agent: AgentSpec | None) -> int | None:
+    """The key of the pool of which results there tell the agent; None: none do, or it has none."""
+    return agent.energy_pool if endpoint and agent and endpoint.tell_energy else None
+
+
+async def estimated(catalogue: Catalogue) -> dict[int, float]:
+    """Units that calls of the tools will cost the agent, by the tools' keys: of servers' tools, which alone are charged by
+    their calls. Empty where the database does not say.
+    """
+    served = [entry.offer.tool for entry in catalogue.entries.values() if entry.offer.kind == _SERVERS]
+    try:
+        return await db_call(estimates.of_specs, served, catalogue.agent.energy_pool)
+    except Exception:
+        log.exception("energy.not_estimated", agent=catalogue.agent.slug)
+        return {}
 
 
 def _pool(call: Call) -> int | None:

@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-import structlog
 from django.db import DatabaseError
 
+from mcpregistry.calls import energy
 from mcpregistry.calls.call import Call
-from mcpregistry.calls.catalog import Catalogue, DownstreamTools, Entry, Offer, Source
+from mcpregistry.calls.catalog import Catalogue, Entry, Offer, Source
 from mcpregistry.calls.pipeline import Dispatcher
 from mcpregistry.db import db_call, unheard
 from mcpregistry.domain.errors import NotFound, SlipsnisseError
@@ -24,16 +24,12 @@ from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.domain.specs import RUNS, AgentSpec, EndpointSpec, ServerSpec, ToolSpec
 from mcpregistry.domain.text.canonical import digest, stored
 from mcpregistry.models import Agent
-from mcpregistry.services.energy import estimates
 from subagents.domain.maintenance import Kind, Priority, ProposalState
 from subagents.maintenance import queue
 from subagents.models import MaintenanceRequest, Proposal, TrialReport
 from subagents.services.offers import speaks
 
-log = structlog.get_logger(__name__)
-
 KIND = "maintenance"
-_SERVERS = DownstreamTools().kind
 _SERVER = ServerSpec(
     id=-3, slug="sub-agent", title="Sub-agent", revision=0, transport="none", connect_mode="none", request_timeout=10.0,
     max_message_bytes=0, available=True,
@@ -187,13 +183,7 @@ def _own(agent: str, request_id: str) -> MaintenanceRequest:
 
 
 async def _listed(catalogue: Catalogue) -> list[dict[str, Any]]:
-    """Every tool; what a call of it will cost stands there for servers' tools, which alone are charged by their calls."""
-    served = [entry.offer.tool for entry in catalogue.entries.values() if entry.offer.kind == _SERVERS]
-    try:
-        costs = await db_call(estimates.of_specs, served, catalogue.agent.energy_pool)
-    except DatabaseError:
-        log.exception("subagent.no_estimates")  # the list itself is there all the same
-        costs = {}
+    costs = await energy.estimated(catalogue)
     return [_told(name, entry, costs) for name, entry in catalogue.entries.items()]
 
 

@@ -33,6 +33,7 @@ from mcpregistry.gateway.answers import CAPABILITY_MISSING, noted
 from mcpregistry.gateway.identity import Caller, caller_of
 from mcpregistry.gateway.questions import speaks_tasks
 from mcpregistry.models import HostTask
+from mcpregistry.services.energy import reservations
 from mcpregistry.services.energy.reservations import Charged
 from mcpregistry.services.tasks import host_tasks
 
@@ -128,8 +129,8 @@ class Tasks:
     def _charged(self, task: HostTask) -> Charged | None:
         """What the call has cost, where the endpoint tells that."""
         now = self._engine.live.current
-        look = energy.of_books(now.endpoints.get(task.endpoint_slug), now.agents.get(task.agent_slug))
-        return look(call_id=task.call_id) if look else None
+        pool = energy.told_of(now.endpoints.get(task.endpoint_slug), now.agents.get(task.agent_slug))
+        return None if pool is None else reservations.charged(call_id=task.call_id, pool_id=pool)
 
     def _typed(self, task: HostTask) -> bool:
         with contextlib.suppress(Exception):  # the endpoint, the agent or the tool may be gone

@@ -153,9 +153,9 @@ class AgentAdmin(RecordAdmin):
 
 def _energy(request: HttpRequest, row: Agent) -> dict[str, Any]:
     """How the pool that it draws on stands, and what it took of it."""
-    may_see = request.user.has_perm("mcpregistry.view_energypool")
-    pool = EnergyPool.objects.with_reserved().filter(pk=row.energy_pool_id).first() if may_see else None
-    return level_of(pool, request, row.slug) if pool else {}
+    if row.energy_pool_id is None or not request.user.has_perm("mcpregistry.view_energypool"):
+        return {}
+    return level_of(EnergyPool.objects.with_reserved().get(pk=row.energy_pool_id), request, row.slug)
 
 
 @admin.register(Token)

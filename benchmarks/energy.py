@@ -20,7 +20,7 @@ from benchmarks import site
 from benchmarks.gateway import ECHO, STDIO
 
 KINDS = ("no pool", "a pool", "a pool, told")
-Figures = dict[str, list[float]]
+Figures = dict[str, list[tuple[float, float]]]  # of each round: calls a second, milliseconds of CPU a call
 
 
 def main() -> None:
@@ -31,9 +31,9 @@ def main() -> None:
     var = site.prepare()
     try:
         tokens, port = _furnished(), site.free_port()
-        with site.gateway(port):
+        with site.gateway(port) as web:
             for at_once in (1, 10):
-                _printed(at_once, _measured(port, tokens, at_once, options.calls, options.rounds))
+                _printed(at_once, _measured(port, web.pid, tokens, at_once, options.calls, options.rounds))
     finally:
         shutil.rmtree(var, ignore_errors=True)
 
@@ -57,26 +57,32 @@ def _furnished() -> Mapping[str, str]:
     return found
 
 
-def _measured(port: int, tokens: Mapping[str, str], at_once: int, calls: int, rounds: int) -> Figures:
+def _measured(port: int, pid: int, tokens: Mapping[str, str], at_once: int, calls: int, rounds: int) -> Figures:
     found: Figures = {kind: [] for kind in KINDS}
     for turn in range(rounds + 1):
         for kind in KINDS:
             endpoint = "told" if kind == KINDS[-1] else "bench"
             url = f"http://127.0.0.1:{port}/mcp/{endpoint}"
             argv = ["-m", "benchmarks.load", url, tokens[kind], "stdio__echo", str(at_once), str(calls)]
+            spent = site.cpu_seconds(pid)
             said = subprocess.run([sys.executable, *argv], cwd=site.ROOT, check=True, capture_output=True, text=True)
             if turn:  # the first loads whatever a first call loads
-                found[kind].append(json.loads(said.stdout)["calls_per_second"])
+                cpu = (site.cpu_seconds(pid) - spent) * 1000 / calls
+                found[kind].append((json.loads(said.stdout)["calls_per_second"], cpu))
     return found
 
 
 def _printed(at_once: int, found: Figures) -> None:
-    bare = statistics.median(found[KINDS[0]])
-    print(f"\n{at_once} at once, calls a second (median of rounds)")
+    bare = _middle(found[KINDS[0]], 0)
+    print(f"\n{at_once} at once (medians of rounds){'calls/s':>14}{'':8}{'CPU ms a call':>14}   calls/s of each round")
     for kind in KINDS:
-        middle = statistics.median(found[kind])
-        rounds = " ".join(f"{each:.0f}" for each in found[kind])
-        print(f"  {kind:16}{middle:8.0f}  {100 * middle / bare:4.0f} %   ({rounds})", flush=True)
+        middle, cpu = _middle(found[kind], 0), _middle(found[kind], 1)
+        rounds = " ".join(f"{each:.0f}" for each, _ in found[kind])
+        print(f"  {kind:30}{middle:14.0f}{100 * middle / bare:6.0f} %{cpu:14.2f}   {rounds}", flush=True)
+
+
+def _middle(rounds: list[tuple[float, float]], place: int) -> float:
+    return statistics.median(each[place] for each in rounds)
 
 
 if __name__ == "__main__":

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
-from mcpregistry.models import Agent, EnergyEntry, EnergyPool
+from mcpregistry.domain.specs import ToolSpec
+from mcpregistry.gateway.tasks.handlers import Tasks
+from mcpregistry.ids import ordered_id
+from mcpregistry.models import Agent, Endpoint, EnergyEntry, EnergyPool, HostTask, Invocation
 from mcpregistry.services.access import agents
-from mcpregistry.services.energy import pools
+from mcpregistry.services.configuration.snapshot import load_snapshot
+from mcpregistry.services.energy import pools, reservations
+from mcpregistry.services.energy.estimates import Work
+from mcpregistry.services.tasks import host_tasks
 from tests.fakes.stage import ACTOR, Stage, envelope, folder, fresh, listed, outside, raw_host
 from tests.gateway.doors import Corpus, doors
 
@@ -35,6 +45,34 @@ def books(slug: str) -> list[dict[str, float]]:
 
 def told(result: dict[str, Any]) -> Any:
     return result["_meta"][KEY]
+
+
+def test_the_result_of_a_task_says_it_too_and_who_asks_first_charges_the_call(stage: Stage) -> None:
+    slug, now = furnished(stage), timezone.now()
+    call = Invocation.objects.create(
+        id=ordered_id(), state="dispatched", agent_slug=slug, endpoint_slug=slug, tool_name="echo", exposed_name="x",
+        origin="http", writer="w", received_at=now, dispatched_at=now,
+    )  # fmt: skip
+    work = Work(ToolSpec(0, 0, "t", "", {}, idempotent=False, energy=5.0), 2)
+    pool = EnergyPool.objects.get(slug=slug)
+    assert reservations.reserve(pool_id=pool.pk, call_id=call.pk, agent=slug, work=work) is None
+    handle = host_tasks.create(call_id=call.pk, agent=slug, endpoint=slug, ttl_ms=None, poll_ms=100)
+    tasks = Tasks(SimpleNamespace(live=SimpleNamespace(current=load_snapshot()), catalogue=None), None)  # type: ignore[arg-type]
+    assert "result" not in tasks.view(_task(handle))
+    text = {"content": [{"type": "text", "text": "done"}], "_meta": {KEY: {"charged": -5}}}
+    Invocation.objects.filter(pk=call.pk).update(
+        state="succeeded", finished_at=now + timedelta(seconds=2), result=json.dumps(text)
+    )
+    shown = tasks.view(_task(handle))["result"]
+    assert told(shown) == {"charged": 5.0, "level": 95.0} == books(slug)[0], "one for the call, two for each second"
+    Endpoint.objects.filter(slug=slug).update(tell_energy=False)
+    tasks = Tasks(SimpleNamespace(live=SimpleNamespace(current=load_snapshot()), catalogue=None), None)  # type: ignore[arg-type]
+    assert KEY not in tasks.view(_task(handle))["result"].get("_meta", {}), "and no server can say it"
+
+
+def _task(handle: HostTask) -> HostTask:
+    (found,) = host_tasks.named([handle.pk])
+    return found
 
 
 async def test_every_lane_says_what_the_books_say(stage: Stage) -> None:

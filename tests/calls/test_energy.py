@@ -184,7 +184,7 @@ async def test_time_in_which_a_call_waits_for_energy_costs_nothing(site: Make, j
 
 async def test_a_call_waits_for_what_others_have_set_aside_and_gives_back(site: Make, journal: Any) -> None:
     """Together they are estimated at more than the pool ever holds; each alone is not."""
-    await db_call(lambda: pooled(journal, on_empty="wait", capacity=5.0, critical=1.0, resume=1.0))
+    await db_call(lambda: pooled(journal, on_empty="wait", capacity=5.0, critical=1.0, resume=1.0, per_second=0.1))
     here: Site = await site()
     ended = await asyncio.gather(*(here.call("slow__count", {"steps": 1, "pause": 0.1}) for _ in range(3)))
     assert {outcome.state for outcome in ended} == {State.SUCCEEDED}, [outcome.message for outcome in ended]
@@ -242,3 +242,35 @@ async def test_what_is_not_in_the_books_yet_is_not_told(
         monkeypatch.setattr(reservations, name, fails)
     outcome = await here.call("slow__count", {"steps": 1})
     assert (outcome.state, outcome.energy) == (State.SUCCEEDED, None)
+
+
+async def test_what_calls_of_a_pool_want_at_the_same_time_is_one_commit_and_one_fault_is_one_calls(
+    site: Make, journal: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await db_call(lambda: pooled(journal, capacity=1000.0))
+    here: Site = await site()
+    await here.call("slow__count", {"steps": 1})
+    commits: list[int] = []
+    together, reserve = reservations.together, reservations.reserve
+    broken: list[str] = []
+
+    def counted(acts: Any) -> Any:
+        commits.append(len(acts))
+        return together(acts)
+
+    def breaks(**facts: Any) -> Any:
+        if not broken:
+            broken.append(facts["call_id"])
+            raise OperationalError("hunter2")
+        return reserve(**facts)
+
+    monkeypatch.setattr(reservations, "together", counted)
+    outcomes = await asyncio.gather(*(here.call("slow__count", {"steps": 1}) for _ in range(20)))
+    assert {outcome.state for outcome in outcomes} == {State.SUCCEEDED}
+    assert (sum(commits), len(commits) < 40) == (40, True), "20 set aside, 20 charged"
+    assert len(await db_call(books)) == 21
+    monkeypatch.setattr(reservations, "reserve", breaks)
+    outcomes = await asyncio.gather(*(here.call("slow__count", {"steps": 1}) for _ in range(5)))
+    ended = {outcome.invocation_id: outcome.state for outcome in outcomes}
+    assert [ended.pop(call) for call in broken] == [State.NOT_SENT]
+    assert set(ended.values()) == {State.SUCCEEDED}

@@ -10,6 +10,7 @@ A turn of a model is reserved under its run's id and charged where it is written
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -148,6 +149,26 @@ def charged(*, call_id: str, pool_id: int) -> Charged | None:
         return None
     pool = EnergyPool.objects.filter(pk=pool_id).first()
     return Charged(0.0, pool.stand.level_at(database_now())) if pool else None
+
+
+Act = Callable[[], Any]
+
+
+def together(acts: Sequence[Act]) -> list[Any]:
+    """Several of these by one commit, in their order: what each returned, or the exception that undid it alone.
+
+    Calls of one pool come at the same time, and wait for each other's commits otherwise. Raises what undid all of them.
+    """
+    with transaction.atomic():
+        return [_done(act) for act in acts]
+
+
+def _done(act: Act) -> Any:
+    try:
+        with transaction.atomic():
+            return act()
+    except Exception as error:  # noqa: BLE001 - whoever asked for it gets it
+        return error
 
 
 def _settle_ended(pool: EnergyPool, now: datetime) -> int:

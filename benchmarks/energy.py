@@ -65,7 +65,7 @@ def _measured(port: int, pid: int, tokens: Mapping[str, str], at_once: int, call
             url = f"http://127.0.0.1:{port}/mcp/{endpoint}"
             argv = ["-m", "benchmarks.load", url, tokens[kind], "stdio__echo", str(at_once), str(calls)]
             spent = site.cpu_seconds(pid)
-            said = subprocess.run([sys.executable, *argv], cwd=site.ROOT, check=True, capture_output=True, text=True)
+            said = subprocess.run([sys.executable, *argv], cwd=site.ROOT, check=True, stdout=subprocess.PIPE, text=True)
             if turn:  # the first loads whatever a first call loads
                 cpu = (site.cpu_seconds(pid) - spent) * 1000 / calls
                 found[kind].append((json.loads(said.stdout)["calls_per_second"], cpu))

@@ -64,17 +64,19 @@ class Together:
         return await answer
 
     async def _ask_for(self, pool: int) -> None:
-        while wanted := self._wanted[pool]:
-            self._wanted[pool] = []
-            try:
-                said = await db_call(reservations.together, [act for act, _ in wanted])
-            except Exception as error:  # noqa: BLE001 - whoever asked gets it
-                said = [error] * len(wanted)
-            for (_, answer), each in zip(wanted, said, strict=True):
-                if answer.done():  # its caller has left
-                    continue
-                answer.set_exception(each) if isinstance(each, Exception) else answer.set_result(each)
-        del self._wanted[pool]
+        try:
+            while wanted := self._wanted[pool]:
+                self._wanted[pool] = []
+                try:
+                    said = await db_call(reservations.together, [act for act, _ in wanted])
+                except Exception as error:  # noqa: BLE001 - whoever asked gets it
+                    said = [error] * len(wanted)
+                for (_, answer), each in zip(wanted, said, strict=True):
+                    if answer.done():  # its caller has left
+                        continue
+                    answer.set_exception(each) if isinstance(each, Exception) else answer.set_result(each)
+        finally:  # nothing is left, unless the process ends
+            del self._wanted[pool]
 
 
 class Energy:

@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db import transaction
+from django.db import DEFAULT_DB_ALIAS, transaction
 
 from mcpregistry.db import database_now
 from mcpregistry.domain.energy import Level
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound
 from mcpregistry.models import Agent, EnergyEntry, EnergyPool
+from mcpregistry.prepared_queries import Given, Insert, Select, Update
 from mcpregistry.services.configuration.saving import save_checked
 from mcpregistry.services.records import audit
 
@@ -79,10 +80,17 @@ def locked(pool_id: int) -> EnergyPool:
 
 def held(pool_id: int) -> EnergyPool | None:
     """The same; None: there is none any more."""
-    pool = EnergyPool.objects.select_for_update().filter(pk=pool_id).first()
+    pool = next((EnergyPool.from_db(DEFAULT_DB_ALIAS, _COLUMNS, [*row]) for row in _HELD.rows(id=pool_id)), None)
     if pool is not None and pool.stand.is_ahead(now := database_now()):
         _goes_on(pool, now)
     return pool
+
+
+# Before and after every call of an agent with a pool, so it is composed once.
+_COLUMNS = [field.attname for field in EnergyPool._meta.concrete_fields]
+_HELD = Select(EnergyPool.objects.select_for_update().filter(id=Given("id")).values_list(*_COLUMNS, named=True))
+_LEVEL = Update(EnergyPool.objects.filter(id=Given("id")), "level", "level_at")
+_ENTRY = Insert(EnergyEntry)
 
 
 def _goes_on(pool: EnergyPool, now: datetime) -> None:
@@ -99,11 +107,15 @@ def charge(
     """Take ``amount`` units of a pool that this transaction holds (``locked``), and write it down."""
     before, stand = pool.stand.level_at(now), pool.stand.less(amount, now)
     pool.level, pool.level_at = stand.level, stand.at
-    EnergyPool.objects.filter(pk=pool.pk).update(level=pool.level, level_at=pool.level_at)
-    return EnergyEntry.objects.create(
-        pool=pool, kind=kind, amount=amount, before=before, after=pool.level, agent_slug=agent, reference=reference,
-        seconds=seconds, at=now,
-    )  # fmt: skip
+    _LEVEL(id=pool.pk, level=pool.level, level_at=pool.level_at)
+    facts = {
+        "kind": kind, "amount": amount, "before": before, "after": pool.level, "agent_slug": agent, "reference": reference,
+        "seconds": seconds, "at": now,
+    }  # fmt: skip
+    if kind == Kind.GRANT:  # whose key is told
+        return EnergyEntry.objects.create(pool=pool, **facts)
+    _ENTRY([facts | {"pool": pool.pk}])
+    return EnergyEntry(pool=pool, **facts)
 
 
 def charge_turn(*, pool_id: int, agent: str, reference: str, input: int, cached: int, output: int) -> None:

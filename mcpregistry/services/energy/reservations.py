@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db import transaction
-from django.db.models import Exists, OuterRef, Sum
+from django.db import connection, transaction
+from django.db.models import Exists, OuterRef, Q
 
 from mcpregistry.db import database_now
 from mcpregistry.domain.energy import OnEmpty
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import EnergyEntry, EnergyPool, EnergyReservation, Invocation
+from mcpregistry.prepared_queries import Given, Insert, Select
 from mcpregistry.services.energy import estimates
 from mcpregistry.services.energy.estimates import Work
 from mcpregistry.services.energy.pools import Kind, charge, held, locked
@@ -72,7 +73,7 @@ def reserve(*, pool_id: int, call_id: str, agent: str, work: Work, waited: float
     ``waited``: for how many seconds it has been asking for energy.
     """
     pool = held(pool_id)
-    if pool is None or EnergyReservation.objects.filter(call_id=call_id).exists():
+    if pool is None or _NOTE.rows(call_id=call_id):
         return None
     amount = estimates.of_work(work, pool.rates)
     return _set_aside(pool, amount, kind=_CALL, call_id=call_id, agent_slug=agent, waited=waited)
@@ -104,12 +105,12 @@ def _set_aside(pool: EnergyPool, amount: float, **facts: Any) -> Shortage | None
         short = _shortage(pool, amount, now)
     if short and pool.on_empty != OnEmpty.ALLOW:
         return short
-    EnergyReservation.objects.create(pool=pool, amount=amount, made_at=now, **facts)
+    _SET_ASIDE([{"pool": pool.pk, "amount": amount, "made_at": now, **facts}])
     return None
 
 
 def _shortage(pool: EnergyPool, amount: float, now: datetime) -> Shortage | None:
-    taken = EnergyReservation.objects.filter(pool=pool).aggregate(total=Sum("amount"))["total"] or 0.0
+    taken = sum(row.amount for row in _TAKEN.rows(pool=pool.pk))
     stand = pool.stand
     seconds = stand.seconds_until(amount + taken, now)
     if seconds <= 0:
@@ -124,11 +125,9 @@ def _shortage(pool: EnergyPool, amount: float, now: datetime) -> Shortage | None
 @transaction.atomic
 def settle(*, call_id: str) -> bool:
     """Charge the call if its record says that it has ended. False: it goes on, or was settled already."""
-    pool_id = EnergyReservation.objects.filter(call_id=call_id, kind=_CALL).values_list("pool_id", flat=True).first()
-    if pool_id is None:
-        return False
-    pool = locked(pool_id)
-    return bool(_settled(pool, [call_id], database_now()))
+    for note in _NOTE.rows(call_id=call_id):
+        return bool(_settled(locked(note.pool_id), [call_id], database_now()))
+    return False
 
 
 def settle_due() -> int:
@@ -137,15 +136,15 @@ def settle_due() -> int:
     return sum(settle(call_id=call_id) for call_id in waiting)
 
 
+@transaction.atomic
 def charged(*, call_id: str, pool_id: int) -> Charged | None:
     """What the call has cost by the books; it is charged first if it is still to be. None: it has not ended yet, or
     there is no such pool any more. A call that cost nothing has no entry: then the level is that of this moment.
     """
     settle(call_id=call_id)
-    entry = EnergyEntry.objects.filter(kind=Kind.CALL, reference=call_id).first()
-    if entry is not None:
+    for entry in _ENTRY.rows(reference=call_id):
         return Charged(entry.amount, entry.after)
-    if EnergyReservation.objects.filter(call_id=call_id).exists():
+    if _NOTE.rows(call_id=call_id):
         return None
     pool = EnergyPool.objects.filter(pk=pool_id).first()
     return Charged(0.0, pool.stand.level_at(database_now())) if pool else None
@@ -159,14 +158,16 @@ def together(acts: Sequence[Act]) -> list[Any]:
 
     Calls of one pool come at the same time, and wait for each other's commits otherwise. Raises what undid all of them.
     """
+    if len(acts) == 1:
+        return [_done(acts[0])]
     with transaction.atomic():
         return [_done(act) for act in acts]
 
 
 def _done(act: Act) -> Any:
+    """Each is a transaction of its own, or a savepoint within that of all."""
     try:
-        with transaction.atomic():
-            return act()
+        return act()
     except Exception as error:  # noqa: BLE001 - whoever asked for it gets it
         return error
 
@@ -185,28 +186,53 @@ def _ended(reservations: Any) -> Any:
 def _settled(pool: EnergyPool, calls: list[str], now: datetime) -> int:
     """Of a pool that is locked: who comes second finds the reservation gone."""
     done = 0
-    for note in EnergyReservation.objects.filter(pool=pool, call_id__in=calls, kind=_CALL):
-        call = Invocation.objects.filter(pk=note.call_id).first()
+    for note in [each for call in calls for each in _NOTE.rows(call_id=call) if each.pool_id == pool.pk]:
+        call = next(iter(_RECORD.rows(id=note.call_id)), None)
         if call is not None and call.finished_at is None:
             continue
         seconds = _seconds(call, note)
         if call is not None and seconds is not None:
             amount = pool.rates.of_call(seconds, len(call.arguments.encode()) + call.result_bytes)
             _take(pool, amount, note, seconds, now)
-        note.delete()
+        _forget(note.id)
         done += 1
     return done
 
 
-def _take(pool: EnergyPool, amount: float, note: EnergyReservation, seconds: float, now: datetime) -> None:
+def _forget(note: int) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"DELETE FROM {EnergyReservation._meta.db_table} WHERE id = %s", [note])  # noqa: S608  our own name
+
+
+# Before and after every call of an agent with a pool, so they are composed once.
+_SET_ASIDE = Insert(EnergyReservation)
+_NOTE = Select(
+    EnergyReservation.objects.filter(call_id=Given("call_id"), kind=_CALL).values_list(
+        "id", "pool_id", "call_id", "agent_slug", "waited", named=True
+    )
+)
+_TAKEN = Select(EnergyReservation.objects.filter(pool=Given("pool")).values_list("amount", named=True))
+_ENTRY = Select(
+    EnergyEntry.objects.filter(~Q(reference=""), kind=Kind.CALL, reference=Given("reference"))
+    .order_by()
+    .values_list("amount", "after", named=True)
+)
+_RECORD = Select(
+    Invocation.objects.filter(id=Given("id"))
+    .order_by()
+    .values_list("state", "dispatched_at", "finished_at", "arguments", "result_bytes", named=True)
+)
+
+
+def _take(pool: EnergyPool, amount: float, note: Any, seconds: float, now: datetime) -> None:
     if amount > 0:
         charge(pool, Kind.CALL, amount, now=now, agent=note.agent_slug, reference=note.call_id, seconds=seconds)
 
 
-def _seconds(call: Invocation | None, note: EnergyReservation) -> float | None:
+def _seconds(call: Any, note: Any) -> float | None:
     """Of its work, by what the record says: none (None) of a call that was never sent; one that failed took as long
     as one that did not. It waited for energy after it was recorded, which is no work.
     """
     if call is None or call.dispatched_at is None or call.finished_at is None or call.state == State.NOT_SENT:
         return None
-    return max(0.0, (call.finished_at - call.dispatched_at).total_seconds() - note.waited)
+    return max(0.0, float((call.finished_at - call.dispatched_at).total_seconds()) - note.waited)

@@ -193,6 +193,7 @@ TICKS = {
     "mcpregistry.tasks.run_ready": 2,
     "mcpregistry.tasks.reap": 10,
     "mcpregistry.tasks.sweep_installs": 30,
+    "mcpregistry.tasks.count_usage": 60,
     "mcpregistry.tasks.sync_due_registries": 60,
     "mcpregistry.tasks.deliver_notifications": 5,
     "mcpregistry.tasks.seal_audit": 30,

@@ -17,7 +17,7 @@ from django.utils import timezone
 from mcpregistry.db import database_now
 from mcpregistry.services.approvals import held_calls
 from mcpregistry.services.configuration.dispatch import wake
-from mcpregistry.services.energy import reservations
+from mcpregistry.services.energy import reservations, usage
 from mcpregistry.services.installs import sweeping, work
 from mcpregistry.services.policy import permits
 from mcpregistry.services.records import seals, sinks, verification
@@ -89,6 +89,12 @@ def reap() -> None:
     }
     if any(done.values()):
         log.info("reaped", **done)
+
+
+@shared_task
+def count_usage() -> None:
+    """Every minute: what calls of the tools that are in use take, for estimates."""
+    usage.count_due(database_now())
 
 
 @shared_task

@@ -10,17 +10,17 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import Exists, OuterRef, QuerySet
 
 from mcpregistry.db import database_now
 from mcpregistry.domain.energy import Level
 from mcpregistry.domain.errors import Conflict
-from mcpregistry.models import Agent, EnergyEntry, EnergyPool
+from mcpregistry.models import Agent, EnergyEntry, EnergyPool, EnergyReservation
 from mcpregistry.models.energy import LowPolicy
 from mcpregistry.services.energy import pools
 from subagents.domain.maintenance import Priority, State, Wish
 from subagents.maintenance import queue
-from subagents.models import MaintenanceRequest
+from subagents.models import MaintenanceRequest, Run
 
 PAUSED = "There is not enough energy; it goes on when there is."
 _CANCELLED = "there was not enough energy"
@@ -30,12 +30,19 @@ _FINISHED_FROM, _CANCELLED_BELOW = 80, 50  # per cent, where the pool decides by
 def regulate() -> None:
     """Every two seconds, by the clock: charge what was used, cut back where that is too much, go on where it is back."""
     charge_used()
+    _forget_turns()
     for pool in _working():
         stand = pools.standing(pool)
         if stand.state in (Level.CRITICAL, Level.EMPTY):
             _cut_back(pool, _open_of(pool))
         elif stand.level >= pool.resume:
             _go_on(pool, _open_of(pool).filter(wish=Wish.PAUSE, wish_reason=PAUSED))
+
+
+def _forget_turns() -> None:
+    """Turns of runs that have ended without those who write them: of an agent that had another pool by then, or none."""
+    open_runs = Run.objects.open().filter(pk=OuterRef("call_id"))
+    EnergyReservation.objects.filter(~Exists(open_runs), kind=EnergyReservation.Kind.TURN).delete()
 
 
 def charge_used() -> float:

@@ -16,12 +16,13 @@ from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextareaWidget
 
 from mcpregistry.admin.base import ReadOnlyAdmin, RecordAdmin, Verb, actor
+from mcpregistry.admin.energy import level_of
 from mcpregistry.admin.fields import WordsField
 from mcpregistry.admin.forms import RecordForm
 from mcpregistry.admin.issue_token import IssueTokenPage
 from mcpregistry.calls import catalog
 from mcpregistry.domain.text.display import printable
-from mcpregistry.models import Agent, Endpoint, Grant, Token, Workspace
+from mcpregistry.models import Agent, Endpoint, EnergyPool, Grant, Token, Workspace
 from mcpregistry.queries import definitions
 from mcpregistry.services.access import agents, grants, tokens
 
@@ -147,7 +148,14 @@ class AgentAdmin(RecordAdmin):
             "chosen": chosen,
             "catalogue": seen,
             "grants": row.grants.select_related("server", "tool__server")[:200],
-        }
+        } | _energy(request, row)
+
+
+def _energy(request: HttpRequest, row: Agent) -> dict[str, Any]:
+    """How the pool that it draws on stands, and what it took of it."""
+    if row.energy_pool_id is None or not request.user.has_perm("mcpregistry.view_energypool"):
+        return {}
+    return level_of(EnergyPool.objects.with_reserved().get(pk=row.energy_pool_id), request, row.slug)
 
 
 @admin.register(Token)
@@ -214,7 +222,14 @@ class EndpointAdmin(RecordAdmin):
         (None, {"fields": (("slug", "name"), "instructions", "enabled")}),
         (
             "What it shows",
-            {"fields": ("scope", ("naming_style", "description_style"), "hide_unavailable", "maintenance_tools")},
+            {
+                "fields": (
+                    "scope",
+                    ("naming_style", "description_style"),
+                    "hide_unavailable",
+                    ("maintenance_tools", "tell_energy"),
+                )
+            },
         ),
         ("Held calls", {"fields": ("hold_seconds",)}),
     )

@@ -96,7 +96,16 @@ class ConversationFilter(admin.SimpleListFilter):
 class InvocationAdmin(ReadOnlyAdmin):
     """Calls, read only. Long arguments and results are cut unless the whole is asked for."""
 
-    list_display = ("shown_name", "shown_state", "shown_agent", "shown_server", "duration", "error_code", "received_at")
+    list_display = (
+        "shown_name",
+        "shown_state",
+        "shown_agent",
+        "shown_server",
+        "duration",
+        "energy",
+        "error_code",
+        "received_at",
+    )
     list_filter = ("state", PeriodFilter, CallServerFilter, CallAgentFilter, ConversationFilter, "origin")
     search_fields = ("=id", "exposed_name", "tool_name", "error_code", "=request_id", "=requester", "=conversation__id")
     search_help_text = "Call id, tool, error code, conversation or the person who asked"
@@ -105,7 +114,7 @@ class InvocationAdmin(ReadOnlyAdmin):
     change_form_outer_before_template = "admin/mcpregistry/call.html"
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Invocation]:
-        return super().get_queryset(request).defer("arguments", "result")
+        return super().get_queryset(request).with_energy().defer("arguments", "result")  # type: ignore[attr-defined]
 
     @display(description="called")
     def shown_name(self, call: Invocation) -> str:
@@ -134,6 +143,11 @@ class InvocationAdmin(ReadOnlyAdmin):
     @display(description="took")
     def duration(self, call: Invocation) -> str:
         return milliseconds(call.duration_ms)
+
+    @display(description="energy")
+    def energy(self, call: Invocation) -> str:
+        units = call.energy_consumed  # type: ignore[attr-defined]
+        return "" if units is None else f"{units:.2f}"
 
     def overview(self, request: HttpRequest, row: Invocation) -> dict[str, Any]:
         whole = request.GET.get("all") == "1"

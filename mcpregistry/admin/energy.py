@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Any
 
 from django import forms
@@ -18,11 +16,21 @@ from mcpregistry.admin.forms import RecordForm
 from mcpregistry.domain.energy import Level
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import EnergyEntry, EnergyPool
+from mcpregistry.queries import energy
 from mcpregistry.services.energy import pools
 
 LEVEL_COLOURS = {Level.OK: "success", Level.LOW: "warning", Level.CRITICAL: "danger", Level.EMPTY: "danger"}
-_HOURS, _BARS = 24, 96
 _ENTRIES_SHOWN = 20
+
+
+def level_of(row: EnergyPool, request: HttpRequest, agent: str = "") -> dict[str, Any]:
+    """What ``energy_level.html`` shows of a pool read ``with_reserved``, on its page and those of its agents."""
+    stand = pools.standing(row)
+    may_see = request.user.has_perm("mcpregistry.view_energyentry")
+    return {
+        "pool": row, "stand": stand, "level_colour": LEVEL_COLOURS[stand.state],
+        "bars": energy.chart(row, timezone.now(), agent) if may_see else [],
+    }  # fmt: skip
 
 
 class PoolForm(RecordForm[EnergyPool]):
@@ -89,14 +97,9 @@ class EnergyPoolAdmin(RecordAdmin):
         return printable(", ".join(agent.slug for agent in row.agents.all()), 100) or "none"
 
     def overview(self, request: HttpRequest, row: EnergyPool) -> dict[str, Any]:
-        stand, now = pools.standing(row), timezone.now()
         may_see = request.user.has_perm("mcpregistry.view_energyentry")
         entries = list(row.entries.order_by("-id")[:_ENTRIES_SHOWN]) if may_see else []
-        bars = _bars(row, now) if may_see else []
-        return {
-            "pool": row, "stand": stand, "level_colour": LEVEL_COLOURS[stand.state], "entries": entries, "bars": bars,
-            "drawers": list(row.agents.all()),
-        }  # fmt: skip
+        return level_of(row, request) | {"entries": entries, "drawers": list(row.agents.all())}
 
 
 @admin.register(EnergyEntry)
@@ -119,40 +122,3 @@ class EnergyEntryAdmin(ReadOnlyAdmin):
     @display(description="level after")
     def shown_after(self, row: EnergyEntry) -> str:
         return f"{row.after:.1f}"
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One column of the chart: the lowest level of its quarter of an hour, and what was taken in it."""
-
-    x: int
-    at: datetime
-    level: float
-    taken: float
-    top: float
-    height: float
-    critical: bool
-
-
-def _bars(pool: EnergyPool, now: datetime) -> list[Bar]:
-    """The last day in quarters of an hour. Between entries the level is reckoned as the pool does it."""
-    width = timedelta(hours=_HOURS) / _BARS
-    begin = now - _BARS * width
-    entries = list(pool.entries.filter(at__gte=begin).order_by("id").values_list("at", "before", "after", "amount"))
-    before = pool.entries.filter(at__lt=begin).order_by("-id").first()
-    last = (before.at, before.after) if before else (entries[0][0], entries[0][1]) if entries else (now, pool.level)
-    bars = []
-    for place in range(_BARS):
-        start = begin + place * width
-        lowest, taken = _refilled(pool, last, start), 0.0
-        while entries and entries[0][0] < start + width:
-            at, _, after, amount = entries.pop(0)
-            last, lowest, taken = (at, after), min(lowest, after), taken + max(0.0, amount)
-        height = 100 * lowest / pool.capacity
-        bars.append(Bar(place, start, lowest, taken, 100 - height, height, lowest < pool.critical))
-    return bars
-
-
-def _refilled(pool: EnergyPool, last: tuple[datetime, float], now: datetime) -> float:
-    seconds = max(0.0, (now - last[0]).total_seconds())
-    return min(pool.capacity, last[1] + pool.regeneration * seconds)

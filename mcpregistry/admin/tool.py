@@ -21,6 +21,7 @@ from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Definition, Server, Tool
 from mcpregistry.queries import definitions
 from mcpregistry.services.definitions import decisions
+from mcpregistry.services.energy import estimates
 
 STATUS_COLOURS = {
     "approved": "success",
@@ -118,7 +119,8 @@ class ToolAdmin(RecordAdmin):
     ordering = ("server__slug", "name")
     actions = ("approve_selected", "reject_selected", "enable_selected", "disable_selected")
     change_form_outer_before_template = "admin/mcpregistry/tool.html"
-    fields = ("enabled", "idempotent", ("call_energy", "call_cost"))
+    fields = ("enabled", "idempotent", ("call_energy", "call_cost"), "shown_energy")
+    readonly_fields = ("shown_energy",)
     verbs = (
         Verb("enable", "Enable", "change_tool", "play_arrow", "Let agents that are granted it see it.", _enable,
              applies=lambda tool: not tool.enabled),
@@ -134,6 +136,15 @@ class ToolAdmin(RecordAdmin):
              applies=lambda tool: tool.status == "changed"),
         *TOOL_VERBS,
     )  # fmt: skip
+
+    @display(description="estimate of a call's energy")
+    def shown_energy(self, tool: Tool) -> str:
+        estimate = estimates.of_tool(tool)
+        if estimate is None:
+            return "none: it has no definition yet"
+        usage = tool.usage.usage if hasattr(tool, "usage") else None
+        took = f"; half took up to {usage.median:.2f} s, all but a twentieth {usage.p95:.2f} s" if usage else ""
+        return f"{estimate.units:.2f} units, {estimate.why}{took}"
 
     def get_urls(self) -> list[URLPattern]:
         page = self.admin_site.admin_view(BehaviourPage(self))

@@ -46,6 +46,7 @@ def list_invocations(
     }  # fmt: skip
     rows = (
         Invocation.objects.visible_to(principal(request).who)
+        .with_energy()
         .defer(*_PAYLOADS)
         .filter(**{k: v for k, v in exact.items() if v is not None})
     )
@@ -60,5 +61,5 @@ def get_invocation(
 ) -> InvocationDetail:
     """One call with arguments and result, as far as retention has left them."""
     return invocation_detail(
-        lookup.one(Invocation.objects.visible_to(principal(request).who), "call", pk=invocation_id)
+        lookup.one(Invocation.objects.visible_to(principal(request).who).with_energy(), "call", pk=invocation_id)
     )

@@ -18,7 +18,7 @@ M = TypeVar("M", bound=Model)
 
 Id = Annotated[int, Path(ge=1, lt=2**63)]
 
-_TOOLS = Tool.objects.select_related("server", "pinned", "latest")
+_TOOLS = Tool.objects.select_related("server", "pinned", "latest", "usage")
 
 
 def one(rows: QuerySet[M], what: str, **exact: Any) -> M:

@@ -9,7 +9,7 @@ from django.http import HttpRequest
 from ninja import Path, Query
 
 from mcpregistry.api import lookup
-from mcpregistry.api.auth import actor
+from mcpregistry.api.auth import actor, principal
 from mcpregistry.api.paging import Cursor, Limit, page
 from mcpregistry.api.routes import Routes
 from mcpregistry.api.schemas.basics import Page, Slug, Text
@@ -23,9 +23,11 @@ from mcpregistry.api.schemas.tools import (
     tool_detail,
     tool_out,
 )
+from mcpregistry.domain.energy import Rates
 from mcpregistry.models import Connection, Definition, Tool
 from mcpregistry.queries import definitions
 from mcpregistry.services.definitions import decisions
+from mcpregistry.services.energy import estimates
 
 router = Routes(tags=["tools"])
 
@@ -43,27 +45,27 @@ def list_tools(
     cursor: Cursor = None,
 ) -> Page[ToolOut]:
     """Tools by server and name."""
-    rows: QuerySet[Tool] = Tool.objects.select_related("server", "pinned", "latest")
+    rows: QuerySet[Tool] = Tool.objects.select_related("server", "pinned", "latest", "usage")
     if q:
         rows = rows.filter(Q(name__icontains=q) | Q(server__slug__icontains=q))
     if server:
         rows = rows.filter(server__slug=server)
     if status:
         rows = definitions.with_status(rows, status)
-    names = lookup.tool_names()
+    names, rates = lookup.tool_names(), _rates(request)
     return page(
         rows,
         order=("server__slug", "name"),
         limit=limit,
         cursor=cursor,
-        show=lambda tool: tool_out(tool, names[tool.server.slug, tool.name]),
+        show=lambda tool: tool_out(tool, names[tool.server.slug, tool.name], rates),
     )
 
 
 @router.get("/tools/{name}", response=ToolDetail)
 def get_tool(request: HttpRequest, name: ToolName) -> ToolDetail:
     """One tool with its schemas."""
-    return _detail(lookup.tool(name))
+    return _detail(lookup.tool(name), _rates(request))
 
 
 @router.patch("/tools/{name}", response=ToolDetail)
@@ -72,7 +74,7 @@ def change_tool(request: HttpRequest, name: ToolName, payload: ToolChange) -> To
     tool = lookup.tool(name)
     for field, value in payload.given().items():
         setattr(tool, field, value)
-    return _detail(decisions.save_tool(tool=tool, actor=actor(request)))
+    return _detail(decisions.save_tool(tool=tool, actor=actor(request)), _rates(request))
 
 
 @router.get("/tools/{name}/definitions", response=Page[DefinitionOut])
@@ -85,7 +87,13 @@ def list_tool_definitions(
     return page(rows, order=("-id",), limit=limit, cursor=cursor, show=lambda row: definition_out(row, tool))
 
 
-def _detail(tool: Tool) -> ToolDetail:
+def _rates(request: HttpRequest) -> Rates | None:
+    """Those of the pool of the agent that asks, if it is one that has a pool."""
+    agent = principal(request).agent
+    return estimates.rates_of([agent.slug]).get(agent.slug) if agent else None
+
+
+def _detail(tool: Tool, rates: Rates | None) -> ToolDetail:
     name = lookup.tool_names()[tool.server.slug, tool.name]
     connected = Connection.objects.filter(server=tool.server, state="connected").exists()
-    return tool_detail(tool, name, connected=connected)
+    return tool_detail(tool, name, connected=connected, rates=rates)

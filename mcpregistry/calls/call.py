@@ -15,6 +15,7 @@ from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.policy.decision import Decision
 from mcpregistry.services.approvals.held_calls import Ticket
+from mcpregistry.services.energy.reservations import Charged
 
 # progress, total or None, message or None; called on the event loop, must not block
 OnProgress = Callable[[float, float | None, str | None], None]
@@ -137,3 +138,4 @@ class CallOutcome:
     rpc_code: int = 0  # of the server's JSON-RPC error, if that was its answer
     rpc_data: Any = None
     warning: str = ""  # what is odd about the result, which is passed on all the same
+    energy: Charged | None = None  # where the endpoint tells it: what the books have of the call

@@ -6,24 +6,27 @@ Calls of servers' tools cost by their time. A call that an expert tool answers c
 from __future__ import annotations
 
 import asyncio
-import math
 import time
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import structlog
-from django.db import DatabaseError
 
-from mcpregistry.calls.call import Call
-from mcpregistry.calls.catalog import DownstreamTools
+from mcpregistry.calls.call import Call, CallOutcome
+from mcpregistry.calls.catalog import Catalogue, DownstreamTools
 from mcpregistry.db import db_call
-from mcpregistry.domain.energy import estimate
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.services.energy import reservations
-from mcpregistry.services.energy.reservations import Shortage
+from mcpregistry.domain.lifecycle import TERMINAL
+from mcpregistry.domain.specs import AgentSpec, EndpointSpec
+from mcpregistry.services.energy import estimates, reservations
+from mcpregistry.services.energy.estimates import Work
+from mcpregistry.services.energy.reservations import Act, Shortage
 
 log = structlog.get_logger(__name__)
 
 _SERVERS = DownstreamTools().kind
-_LOOK_AGAIN = 2.0  # seconds: others may have cost less than was set aside for them
+_LOOK_AGAIN = 2.0, 0.2  # seconds at most and at least: others may have cost less than was set aside for them
 
 
 class InsufficientEnergy(SlipsnisseError):
@@ -38,30 +41,121 @@ class NotReserved(SlipsnisseError):
     code = "NOT_RECORDED"
 
 
-async def reserve(call: Call) -> None:
-    """Set aside what the call is estimated to cost, waiting for it where its pool allows that.
+class Together:
+    """Asks the database by one commit for all that calls of a pool want at this moment, while others go on asking.
 
-    Raises InsufficientEnergy with the time until there is enough, and NotReserved.
+    Each would wait for the commits of the others otherwise. Who asks alone waits for nobody.
     """
-    pool = _pool(call)
-    if pool is None:
-        return
-    until = time.monotonic()
-    while (short := await _tried(call, pool)) is not None:
-        left = until + short.wait - time.monotonic()
-        if left <= 0 or short.seconds > left:
-            raise _refusal(call, short)
-        await asyncio.sleep(min(short.seconds, _LOOK_AGAIN))
+
+    def __init__(self) -> None:
+        self._wanted: dict[int, list[tuple[Act, asyncio.Future[Any]]]] = {}
+        self._asking: set[asyncio.Task[None]] = set()  # not to be cancelled with whoever came first
+
+    async def ask(self, pool: int, act: Act) -> Any:
+        """What ``act`` returns, from a database thread. Raises what it raises."""
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if (others := self._wanted.get(pool)) is not None:
+            others.append((act, answer))
+        else:
+            self._wanted[pool] = [(act, answer)]
+            task = asyncio.ensure_future(self._ask_for(pool))
+            self._asking.add(task)
+            task.add_done_callback(self._asking.discard)
+        return await answer
+
+    async def _ask_for(self, pool: int) -> None:
+        try:
+            while wanted := self._wanted[pool]:
+                self._wanted[pool] = []
+                try:
+                    said = await db_call(reservations.together, [act for act, _ in wanted])
+                except Exception as error:  # noqa: BLE001 - whoever asked gets it
+                    said = [error] * len(wanted)
+                for (_, answer), each in zip(wanted, said, strict=True):
+                    if answer.done():  # its caller has left
+                        continue
+                    answer.set_exception(each) if isinstance(each, Exception) else answer.set_result(each)
+        finally:  # nothing is left, unless the process ends
+            del self._wanted[pool]
 
 
-async def settle(call: Call) -> None:
-    """Charge the call that has ended. If the database does not take it now, the clock does it from the record."""
-    if _pool(call) is None:
-        return
+class Energy:
+    """The energy of the calls of one pipeline."""
+
+    def __init__(self) -> None:
+        self._together = Together()
+
+    async def reserve(self, call: Call) -> None:
+        """Set aside what the call is estimated to cost, waiting for it where its pool allows that.
+
+        Raises InsufficientEnergy with the time until there is enough, and NotReserved.
+        """
+        pool = _pool(call)
+        if pool is None:
+            return
+        began, waited = time.monotonic(), 0.0
+        while (short := await self._tried(call, pool, waited)) is not None:
+            left = began + short.wait - time.monotonic()
+            if left <= 0 or short.soonest > left:
+                raise _refusal(short)
+            most, least = _LOOK_AGAIN
+            await asyncio.sleep(min(max(min(short.seconds, most), least), left))
+            waited = time.monotonic() - began
+
+    async def settle(self, call: Call) -> None:
+        """Charge the call that has ended. If the database does not take it now, the clock does it from the record."""
+        pool = _pool(call)
+        if pool is None:
+            return
+        try:
+            await self._together.ask(pool, partial(reservations.settle, call_id=call.id))
+        except Exception:  # the call has ended, and that is told whatever fails here
+            log.exception("energy.not_settled", call=call.id)
+
+    async def told(self, call: Call, outcome: CallOutcome) -> CallOutcome:
+        """With what the call has cost, by the books, where its endpoint tells that and its agent has a pool."""
+        catalogue = call.request.catalogue
+        pool = told_of(catalogue.endpoint, catalogue.agent)
+        if pool is None or outcome.state not in TERMINAL or outcome.late:
+            return outcome
+        try:
+            look = partial(reservations.charged, call_id=outcome.invocation_id, pool_id=pool)
+            return replace(outcome, energy=await self._together.ask(pool, look))
+        except Exception:  # nothing is said rather than something else than will be recorded
+            log.exception("energy.not_told", call=call.id)
+            return outcome
+
+    async def _tried(self, call: Call, pool: int, waited: float) -> Shortage | None:
+        agent, work = call.request.catalogue.agent.slug, Work(call.entry.offer.tool, len(call.arguments_json.encode()))
+        ask = partial(
+            reservations.reserve, pool_id=pool, call_id=call.id, agent=agent, work=work, waited=waited
+        )  # fmt: skip
+        try:
+            short: Shortage | None = await self._together.ask(pool, ask)
+        except Exception as error:  # whatever it was, nothing was sent, and the record shall say so
+            log.exception("energy.not_reserved", call=call.id)
+            raise NotReserved(
+                "The call was not made: its energy could not be set aside.",
+                remedy="The database does not take it, the log says why. Ask the operator.",
+            ) from error
+        return short
+
+
+def told_of(endpoint: EndpointSpec | None, agent: AgentSpec | None) -> int | None:
+    """The key of the pool of which results there tell the agent; None: none do, or it has none."""
+    return agent.energy_pool if endpoint and agent and endpoint.tell_energy else None
+
+
+async def estimated(catalogue: Catalogue) -> dict[int, float]:
+    """Units that calls of the tools will cost the agent, by the tools' keys: of servers' tools, which alone are charged by
+    their calls. Empty where the database does not say.
+    """
+    served = [entry.offer.tool for entry in catalogue.entries.values() if entry.offer.kind == _SERVERS]
     try:
-        await db_call(reservations.settle, call_id=call.id)
-    except DatabaseError:
-        log.exception("energy.not_settled", call=call.id)
+        return await db_call(estimates.of_specs, served, catalogue.agent.energy_pool)
+    except Exception:
+        log.exception("energy.not_estimated", agent=catalogue.agent.slug)
+        return {}
 
 
 def _pool(call: Call) -> int | None:
@@ -69,27 +163,6 @@ def _pool(call: Call) -> int | None:
     return call.request.catalogue.agent.energy_pool if served else None
 
 
-async def _tried(call: Call, pool: int) -> Shortage | None:
-    try:
-        return await db_call(
-            reservations.reserve,
-            pool_id=pool, call_id=call.id, agent=call.request.catalogue.agent.slug, amount=_estimate(call),
-        )  # fmt: skip
-    except DatabaseError as error:
-        log.exception("energy.not_reserved", call=call.id)
-        raise NotReserved(
-            "The call was not made: its energy could not be set aside.",
-            remedy="The database does not take it, the log says why. Ask the operator.",
-        ) from error
-
-
-def _estimate(call: Call) -> float:
-    tool = call.entry.offer.tool
-    return estimate(tool.data, operators=tool.energy, destructive=tool.destructive, open_world=tool.open_world)
-
-
-def _refusal(call: Call, short: Shortage) -> InsufficientEnergy:
+def _refusal(short: Shortage) -> InsufficientEnergy:
     said = f"The call is estimated to cost {short.needed:.1f} units of energy; {short.available:.1f} are left in '{short.pool}'."
-    if math.isinf(short.seconds):
-        return InsufficientEnergy(said, remedy="It will not be enough by itself: ask the operator.")
-    return InsufficientEnergy(said, remedy=f"Call again in {math.ceil(short.seconds)} seconds.")
+    return InsufficientEnergy(said, remedy=short.remedy)

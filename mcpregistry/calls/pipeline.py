@@ -19,9 +19,10 @@ from typing import Any, Protocol, TypeVar
 import structlog
 from django.db import DatabaseError, InterfaceError
 
-from mcpregistry.calls import energy, rows, stages
+from mcpregistry.calls import rows, stages
 from mcpregistry.calls.call import Call, CallOutcome, CallRequest, Judged
 from mcpregistry.calls.catalog import Entry
+from mcpregistry.calls.energy import Energy
 from mcpregistry.calls.floods import Floods
 from mcpregistry.calls.rates import RateLimited, Rates
 from mcpregistry.calls.recorded import outcome_by_id
@@ -91,6 +92,7 @@ class Pipeline:
         self.approvals = approvals
         self.waiting = waiting
         self.rates = Rates()
+        self.energy = Energy()
         self.floods = Floods(self._flooded)
         self.repeats = Floods(self._repeated)  # of calls that people have refused
         self.process_stops = False  # calls that are cancelled now are cut by us, not by their callers
@@ -122,6 +124,9 @@ class Pipeline:
 
     async def proceed(self, judged: Judged) -> CallOutcome:
         """Go on with a judged call: record its refusal, hold it, or send it. Never raises, like ``run``."""
+        return await self.energy.told(judged.call, await self._ended(judged))
+
+    async def _ended(self, judged: Judged) -> CallOutcome:
         call, refusal = judged.call, judged.refusal
         limited = self._afford(call)  # of what is refused as well: each refusal is a durable row
         if limited is not None:
@@ -234,13 +239,13 @@ class Pipeline:
         if outcome.state is State.DISPATCHED:
             return outcome
         outcome = await self._finished(call, outcome)
-        await energy.settle(call)
+        await self.energy.settle(call)
         return outcome
 
     async def _energised(self, call: Call) -> CallOutcome | None:
         """How the call ends for which there is no energy; None: it may go out. Here, for here pass approved calls too."""
         try:
-            await energy.reserve(call)
+            await self.energy.reserve(call)
         except asyncio.CancelledError:
             self.abandon(call)
             raise

@@ -7,7 +7,7 @@ looks, so nothing has to tick. Pure: times are given, nothing is stored.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -31,6 +31,9 @@ class Level(StrEnum):
     EMPTY = "empty"
 
 
+_CLOCKS_DIFFER = 10.0  # seconds
+
+
 @dataclass(frozen=True, slots=True)
 class Stand:
     """What a pool held ``at`` a time, and how it goes on: ``regeneration`` per second up to ``capacity``, never below
@@ -46,6 +49,11 @@ class Stand:
         """Units at ``now``."""
         seconds = max(0.0, (now - self.at).total_seconds())
         return min(self.capacity, self.level + self.regeneration * seconds)
+
+    def is_ahead(self, now: datetime) -> bool:
+        """Whether it was written by a clock so far ahead that nothing would come back for longer than a pool fills."""
+        ahead = (self.at - now).total_seconds()
+        return self.regeneration > 0 and ahead > max(_CLOCKS_DIFFER, self.capacity / self.regeneration)
 
     def less(self, amount: float, now: datetime) -> Stand:
         """After ``amount`` units were taken at ``now`` (given, if it is negative)."""
@@ -78,9 +86,107 @@ class Rates:
         fresh = max(0, input - cached)
         return (self.per_1000_input * fresh + self.per_1000_cached * cached + self.per_1000_output * output) / 1000
 
-    def of_call(self, seconds: float, length: int) -> float:
+    def of_call(self, seconds: float, length: float) -> float:
         """A call that was sent, whether it succeeded or not: ``seconds`` until its end, ``length`` bytes both ways."""
         return self.per_call + self.per_second * max(0.0, seconds) + self.per_kilobyte * length / 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What calls took by the length of their arguments: seconds, and bytes both ways; up to the ``longest`` seen."""
+
+    seconds: float
+    seconds_per_byte: float
+    length: float
+    length_per_byte: float
+    longest: float
+
+    def at(self, argument_bytes: float) -> tuple[float, float]:
+        """(seconds, bytes) of a call with arguments of this length."""
+        size = min(argument_bytes, self.longest)
+        return max(0.0, self.seconds + self.seconds_per_byte * size), max(
+            0.0, self.length + self.length_per_byte * size
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the last ``calls`` of a tool took: ``seconds`` and ``length`` (bytes both ways) weigh newer ones more;
+    ``median`` and ``p95`` are seconds. ``line`` is there where it foretells better than these."""
+
+    calls: int
+    seconds: float
+    length: float
+    median: float
+    p95: float
+    line: Line | None = None
+
+
+Sample = tuple[
+    float, float, float
+]  # of a call: bytes of its arguments, seconds from sending to the end, bytes both ways
+
+LOOKED_AT = 200  # calls of a tool that its usage is made of
+_NEWER = 0.1  # what each call counts beside all before it
+_DOUBT = 5  # calls that the guess from a definition counts as
+_ENOUGH = 20  # calls for a line
+
+
+def usage_of(samples: Sequence[Sample]) -> Usage | None:
+    """What these calls took, the oldest first. None without any."""
+    if not samples:
+        return None
+    seconds, length = _weighed(samples)
+    times = sorted(sample[1] for sample in samples)
+    median, p95 = (times[min(len(times) - 1, int(len(times) * part))] for part in (0.5, 0.95))
+    return Usage(len(samples), seconds, length, median, p95, _line_that_holds(samples))
+
+
+def _weighed(samples: Sequence[Sample]) -> tuple[float, float]:
+    _, seconds, length = samples[0]
+    for _, took, moved in samples[1:]:
+        seconds, length = seconds + _NEWER * (took - seconds), length + _NEWER * (moved - length)
+    return seconds, length
+
+
+def _line_that_holds(samples: Sequence[Sample]) -> Line | None:
+    """Made of the older three quarters it must foretell the seconds of the newest, which neither has seen, better."""
+    known = samples[: len(samples) * 3 // 4]
+    line = _line(known) if len(samples) >= _ENOUGH else None
+    if line is None:
+        return None
+    even, unseen = _weighed(known)[0], samples[len(known) :]
+    missed = sum(abs(took - line.at(size)[0]) for size, took, _ in unseen)
+    return _line(samples) if missed < sum(abs(took - even) for _, took, _ in unseen) else None
+
+
+def _line(samples: Sequence[Sample]) -> Line | None:
+    """Least squares. None where all arguments are of one length."""
+    sizes = [sample[0] for sample in samples]
+    middle = sum(sizes) / len(sizes)
+    spread = sum((size - middle) ** 2 for size in sizes)
+    if spread <= 0:
+        return None
+
+    def fitted(column: int) -> tuple[float, float]:
+        mean = sum(sample[column] for sample in samples) / len(samples)
+        slope = sum((sample[0] - middle) * (sample[column] - mean) for sample in samples) / spread
+        return mean - slope * middle, slope
+
+    return Line(*fitted(1), *fitted(2), longest=max(sizes))
+
+
+def foretold(guess: float, usage: Usage | None, rates: Rates, argument_bytes: float | None = None) -> float:
+    """Units that a call will cost: by what earlier calls took, and the fewer there are the more by ``guess``.
+
+    ``argument_bytes``: of the call's arguments, where they are known.
+    """
+    if usage is None:
+        return guess
+    took = usage.seconds, usage.length
+    if usage.line is not None and argument_bytes is not None:
+        took = usage.line.at(argument_bytes)
+    return (usage.calls * rates.of_call(*took) + _DOUBT * guess) / (usage.calls + _DOUBT)
 
 
 def word_for(level: float, *, critical: float, resume: float, floor: float = 0.0) -> Level:
@@ -96,7 +202,7 @@ def estimate(
     definition: Mapping[str, Any], *, operators: float = 0.0, destructive: bool | None = None,
     open_world: bool | None = None,
 ) -> float:  # fmt: skip
-    """Units that one call of a tool will cost: as an operator said, else by how much there is to it.
+    """Units that one call of a tool may cost, before there is any: as an operator said, else by how much there is to it.
 
     1 + 0.2 for each required and 0.1 for each other argument + 0.05 for each 256 bytes of its schema, + 1 if it may
     destroy + 2 if it reaches out into the world. What nobody has vouched for counts as its server claims it.

@@ -94,6 +94,7 @@ class EndpointSpec:
     grants: tuple[GrantSpec, ...]
     hold_seconds: int | None = None
     maintenance_tools: bool = False
+    tell_energy: bool = False
 
 
 # What runs of expert tools see: everything that their agent is granted. No host can ask for it by name.

@@ -16,8 +16,10 @@ from mcpregistry.calls.call import CallOutcome
 from mcpregistry.domain.calls.edits import META_KEY
 from mcpregistry.domain.calls.ends import RECORD_LATE, headline
 from mcpregistry.domain.lifecycle import TERMINAL
+from mcpregistry.services.energy.reservations import Charged
 
 RECORD_KEY = "slipsnisse/record"  # in the _meta of a result
+ENERGY_KEY = "slipsnisse/energy"  # there too, on endpoints that tell it
 CAPABILITY_MISSING = -32021  # MCP 2026-07-28
 
 
@@ -34,18 +36,31 @@ def tool_result(outcome: CallOutcome, *, legacy: bool, typed: bool = False) -> d
         raise MCPError(CAPABILITY_MISSING, outcome.message, outcome.rpc_data)  # a program can act on it, a model cannot
     if outcome.result is not None:
         result = outcome.result if typed else _edit_in_both(outcome.result)
-        return _passed_through(_noted(result) if outcome.late else result, legacy=legacy)
+        return _passed_through(noted(result, late=outcome.late, energy=outcome.energy), legacy=legacy)
     own = _own_words(outcome) if outcome.ticket is None or outcome.state in TERMINAL else _not_yet(outcome)
     if typed:
         del own["structuredContent"]
         own["isError"] = True
-    return _passed_through(_noted(own) if outcome.late else own, legacy=legacy)
+    return _passed_through(noted(own, late=outcome.late, energy=outcome.energy), legacy=legacy)
 
 
-def _noted(result: dict[str, Any]) -> dict[str, Any]:
-    """For programs: what the record says of this call is not what is answered here, for the moment."""
+def noted(result: dict[str, Any], *, energy: Charged | None, late: bool = False) -> dict[str, Any]:
+    """For programs: what the record says of this call is not what is answered here, for the moment; what it has cost.
+
+    Only we say that, so what a server claims under our keys is taken away.
+    """
+    ours: dict[str, Any] = {RECORD_KEY: RECORD_LATE} if late else {}
+    ours |= {ENERGY_KEY: energy_told(energy)} if energy else {}
     meta = result.get("_meta")
-    return result | {"_meta": (meta if isinstance(meta, dict) else {}) | {RECORD_KEY: RECORD_LATE}}
+    theirs = meta if isinstance(meta, dict) else {}
+    if not ours and ENERGY_KEY not in theirs:
+        return result
+    return result | {"_meta": {key: value for key, value in theirs.items() if key != ENERGY_KEY} | ours}
+
+
+def energy_told(charged: Charged) -> dict[str, float]:
+    """What a call has cost, as the books have it, and what was left then."""
+    return {"charged": charged.amount, "level": charged.level}
 
 
 def _edit_in_both(result: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from mcpregistry.models.access import Agent, Configuration, Endpoint, Grant, Tok
 from mcpregistry.models.approval import ApprovalRequest, ApprovalSeat, ApprovalVote, Permit
 from mcpregistry.models.audit import AuditArchive, AuditEntry, AuditSeal, AuditVerification
 from mcpregistry.models.conversation import Conversation, Message
-from mcpregistry.models.energy import EnergyEntry, EnergyPool, EnergyReservation
+from mcpregistry.models.energy import EnergyEntry, EnergyPool, EnergyReservation, ToolUsage
 from mcpregistry.models.feed import Change
 from mcpregistry.models.figure import Figure
 from mcpregistry.models.host_task import HostTask
@@ -62,5 +62,6 @@ __all__ = [
     "SlackIdentity",
     "Token",
     "Tool",
+    "ToolUsage",
     "Workspace",
 ]

@@ -133,6 +133,10 @@ class Endpoint(models.Model):
         "tools of the sub-agent", default=False, db_default=False,
         help_text="Agents can ask the background sub-agent for servers here, and see how their requests stand.",
     )  # fmt: skip
+    tell_energy = models.BooleanField(
+        "energy in results", default=False, db_default=False,
+        help_text="Each result says what its call cost of the agent's energy pool, and what is left there.",
+    )  # fmt: skip
     hold_seconds = _hold_seconds()
     created_at = models.DateTimeField(auto_now_add=True)
 

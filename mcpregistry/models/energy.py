@@ -9,8 +9,9 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone
 from simple_history.models import HistoricalRecords
 
-from mcpregistry.domain.energy import Level, OnEmpty, Rates, Stand, word_for
+from mcpregistry.domain.energy import Level, Line, OnEmpty, Rates, Stand, Usage, word_for
 from mcpregistry.models.server import slug_validator
+from mcpregistry.models.tool import Tool
 from mcpregistry.models.visibility import VisibleQuerySet
 
 _MOST = 1e9
@@ -131,6 +132,9 @@ class EnergyEntry(models.Model):
     after = models.FloatField()
     agent_slug = models.CharField("agent", max_length=63, blank=True)
     reference = models.CharField(max_length=80, blank=True, help_text="The call, or what else it was for.")
+    seconds = models.FloatField(
+        null=True, blank=True, help_text="Of a call: from sending to its end, without its waiting for energy."
+    )
     at = models.DateTimeField()
 
     class Meta:
@@ -146,6 +150,12 @@ class EnergyEntry(models.Model):
     def __str__(self) -> str:
         return f"{self.kind} {self.amount:g}"
 
+    @classmethod
+    def of_call(cls, call: str = "pk") -> Subquery:
+        """Units that a call has cost, for a query of calls or of rows that name one in ``call``; null: nothing."""
+        rows = cls.objects.filter(~Q(reference=""), kind=cls.Kind.CALL, reference=OuterRef(call))
+        return Subquery(rows.values("amount")[:1], output_field=models.FloatField())
+
     @property
     def overdraft(self) -> float:
         """Units that were not there to be taken."""
@@ -153,13 +163,49 @@ class EnergyEntry(models.Model):
 
 
 class EnergyReservation(models.Model):
-    """What a call that is out is expected to cost. Goes when the call has ended, in the transaction that charges it."""
+    """What is out and still to be charged, and what it is expected to cost.
+
+    That of a call goes when the call has ended, in the transaction that charges it; that of a model's turn, which has
+    the run's id, with the turn.
+    """
+
+    class Kind(models.TextChoices):
+        CALL = "call", "call"
+        TURN = "turn", "turn of a model"
 
     pool = models.ForeignKey(EnergyPool, on_delete=models.CASCADE, related_name="reservations")
+    kind = models.CharField(max_length=4, choices=Kind.choices, default=Kind.CALL, db_default=Kind.CALL.value)
     call_id = models.CharField(max_length=32, unique=True)
     agent_slug = models.CharField(max_length=63)
     amount = models.FloatField()
+    waited = models.FloatField(
+        default=0.0, db_default=0.0, help_text="Seconds that it waited for energy: not its work."
+    )
     made_at = models.DateTimeField()
 
     def __str__(self) -> str:
         return f"{self.amount:g} for {self.call_id}"
+
+
+class ToolUsage(models.Model):
+    """What the last calls of a tool took, from their records; the clock reckons it anew. Estimates are made of it."""
+
+    tool = models.OneToOneField(Tool, on_delete=models.CASCADE, related_name="usage", primary_key=True)
+    calls = models.PositiveIntegerField(help_text="How many it was made of.")
+    seconds = models.FloatField(help_text="Newer calls weigh more.")
+    length = models.FloatField(help_text="Bytes of arguments and result; newer calls weigh more.")
+    median = models.FloatField(help_text="Seconds.")
+    p95 = models.FloatField("95th percentile", help_text="Seconds.")
+    line = models.JSONField(
+        null=True, blank=True, help_text="Seconds and bytes by the length of arguments, where that foretells better."
+    )
+    counted_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"{self.calls} calls of {self.tool_id}"
+
+    @property
+    def usage(self) -> Usage:
+        """As a value for estimates."""
+        line = Line(*self.line) if self.line else None
+        return Usage(self.calls, self.seconds, self.length, self.median, self.p95, line)

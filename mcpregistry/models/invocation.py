@@ -8,6 +8,7 @@ from django.db.models import Q
 from mcpregistry.domain.lifecycle import SUPPOSED, State
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models.conversation import Conversation
+from mcpregistry.models.energy import EnergyEntry
 from mcpregistry.models.server import Server
 from mcpregistry.models.visibility import VisibleQuerySet
 
@@ -18,6 +19,10 @@ class Calls(VisibleQuerySet["Invocation"]):
     """Calls by what pages and clocks ask for."""
 
     own_by = "agent_slug"
+
+    def with_energy(self) -> Calls:
+        """Each with ``energy_consumed``: what it cost of its agent's pool by the books; None: nothing."""
+        return self.annotate(energy_consumed=EnergyEntry.of_call())
 
     def open(self) -> models.QuerySet[Invocation]:
         """Those without an end, by their partial index: SQLite uses it only for its very condition, in literal words."""

@@ -168,7 +168,7 @@ def expert_out(expert: ExpertTool, figures: dict[str, Any] | None = None) -> Exp
 def _facts(run: Run) -> dict[str, Any]:
     return {
         "id": run.pk, "expert": run.expert_name, "version": run.version.number, "state": run.state, "exit": run.exit,
-        "doing": "" if run.finished_at else in_words(run.state, [call.name for call in run.open_calls]),
+        "doing": "" if run.finished_at else in_words(run.state, [call.name for call in run.open_calls], run.sleeps_for),
         "error": run.error, "answer": run.answer,
         "structured": json.loads(run.structured) if run.structured else None, "agent": run.caller,
         "requester": run.requester, "conversation": run.conversation_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
@@ -9,6 +10,7 @@ from subagents.domain.lifecycle import Exit
 from subagents.domain.spec import ExpertSpec, Prices
 
 _MILLION = Decimal(1_000_000)
+_GUESS = 500  # tokens of an answer
 LEAST = 256  # tokens of an answer; for fewer it is not worth asking
 _RESERVE, _LONGEST_RESERVE = 0.2, 15.0  # of the run's time, for its last turn; the longest in seconds
 
@@ -90,6 +92,11 @@ def reached(spec: ExpertSpec, spent: Spent) -> Exit | None:
 def time_left(spec: ExpertSpec, spent: Spent) -> float:
     """Seconds for turns with tools and for calls; the rest is kept for the turn that concludes."""
     return spec.max_seconds - min(_LONGEST_RESERVE, _RESERVE * spec.max_seconds) - spent.seconds
+
+
+def likely_output(earlier: Sequence[int], *, most: int) -> int:
+    """Tokens that the coming answer will probably have: by the run's earlier ones, and a guess that counts as one."""
+    return min(most, (_GUESS + sum(earlier)) // (1 + len(earlier)))
 
 
 def affordable(spec: ExpertSpec, spent: Spent, worst: Decimal) -> bool:

@@ -69,6 +69,7 @@ class Exit(StrEnum):
     TOKEN_LIMIT = "EXIT-TOKEN-LIMIT"  # noqa: S105
     TIME_LIMIT = "EXIT-TIME-LIMIT"
     BUDGET = "EXIT-BUDGET"
+    ENERGY = "EXIT-ENERGY"  # the agent's energy pool does not bear another turn
     CUT = "EXIT-OUTPUT-CUT"  # the answer breaks off where the model's output limit was
     CANCELLED = "EXIT-USER-STOP"
     AUTH = "EXIT-AUTH-FAILURE"

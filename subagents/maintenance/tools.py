@@ -14,8 +14,9 @@ from typing import Any
 
 from django.db import DatabaseError
 
+from mcpregistry.calls import energy
 from mcpregistry.calls.call import Call
-from mcpregistry.calls.catalog import Offer, Source
+from mcpregistry.calls.catalog import Catalogue, Entry, Offer, Source
 from mcpregistry.calls.pipeline import Dispatcher
 from mcpregistry.db import db_call, unheard
 from mcpregistry.domain.errors import NotFound, SlipsnisseError
@@ -69,7 +70,8 @@ LISTINGS: tuple[Mapping[str, Any], ...] = (
     ),
     _listing(
         "mcp_list_available_tools", "List the tools that are available",
-        "Names every tool that you can call here, with its server and what it does.", (),
+        "Names every tool that you can call here, with its server, what it does and what a call is estimated to cost of your "
+        "energy.", (),
     ),
 )  # fmt: skip
 
@@ -109,9 +111,7 @@ class MaintenanceTools:
                     key, reason = arguments["requestId"], arguments.get("reason", "")
                     return _said(await _written(partial(db_call, _cancel, agent, key, reason), on_sent))
                 case _:
-                    return _said(
-                        {"tools": [_told(name, entry) for name, entry in call.request.catalogue.entries.items()]}
-                    )
+                    return _said({"tools": await _listed(call.request.catalogue)})
         except SlipsnisseError as error:
             return _said({"error": error.code, "message": error.message, "remedy": error.remedy}) | {"isError": True}
 
@@ -182,10 +182,16 @@ def _own(agent: str, request_id: str) -> MaintenanceRequest:
     return row
 
 
-def _told(name: str, entry: Any) -> dict[str, Any]:
+async def _listed(catalogue: Catalogue) -> list[dict[str, Any]]:
+    costs = await energy.estimated(catalogue)
+    return [_told(name, entry, costs) for name, entry in catalogue.entries.items()]
+
+
+def _told(name: str, entry: Entry, costs: Mapping[int, float]) -> dict[str, Any]:
+    cost = costs.get(entry.offer.tool.id)
     return {
         "name": name, "server": entry.offer.server.slug, "description": str(entry.listing.get("description", ""))[:300],
-    }  # fmt: skip
+    } | ({} if cost is None else {"estimatedEnergyCost": round(cost, 2)})  # fmt: skip
 
 
 def _said(facts: dict[str, Any]) -> dict[str, Any]:

@@ -65,6 +65,9 @@ class Run(Leased):
     depth = models.PositiveSmallIntegerField(default=0)
     final_reason = models.CharField(max_length=40, blank=True, help_text="Why the next turn is the last, if it is.")
     cancel_requested = models.BooleanField(default=False)
+    sleeps_for = models.CharField(
+        max_length=200, blank=True, default="", db_default="", help_text="What it waits for, if not for a person."
+    )
     input_tokens = models.PositiveBigIntegerField(default=0)
     output_tokens = models.PositiveBigIntegerField(default=0)
     cached_tokens = models.PositiveBigIntegerField(default=0)

@@ -38,10 +38,10 @@ def seen(run_ids: Collection[str]) -> dict[str, Seen]:
         out.setdefault(run_id, []).append(name)
     turns = _counted(Turn.objects.filter(run_id__in=run_ids))
     ended = _counted(calls.exclude(finished_at=None))
-    rows = Run.objects.filter(pk__in=run_ids).values_list("pk", "state", "finished_at")
+    rows = Run.objects.filter(pk__in=run_ids).values_list("pk", "state", "finished_at", "sleeps_for")
     return {
-        pk: Seen(finished is not None, turns.get(pk, 0), ended.get(pk, 0), in_words(state, out.get(pk, ())))
-        for pk, state, finished in rows
+        pk: Seen(finished is not None, turns.get(pk, 0), ended.get(pk, 0), in_words(state, out.get(pk, ()), sleeps_for))
+        for pk, state, finished, sleeps_for in rows
     }
 
 
@@ -52,16 +52,18 @@ def _counted(rows: Any) -> dict[str, int]:
 def doing(run: Run) -> str:
     """What an open run does at this moment, in words for people."""
     open_calls = ToolCall.objects.filter(run=run, finished_at=None).values_list("name", flat=True)
-    return in_words(run.state, list(open_calls[:_SHOWN]))
+    return in_words(run.state, list(open_calls[:_SHOWN]), run.sleeps_for)
 
 
-def in_words(state: str, open_calls: Sequence[str]) -> str:
+def in_words(state: str, open_calls: Sequence[str], sleeps_for: str = "") -> str:
     """What a run in this state does, in words; ``open_calls`` are the names of its open tool calls."""
     names = ", ".join(open_calls[:_SHOWN])
     if state == RunState.WAITING:
         return f"a person is asked about {names}"
     if names:
         return f"calling {names}"
+    if sleeps_for:
+        return f"waiting for {sleeps_for}"
     return "waiting for a worker" if state == RunState.QUEUED else "thinking"
 
 

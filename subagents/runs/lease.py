@@ -22,7 +22,7 @@ RUNS = Leases(
     Run, "lost_seconds", started_at=Coalesce("started_at", Given("now", like="started_at")),
     # Set aside for a request of which nobody heard again: its provider may well charge for it.
     cost=Case(When(reserved_cost__gt=0, then=Coalesce("cost", Decimal(0)) + F("reserved_cost")), default=F("cost")),
-    reserved_cost=Decimal(0),
+    reserved_cost=Decimal(0), sleeps_for="",
 )  # fmt: skip
 # Of a row that holds whole answers, read several times in every step.
 _HELD = Select(

@@ -17,6 +17,7 @@ from django.utils import timezone
 from mcpregistry.db import db_call, reckoned_now
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.failpoints import failpoint
+from mcpregistry.services.energy.reservations import Shortage
 from subagents.domain import budget, context
 from subagents.domain.context import Outcome, Reckoning, Trigger
 from subagents.domain.fallback import GiveUp, Wait, choose
@@ -37,6 +38,7 @@ from subagents.runs.views import RunView
 Complete = Callable[..., Awaitable[Reply]]
 
 _SHORT_WAIT = 2.0  # seconds that are waited here; for longer the run sleeps
+_LOOK_AGAIN = 5.0  # seconds at most: somebody may give energy, or use less than was set aside
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,9 @@ class Thinking:
         if plan is None:
             await db_call(records.must_conclude, held, Exit.BUDGET)
             return True
+        output = budget.likely_output([turn.output_tokens for turn in seen.turns], most=plan.output)
+        if short := await db_call(records.reserve_energy, held, input=estimated, output=output):
+            return await _without_energy(held, short, left)
         return await self._ask(held, seen, plan, request, left)
 
     async def _ask(self, held: Lease, seen: RunView, plan: Plan, request: Request, left: float) -> bool:
@@ -145,6 +150,20 @@ class Thinking:
             return True
         await db_call(records.sleep, held, waiting=False, wake_at=reckoned_now() + timedelta(seconds=seconds))
         return False
+
+
+async def _without_energy(held: Lease, short: Shortage, left: float) -> bool:
+    """The run sleeps where its pool lets work wait and there can be enough in its time (``left``); else it ends."""
+    if not short.waits or short.soonest >= left:
+        raise Unanswered(
+            Exit.ENERGY,
+            f"The next answer of the model is estimated to cost {short.needed:.1f} units of energy; "
+            f"{short.available:.1f} are left in '{short.pool}'. {short.remedy}",
+        )
+    wake_at = reckoned_now() + timedelta(seconds=min(max(short.seconds, _SHORT_WAIT), _LOOK_AGAIN))
+    what_for = f"energy: {short.available:.1f} of about {short.needed:.1f} units are left in '{short.pool}'"
+    await db_call(records.sleep, held, waiting=False, wake_at=wake_at, what_for=what_for)
+    return False
 
 
 async def _kept(held: Lease, reply: Reply, *, number: int, **facts: Any) -> None:

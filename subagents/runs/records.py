@@ -21,7 +21,8 @@ from mcpregistry.failpoints import failpoint
 from mcpregistry.models import ApprovalRequest
 from mcpregistry.prepared_queries import Given, Insert, Select, Update
 from mcpregistry.services.approvals import held_calls
-from mcpregistry.services.energy import pools
+from mcpregistry.services.energy import pools, reservations
+from mcpregistry.services.energy.reservations import Shortage
 from mcpregistry.services.tasks import host_tasks
 from subagents.domain.budget import cache_saved, price
 from subagents.domain.lifecycle import CALL_MOVES, RUN_MOVES, CallState, Exit, RunState
@@ -106,15 +107,31 @@ def end_turn(
         telemetry.TURNS.inc(model=target.label)
 
 
+def reserve_energy(lease: Lease, *, input: int, output: int) -> Shortage | None:
+    """Set aside what the coming turn will probably draw, in tokens, where the expert tool's agent has a pool.
+
+    A Shortage: the turn must not be asked for now.
+    """
+    pool, agent = _DRAWS_ON.get(id=lease.key)
+    if pool is None:
+        return None
+    with fenced(lease):
+        return reservations.reserve_turn(pool_id=pool, run=lease.key, agent=agent, input=input, output=output)
+
+
 def _draw(run: str, reference: str, usage: Usage) -> None:
-    """What the turn used is taken from the pool of the expert tool's agent, in the transaction that writes the turn."""
-    if not (usage.input or usage.output):
-        return
+    """What the turn used is taken from the pool of the expert tool's agent, in the transaction that writes the turn.
+
+    Nothing is set aside for it any more.
+    """
     pool, agent = _DRAWS_ON.get(id=run)
-    if pool is not None:
+    if pool is None:
+        return
+    if usage.input or usage.output:
         pools.charge_turn(
             pool_id=pool, agent=agent, reference=reference, input=usage.input, cached=usage.cached, output=usage.output
         )
+    reservations.release(run=run)
 
 
 _DRAWS_ON = Select(
@@ -279,17 +296,22 @@ def must_conclude(lease: Lease, reason: Exit) -> None:
             Run.objects.filter(pk=run.id).update(final_reason=reason)
 
 
-def sleep(lease: Lease, *, waiting: bool, wake_at: datetime) -> None:
-    """Give the run back until then. ``waiting``: for a person, which does not count as the run's time."""
+def sleep(lease: Lease, *, waiting: bool, wake_at: datetime, what_for: str = "") -> None:
+    """Give the run back until then. ``waiting``: for a person, which does not count as the run's time.
+
+    ``what_for``: what else it waits for, for whoever looks.
+    """
     now = database_now()
     with fenced(lease) as run:
         since = (run.waiting_since or now) if waiting else None
         _move_run(
             run, RunState.WAITING if waiting else RunState.RUNNING, waiting_since=since, lease_until=None, worker="",
-            wake_at=wake_at,
+            wake_at=wake_at, sleeps_for=what_for,
         )  # fmt: skip
         if waiting:
             _say(run, "A person is asked about what it wants to do next.")
+        elif what_for:
+            _say(run, f"Waiting for {what_for}.")
 
 
 def resumed(lease: Lease) -> None:
@@ -311,6 +333,7 @@ def finish(
     now = timezone.now()
     with fenced(lease) as run:
         _withdraw(run)
+        reservations.release(run=run.id)
         _never_made(*unfinished)(run=run.id, finished_at=now)
         _move_run(
             run, state, exit=exit, answer=plain(answer, _LONGEST), structured=structured,

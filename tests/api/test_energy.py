@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from django.utils import timezone
 
-from mcpregistry.models import Agent, EnergyPool
+from mcpregistry.models import Agent, EnergyEntry, EnergyPool, Invocation
 from tests.api.conftest import new_agent
 
 pytestmark = pytest.mark.one_database
@@ -38,6 +39,22 @@ def test_a_pool_is_made_given_to_an_agent_and_filled(db, caller) -> None:
     assert admin.patch("/agents/robot", {"energy_pool": None}).json()["energy_pool"] is None
     assert admin.delete("/energy/p").status_code == 204
     assert not EnergyPool.objects.exists()
+
+
+def test_a_call_says_what_it_has_cost(db, caller) -> None:
+    pool, now = EnergyPool.objects.create(slug="p"), timezone.now()
+    for number in range(3):
+        Invocation.objects.create(
+            id=f"{number}" * 32, state="succeeded", agent_slug="robot", tool_name="t", exposed_name="t", origin="http",
+            writer="w", received_at=now, finished_at=now,
+        )  # fmt: skip
+    paid = {"pool": pool, "before": 9, "after": 5, "at": now}
+    EnergyEntry.objects.create(kind="call", amount=4, reference="1" * 32, **paid)
+    EnergyEntry.objects.create(kind="turn", amount=3, reference="2" * 32, **paid)
+    viewer = caller("admin")
+    listed = {each["id"][0]: each["energy_consumed"] for each in viewer.get("/invocations").json()["items"]}
+    assert listed == {"0": None, "1": 4, "2": None}
+    assert viewer.get("/invocations/" + "1" * 32).json()["energy_consumed"] == 4
 
 
 @pytest.mark.parametrize(

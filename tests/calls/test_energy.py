@@ -8,11 +8,21 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import OperationalError, transaction
+from django.db import InterfaceError, OperationalError, transaction
 
 from mcpregistry.db import db_call
+from mcpregistry.domain.errors import Busy
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.models import Agent, Configuration, EnergyEntry, EnergyPool, EnergyReservation, Invocation, Tool
+from mcpregistry.models import (
+    Agent,
+    Configuration,
+    Endpoint,
+    EnergyEntry,
+    EnergyPool,
+    EnergyReservation,
+    Invocation,
+    Tool,
+)
 from mcpregistry.services.access import agents
 from mcpregistry.services.energy import pools, reservations
 from tests.calls.conftest import Site, add_server, tool
@@ -85,7 +95,7 @@ async def test_calls_at_once_do_not_all_pass_on_one_balance(site: Make, journal:
     assert (len(refused), len(here.sent())) == (2, 2)
     assert {outcome.error_code for outcome in refused} == {"INSUFFICIENT_ENERGY"}
     assert "estimated to cost 4.0 units" in refused[0].message
-    assert "ask the operator" in refused[0].remedy, "nothing comes back by itself"
+    assert "when what is out has ended" in refused[0].remedy, "nothing comes back by itself, but what was set aside"
     assert len(await db_call(books)) == 2
 
 
@@ -159,3 +169,108 @@ async def test_a_caller_that_leaves_is_charged_for_what_was_done_and_for_nothing
     await db_call(reservations.settle_due)
     assert not await db_call(EnergyReservation.objects.exists)
     assert len(here.sent()) == 1
+
+
+async def test_time_in_which_a_call_waits_for_energy_costs_nothing(site: Make, journal: Any) -> None:
+    await db_call(lambda: pooled(journal, on_empty="wait", capacity=10.0, resume=10.0))
+    await db_call(drain, 4.0)  # enough in a second
+    here: Site = await site()
+    ended = await here.call("slow__count", {"steps": 1})
+    assert ended.state == State.SUCCEEDED
+    assert ended.duration_ms > 500, "it did wait"
+    ((_, charged),) = await db_call(books)
+    assert charged < 1.0, "two units for each second, but of work alone"
+
+
+async def test_a_call_waits_for_what_others_have_set_aside_and_gives_back(site: Make, journal: Any) -> None:
+    """Together they are estimated at more than the pool ever holds; each alone is not."""
+    await db_call(lambda: pooled(journal, on_empty="wait", capacity=5.0, critical=1.0, resume=1.0, per_second=0.1))
+    here: Site = await site()
+    ended = await asyncio.gather(*(here.call("slow__count", {"steps": 1, "pause": 0.1}) for _ in range(3)))
+    assert {outcome.state for outcome in ended} == {State.SUCCEEDED}, [outcome.message for outcome in ended]
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("error", [InterfaceError("hunter2"), Busy("Full."), RuntimeError("hunter2")])
+async def test_whatever_fails_around_a_call_it_is_told_as_it_is_recorded(
+    site: Make, journal: Any, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    await db_call(pooled, journal)
+    here: Site = await site()
+
+    def fails(**_: Any) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reservations, "reserve", fails)
+        outcome = await here.call("slow__count", {"steps": 1})
+    assert (outcome.state, "hunter2" in outcome.message) == (State.NOT_SENT, False)
+    assert (await db_call(Invocation.objects.get)).state == State.NOT_SENT
+    with monkeypatch.context() as patch:
+        patch.setattr(reservations, "settle", fails)
+        assert (await here.call("slow__count", {"steps": 1})).state == State.SUCCEEDED
+    assert await db_call(reservations.settle_due) == 1
+
+
+async def test_where_the_endpoint_wants_it_each_result_says_what_the_books_say(site: Make, journal: Any) -> None:
+    await db_call(pooled, journal)
+    await db_call(Endpoint.objects.update, tell_energy=True)
+    here: Site = await site()
+    ended = [await here.call("slow__count", {"steps": 1, "refuse": refuse}) for refuse in (False, True)]
+    entries = await db_call(lambda: list(EnergyEntry.objects.filter(kind="call").order_by("id")))
+    told = [(each.invocation_id, each.energy.amount, each.energy.level) for each in ended]
+    assert told == [(entry.reference, entry.amount, entry.after) for entry in entries]
+    refused = await here.call("slow__nothing", {})
+    assert (refused.state, refused.energy.amount) == (State.DENIED, 0.0)
+    assert refused.energy.level == pytest.approx(entries[-1].after)
+    await db_call(Endpoint.objects.update, tell_energy=False)
+    assert (await (await site()).call("slow__count", {"steps": 1})).energy is None
+
+
+@pytest.mark.fault
+async def test_what_is_not_in_the_books_yet_is_not_told(
+    site: Make, journal: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await db_call(pooled, journal)
+    await db_call(Endpoint.objects.update, tell_energy=True)
+    here: Site = await site()
+
+    def fails(**_: Any) -> None:
+        raise OperationalError("away")
+
+    for name in ("settle", "charged"):
+        monkeypatch.setattr(reservations, name, fails)
+    outcome = await here.call("slow__count", {"steps": 1})
+    assert (outcome.state, outcome.energy) == (State.SUCCEEDED, None)
+
+
+async def test_what_calls_of_a_pool_want_at_the_same_time_is_one_commit_and_one_fault_is_one_calls(
+    site: Make, journal: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await db_call(lambda: pooled(journal, capacity=1000.0))
+    here: Site = await site()
+    await here.call("slow__count", {"steps": 1})
+    commits: list[int] = []
+    together, reserve = reservations.together, reservations.reserve
+    broken: list[str] = []
+
+    def counted(acts: Any) -> Any:
+        commits.append(len(acts))
+        return together(acts)
+
+    def breaks(**facts: Any) -> Any:
+        if not broken:
+            broken.append(facts["call_id"])
+            raise OperationalError("hunter2")
+        return reserve(**facts)
+
+    monkeypatch.setattr(reservations, "together", counted)
+    outcomes = await asyncio.gather(*(here.call("slow__count", {"steps": 1}) for _ in range(20)))
+    assert {outcome.state for outcome in outcomes} == {State.SUCCEEDED}
+    assert (sum(commits), len(commits) < 40) == (40, True), "20 set aside, 20 charged"
+    assert len(await db_call(books)) == 21
+    monkeypatch.setattr(reservations, "reserve", breaks)
+    outcomes = await asyncio.gather(*(here.call("slow__count", {"steps": 1}) for _ in range(5)))
+    ended = {outcome.invocation_id: outcome.state for outcome in outcomes}
+    assert [ended.pop(call) for call in broken] == [State.NOT_SENT]
+    assert set(ended.values()) == {State.SUCCEEDED}

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpregistry.domain.energy import Level, Rates, Stand, estimate, word_for
+from mcpregistry.domain.energy import Level, Rates, Stand, estimate, foretold, usage_of, word_for
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 units = st.floats(0, 1e6)
@@ -68,3 +68,45 @@ def test_an_estimate_grows_with_what_there_is_to_a_tool_and_an_operators_counts_
     assert estimate(plain | {"annotations": {"destructiveHint": True}}, destructive=False) == 1.05
     assert estimate(plain, operators=7) == 7
     assert estimate({"inputSchema": {"required": 3, "properties": []}}) == 1.05
+
+
+def test_the_more_calls_there_are_the_less_the_definition_counts():
+    assert foretold(3.0, None, Rates()) == 3.0
+    once, often = usage_of([(10, 2.0, 50)]), usage_of([(10, 2.0, 50)] * 195)
+    assert foretold(3.0, once, Rates()) == pytest.approx((1 * 4 + 5 * 3) / 6)
+    assert foretold(3.0, often, Rates()) == pytest.approx((195 * 4 + 5 * 3) / 200)
+    assert usage_of([]) is None
+
+
+def test_newer_calls_weigh_more():
+    usage = usage_of([(10, 1.0, 0), (10, 2.0, 0)])
+    assert usage is not None
+    assert usage.seconds == pytest.approx(0.9 * 1 + 0.1 * 2), "the first seeds it"
+    slower = usage_of([(10, 1.0, 0)] * 100 + [(10, 5.0, 0)] * 100)
+    assert slower is not None
+    assert slower.seconds > 4.9
+    assert (slower.median, slower.p95) == (5.0, 5.0)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 600), st.floats(0, 1e7)), min_size=1, max_size=60))
+def test_whatever_calls_took_an_estimate_is_a_number_that_is_not_negative(samples):
+    usage = usage_of(samples)
+    for size in (0, 100, 1e9):
+        assert 0 <= foretold(1.0, usage, Rates(1, 2, 3), size) < 1e9
+
+
+def test_where_calls_take_as_long_as_their_arguments_are_the_estimate_learns_that():
+    by_length = usage_of([(size % 1000, 0.01 * (size % 1000), size % 1000) for size in range(7, 7 * 60, 7)])
+    assert by_length is not None
+    short, long = (foretold(0.0, by_length, Rates(), size) for size in (10, 400))
+    assert long == pytest.approx(40 * short, rel=0.05)
+    assert foretold(0.0, by_length, Rates(), 1e9) < 10, "beyond what was ever seen it does not reckon on"
+    even = usage_of([(size, 2.0, 0) for size in range(60)])
+    assert even is not None
+    assert foretold(0.0, even, Rates(), 59) == pytest.approx(foretold(0.0, even, Rates(), 0))
+
+
+def test_what_arguments_do_not_tell_is_not_learned_from_them():
+    noisy = usage_of([((at * 37) % 100, 1.0 + ((at * 61) % 10) / 10, 0) for at in range(40)] + [(50, 1.4, 0)] * 10)
+    assert noisy is not None
+    assert noisy.line is None or abs(noisy.line.seconds_per_byte) < 0.01

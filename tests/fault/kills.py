@@ -434,7 +434,7 @@ def _told_of_calls(figures: Figures, writes: Counter[str]) -> Iterator[str]:
 
 
 @contextmanager
-def _database(on_postgres: bool) -> Iterator[None]:
+def database(on_postgres: bool) -> Iterator[None]:
     """An empty database of the site's own kind."""
     with ExitStack() as stack:
         if on_postgres:
@@ -457,7 +457,7 @@ def bench(folder: Path) -> Iterator[Bench]:
 
 def main(kills: int, seed: int, on_postgres: bool) -> int:
     """0 when nothing was wrong and nine of ten runs that were hit answered."""
-    with _database(on_postgres), valkey.running(VAR), bench(VAR) as made:
+    with database(on_postgres), valkey.running(VAR), bench(VAR) as made:
         token = prepare(made)
         with site(child_env(), VAR) as here:
             campaign = Campaign(here, token, seed)

@@ -11,13 +11,15 @@ from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
 from mcpregistry.db import database_now
-from mcpregistry.domain.energy import Level
+from mcpregistry.domain.energy import Level, Rates
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound
 from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.specs import ToolSpec
 from mcpregistry.ids import ordered_id
-from mcpregistry.models import Agent, EnergyEntry, EnergyPool, EnergyReservation, Invocation
+from mcpregistry.models import Agent, EnergyEntry, EnergyPool, EnergyReservation, Invocation, Server, Tool, ToolUsage
 from mcpregistry.services.access import agents
-from mcpregistry.services.energy import pools, reservations
+from mcpregistry.services.energy import estimates, pools, reservations, usage
+from mcpregistry.services.energy.estimates import Work
 from mcpregistry.services.upkeep import retention
 from mcpregistry.services.upkeep.invariants import energy as rules
 
@@ -38,7 +40,12 @@ def call(state: State = State.DISPATCHED, seconds: float | None = None) -> str:
 
 
 def reserve(row: EnergyPool, amount: float, call_id: str | None = None) -> reservations.Shortage | None:
-    return reservations.reserve(pool_id=row.pk, call_id=call_id or call(), agent="ann", amount=amount)
+    return reservations.reserve(pool_id=row.pk, call_id=call_id or call(), agent="ann", work=work(amount))
+
+
+def work(energy: float) -> Work:
+    """A call that an operator has estimated so."""
+    return Work(ToolSpec(0, 0, "t", "", {}, idempotent=False, energy=energy), 2)
 
 
 def level(row: EnergyPool) -> float:
@@ -180,6 +187,28 @@ def test_books_that_were_changed_by_hand_are_found():
     EnergyPool.objects.update(level=EnergyEntry.objects.latest("id").after)
 
 
+def test_estimates_are_made_of_what_the_last_calls_of_a_tool_took():
+    server = Server.objects.create(slug="s", transport="stdio")
+    tool = Tool.objects.create(server=server, name="t", first_seen_at=timezone.now(), last_seen_at=timezone.now())
+    for seconds in (1.0, 3.0):
+        call(State.SUCCEEDED, seconds)
+    call(State.NOT_SENT, 50)
+    call(State.DISPATCHED)
+    Invocation.objects.update(server_slug="s", arguments="{}", received_at=timezone.now())
+    waited = Invocation.objects.filter(state=State.SUCCEEDED).latest("id")
+    row = pool()
+    with transaction.atomic():  # of which two seconds were waiting for energy
+        pools.charge(
+            pools.locked(row.pk), EnergyEntry.Kind.CALL, 2, now=database_now(), reference=waited.pk, seconds=1.0
+        )
+    assert usage.count_due(timezone.now()) == 1
+    found = ToolUsage.objects.get(tool=tool)
+    assert (found.calls, found.seconds) == (2, pytest.approx(1.0))
+    spec = ToolSpec(tool.pk, server.pk, "t", "", {}, idempotent=False)
+    assert estimates.of_work(Work(spec, 2), Rates()) == pytest.approx((2 * 2.0 + 5 * 1.05) / 7)
+    assert usage.count_due(timezone.now() + timedelta(hours=1)) == 0, "nobody has called it of late"
+
+
 def test_the_database_itself_refuses_a_second_charge():
     row = pool()
     with transaction.atomic():
@@ -202,7 +231,7 @@ def test_many_who_charge_at_once_take_exactly_what_they_take():
     calls = [call(State.SUCCEEDED, 0.5) for _ in range(120)]
 
     def spend(call_id: str) -> None:
-        assert reservations.reserve(pool_id=row.pk, call_id=call_id, agent="ann", amount=1) is None
+        assert reservations.reserve(pool_id=row.pk, call_id=call_id, agent="ann", work=work(1)) is None
         reservations.settle(call_id=call_id)
         reservations.settle(call_id=call_id)
         connection.close()
@@ -212,3 +241,23 @@ def test_many_who_charge_at_once_take_exactly_what_they_take():
     assert EnergyEntry.objects.filter(kind="call").count() == len(calls)
     assert level(row) == pytest.approx(10_000 - len(calls), abs=1e-3)
     assert not EnergyReservation.objects.exists()
+
+
+def test_a_pool_goes_on_after_a_clock_that_was_far_ahead_for_a_moment():
+    row = pool(capacity=10.0, regeneration=1.0, critical=1.0, resume=1.0)
+    EnergyPool.objects.update(level=0.0, level_at=database_now() + timedelta(days=365))
+    short = reserve(row, 6)
+    assert short is not None
+    assert short.seconds <= 10 + 6, "no longer than a whole pool takes to fill"
+    EnergyPool.objects.update(level_at=database_now() - timedelta(seconds=7))
+    assert reserve(row, 6) is None
+
+
+def test_who_is_told_that_energy_never_suffices_could_not_have_it_from_a_full_and_idle_pool():
+    row = pool(capacity=10.0, critical=1.0, resume=1.0)
+    reserve(row, 8)
+    short, too_much = reserve(row, 6), reserve(row, 11)
+    assert short is not None
+    assert too_much is not None
+    assert (short.seconds, short.soonest) == (float("inf"), 0), "as soon as the call that is out has ended"
+    assert too_much.soonest == float("inf")

@@ -24,6 +24,7 @@ from mcpregistry.models import (
     PolicyRule,
     Server,
     Tool,
+    ToolUsage,
 )
 from mcpregistry.services.approvals import requests, votes
 from mcpregistry.services.servers import lifecycle
@@ -88,7 +89,23 @@ def test_an_operators_estimate_of_energy_and_cost_is_shown_as_one(client_of: Cli
     held = hold()
     Tool.objects.filter(name=held.call.tool_name).update(call_energy=2.5, call_cost="0.003")
     page = plain(seen(client_of("approver"), address(held)))
-    assert "2.5 energy units, $0.003 (an operator's estimate)" in page
+    assert "about 2.50 units (an operator's estimate)" in page
+    assert "$0.003 (an operator's estimate)" in page
+
+
+def test_the_energy_of_a_call_is_estimated_by_what_its_tool_took(client_of: ClientOf):
+    held = hold()
+    assert "(from its definition)" in plain(seen(client_of("approver"), address(held)))
+    tool = Tool.objects.get(name=held.call.tool_name, server__slug=held.call.server_slug)
+    ToolUsage.objects.create(
+        tool=tool, calls=195, seconds=10.0, length=10, median=9.0, p95=12.0, counted_at=timezone.now()
+    )
+    detail, queue = (plain(seen(client_of("approver"), where)) for where in (address(held), "/approvals/"))
+    assert "(from its last 195 calls)" in detail
+    found = [
+        re.search(sign, page) for sign, page in ((r"about ([0-9.]+) units", detail), (r"≈ ([0-9.]+) energy", queue))
+    ]
+    assert [19 < float(each[1]) < 20 for each in found if each] == [True, True], "nearly 2 units for each of 10 seconds"
 
 
 def test_the_address_of_a_remote_server_is_shown(client_of: ClientOf):

@@ -35,6 +35,7 @@ class EndpointChange(Input):
     description_style: Literal["none", "bracket", "mcp_bracket"] | None = None
     hide_unavailable: bool | None = None
     maintenance_tools: bool | None = None
+    tell_energy: bool | None = None
     hold_seconds: Hold | None = None
 
 
@@ -56,6 +57,7 @@ class EndpointOut(Schema):
     description_style: str
     hide_unavailable: bool
     maintenance_tools: bool = Field(description="Whether agents can ask the background sub-agent for servers here.")
+    tell_energy: bool = Field(description="Whether results say what their calls cost of the agent's energy pool.")
     hold_seconds: int | None
     created_at: datetime
 

@@ -42,6 +42,7 @@ class InvocationOut(Schema):
     dispatched_at: datetime | None
     finished_at: datetime | None
     duration_ms: float | None
+    energy_consumed: float | None = Field(description="What it cost of its agent's energy pool; null: nothing.")
 
 
 class InvocationDetail(InvocationOut):
@@ -107,4 +108,5 @@ def audit_out(row: AuditEntry) -> AuditOut:
 def _facts(row: Invocation) -> dict[str, Any]:
     names = {"agent": row.agent_slug, "endpoint": row.endpoint_slug, "server": row.server_slug, "tool": row.tool_name}
     more = {"reason": capped(row.reason), "conversation": row.conversation_id}
+    more["energy_consumed"] = row.energy_consumed  # type: ignore[attr-defined]  # read ``with_energy``
     return {name: getattr(row, name) for name in _SAME} | names | more

@@ -12,7 +12,9 @@ from mcpregistry.api.schemas.basics import Input, capped, decoded
 from mcpregistry.domain.definitions.definition import differences
 from mcpregistry.domain.definitions.diff import rewordings
 from mcpregistry.domain.definitions.findings import Severity
+from mcpregistry.domain.energy import Rates
 from mcpregistry.models import Definition, Tool
+from mcpregistry.services.energy import estimates
 
 ToolStatus = Literal["approved", "changed", "quarantined", "rejected", "gone"]
 
@@ -43,6 +45,9 @@ class ToolOut(Schema):
     idempotent: bool
     call_energy: float | None
     call_cost: float | None
+    estimated_energy_cost: float | None = Field(
+        description="Units that a call will cost; an agent is told by its own pool. Null: it has no definition yet."
+    )
     first_seen_at: datetime
     last_seen_at: datetime
 
@@ -113,15 +118,15 @@ class ToolDetail(ToolOut):
     connected: bool
 
 
-def tool_out(tool: Tool, name: str) -> ToolOut:
-    """The row as its answer; ``name`` is its exposed name in the default style."""
-    return ToolOut(**_facts(tool, name))
+def tool_out(tool: Tool, name: str, rates: Rates | None = None) -> ToolOut:
+    """The row as its answer; ``name`` is its exposed name in the default style, ``rates`` those of who asks."""
+    return ToolOut(**_facts(tool, name, rates))
 
 
-def tool_detail(tool: Tool, name: str, *, connected: bool) -> ToolDetail:
+def tool_detail(tool: Tool, name: str, *, connected: bool, rates: Rates | None = None) -> ToolDetail:
     """The row as its answer, with schemas; ``connected``: some process holds a connection to its server."""
     return ToolDetail(
-        **_facts(tool, name),
+        **_facts(tool, name, rates),
         input_schema=tool.pinned.data.get("inputSchema") if tool.pinned else None,
         approved=definition_out(tool.pinned, tool) if tool.pinned else None,
         latest=definition_out(tool.latest, tool) if tool.latest else None,
@@ -171,12 +176,12 @@ def drift_out(tool: Tool) -> DriftOut:
     )  # fmt: skip
 
 
-def _facts(tool: Tool, name: str) -> dict[str, Any]:
-    shown = tool.pinned or tool.latest
+def _facts(tool: Tool, name: str, rates: Rates | None) -> dict[str, Any]:
+    shown, cost = tool.pinned or tool.latest, estimates.of_tool(tool, rates)
     return {
         "name": name, "key": str(tool), "kind": "mcp", "server_id": tool.server.slug, "server_name": tool.server.title,
         "original_name": tool.name, "description": capped(shown.description) if shown else "", "status": tool.status,
         "enabled": tool.enabled, "idempotent": tool.idempotent, "call_energy": tool.call_energy,
         "call_cost": None if tool.call_cost is None else float(tool.call_cost), "first_seen_at": tool.first_seen_at,
-        "last_seen_at": tool.last_seen_at,
+        "estimated_energy_cost": None if cost is None else round(cost.units, 2), "last_seen_at": tool.last_seen_at,
     }  # fmt: skip

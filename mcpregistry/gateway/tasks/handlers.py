@@ -23,15 +23,18 @@ from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import Field
 
+from mcpregistry.calls import energy
 from mcpregistry.calls.call import CallOutcome
 from mcpregistry.calls.engine import Engine
 from mcpregistry.db import db_call
 from mcpregistry.domain.calls.forwarding import TASKS
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.gateway.answers import CAPABILITY_MISSING
+from mcpregistry.gateway.answers import CAPABILITY_MISSING, noted
 from mcpregistry.gateway.identity import Caller, caller_of
 from mcpregistry.gateway.questions import speaks_tasks
 from mcpregistry.models import HostTask
+from mcpregistry.services.energy import reservations
+from mcpregistry.services.energy.reservations import Charged
 from mcpregistry.services.tasks import host_tasks
 
 log = structlog.get_logger(__name__)
@@ -118,7 +121,16 @@ class Tasks:
 
     def view(self, task: HostTask) -> dict[str, Any]:
         """The task in wire shape. To be called in a database thread: what an approver edited takes another look."""
-        return host_tasks.view(task, typed=self._typed(task))
+        shown = host_tasks.view(task, typed=self._typed(task))
+        if "result" in shown:
+            shown["result"] = noted(shown["result"], energy=self._charged(task))
+        return shown
+
+    def _charged(self, task: HostTask) -> Charged | None:
+        """What the call has cost, where the endpoint tells that."""
+        now = self._engine.live.current
+        pool = energy.told_of(now.endpoints.get(task.endpoint_slug), now.agents.get(task.agent_slug))
+        return None if pool is None else reservations.charged(call_id=task.call_id, pool_id=pool)
 
     def _typed(self, task: HostTask) -> bool:
         with contextlib.suppress(Exception):  # the endpoint, the agent or the tool may be gone

@@ -216,6 +216,7 @@ def _endpoint(endpoint: Endpoint, grants: list[GrantSpec]) -> EndpointSpec:
         grants=tuple(grants),
         hold_seconds=endpoint.hold_seconds,
         maintenance_tools=endpoint.maintenance_tools,
+        tell_energy=endpoint.tell_energy,
     )
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db import transaction
+from django.db import DEFAULT_DB_ALIAS, transaction
 
 from mcpregistry.db import database_now
 from mcpregistry.domain.energy import Level
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound
 from mcpregistry.models import Agent, EnergyEntry, EnergyPool
+from mcpregistry.prepared_queries import Given, Insert, Select, Update
 from mcpregistry.services.configuration.saving import save_checked
 from mcpregistry.services.records import audit
 
@@ -71,28 +72,55 @@ def delete_pool(*, pool: EnergyPool, actor: str) -> None:
 
 def locked(pool_id: int) -> EnergyPool:
     """The pool, held for this transaction. Raises NotFound."""
-    pool = EnergyPool.objects.select_for_update().filter(pk=pool_id).first()
+    pool = held(pool_id)
     if pool is None:
         raise NotFound("There is no such energy pool.")
     return pool
 
 
+def held(pool_id: int) -> EnergyPool | None:
+    """The same; None: there is none any more."""
+    pool = next((EnergyPool.from_db(DEFAULT_DB_ALIAS, _COLUMNS, [*row]) for row in _HELD.rows(id=pool_id)), None)
+    if pool is not None and pool.stand.is_ahead(now := database_now()):
+        _goes_on(pool, now)
+    return pool
+
+
+# Before and after every call of an agent with a pool, so it is composed once.
+_COLUMNS = [field.attname for field in EnergyPool._meta.concrete_fields]
+_HELD = Select(EnergyPool.objects.select_for_update().filter(id=Given("id")).values_list(*_COLUMNS, named=True))
+_LEVEL = Update(EnergyPool.objects.filter(id=Given("id")), "level", "level_at")
+_ENTRY = Insert(EnergyEntry)
+
+
+def _goes_on(pool: EnergyPool, now: datetime) -> None:
+    """The clock was far ahead when the level was written: nothing would come back until it is as late as that again."""
+    pool.level_at = now
+    EnergyPool.objects.filter(pk=pool.pk).update(level_at=now)
+    EnergyEntry.objects.create(pool=pool, kind=Kind.SETTING, amount=0.0, before=pool.level, after=pool.level, at=now)
+
+
 def charge(
-    pool: EnergyPool, kind: EnergyEntry.Kind, amount: float, *, now: datetime, agent: str = "", reference: str = ""
-) -> EnergyEntry:
+    pool: EnergyPool, kind: EnergyEntry.Kind, amount: float, *, now: datetime, agent: str = "", reference: str = "",
+    seconds: float | None = None,
+) -> EnergyEntry:  # fmt: skip
     """Take ``amount`` units of a pool that this transaction holds (``locked``), and write it down."""
     before, stand = pool.stand.level_at(now), pool.stand.less(amount, now)
     pool.level, pool.level_at = stand.level, stand.at
-    EnergyPool.objects.filter(pk=pool.pk).update(level=pool.level, level_at=pool.level_at)
-    return EnergyEntry.objects.create(
-        pool=pool, kind=kind, amount=amount, before=before, after=pool.level, agent_slug=agent, reference=reference,
-        at=now,
-    )  # fmt: skip
+    _LEVEL(id=pool.pk, level=pool.level, level_at=pool.level_at)
+    facts = {
+        "kind": kind, "amount": amount, "before": before, "after": pool.level, "agent_slug": agent, "reference": reference,
+        "seconds": seconds, "at": now,
+    }  # fmt: skip
+    if kind == Kind.GRANT:  # whose key is told
+        return EnergyEntry.objects.create(pool=pool, **facts)
+    _ENTRY([facts | {"pool": pool.pk}])
+    return EnergyEntry(pool=pool, **facts)
 
 
 def charge_turn(*, pool_id: int, agent: str, reference: str, input: int, cached: int, output: int) -> None:
     """Take what a turn of a model has cost, in the transaction that writes it down. A pool that is gone takes nothing."""
-    pool = EnergyPool.objects.select_for_update().filter(pk=pool_id).first()
+    pool = held(pool_id)
     amount = pool.rates.of_turn(input=input, cached=cached, output=output) if pool else 0.0
     if pool and amount > 0:
         charge(pool, Kind.TURN, amount, now=database_now(), agent=agent, reference=reference)

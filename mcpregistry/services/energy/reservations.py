@@ -1,79 +1,175 @@
-"""What calls that are out will cost: reserved before they are sent, charged by what the record says when they have ended.
+"""What is out will cost: reserved before it is sent, charged by what the record says when it has ended.
 
-A reservation is also the note that a call is still to be charged: it goes in the transaction that charges, which reads
-the call's own record. So a process that dies in between loses nothing, and nothing is charged twice. Whoever finds a
-reservation of a call that has ended settles it: its own process, another call that lacks energy, or the clock.
+The reservation of a call is also the note that it is still to be charged: it goes in the transaction that charges, which
+reads the call's own record. So a process that dies in between loses nothing, and nothing is charged twice. Whoever finds
+a reservation of a call that has ended settles it: its own process, another call that lacks energy, or the clock.
+
+A turn of a model is reserved under its run's id and charged where it is written down, which frees what was set aside.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db import transaction
-from django.db.models import Exists, OuterRef, Sum
+from django.db import connection, transaction
+from django.db.models import Exists, OuterRef, Q
 
 from mcpregistry.db import database_now
 from mcpregistry.domain.energy import OnEmpty
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.models import EnergyPool, EnergyReservation, Invocation
-from mcpregistry.services.energy.pools import Kind, charge, locked
+from mcpregistry.models import EnergyEntry, EnergyPool, EnergyReservation, Invocation
+from mcpregistry.prepared_queries import Given, Insert, Select
+from mcpregistry.services.energy import estimates
+from mcpregistry.services.energy.estimates import Work
+from mcpregistry.services.energy.pools import Kind, charge, held, locked
 
 _AT_ONCE = 500
+_CALL, _TURN = EnergyReservation.Kind.CALL, EnergyReservation.Kind.TURN
 
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """Not enough for a call. ``seconds``: until there is, infinite if never; ``wait``: for how long it may wait."""
+    """Not enough for a piece of work.
+
+    ``seconds``: until there is even if all that is out costs what was set aside for it, ``soonest``: if all of that came
+    back at once; each infinite if never. ``waits``: whether the pool lets its work wait, a call for ``wait`` seconds.
+    """
 
     pool: str
     needed: float
     available: float
     seconds: float
+    soonest: float
+    waits: bool
     wait: float
+
+    @property
+    def remedy(self) -> str:
+        """When to ask again, for whoever is refused."""
+        if math.isinf(self.soonest):
+            return "It will not be enough by itself: ask the operator."
+        if math.isinf(self.seconds):
+            at_least = f", in {math.ceil(self.soonest)} seconds at the earliest" if self.soonest else ""
+            return f"Call again when what is out has ended{at_least}."
+        return f"Call again in {math.ceil(self.seconds)} seconds."
+
+
+@dataclass(frozen=True, slots=True)
+class Charged:
+    """What a piece of work has cost, as the books have it, and what its pool held then."""
+
+    amount: float
+    level: float
 
 
 @transaction.atomic
-def reserve(*, pool_id: int, call_id: str, agent: str, amount: float) -> Shortage | None:
-    """Set ``amount`` units aside for the call, once however often it is asked. A Shortage: nothing was set aside."""
-    pool = EnergyPool.objects.select_for_update().filter(pk=pool_id).first()
-    if pool is None or EnergyReservation.objects.filter(call_id=call_id).exists():
+def reserve(*, pool_id: int, call_id: str, agent: str, work: Work, waited: float = 0.0) -> Shortage | None:
+    """Set aside what the call will cost, once however often it is asked. A Shortage: nothing was set aside.
+
+    ``waited``: for how many seconds it has been asking for energy.
+    """
+    pool = held(pool_id)
+    if pool is None or _NOTE.rows(call_id=call_id):
         return None
+    amount = estimates.of_work(work, pool.rates)
+    return _set_aside(pool, amount, kind=_CALL, call_id=call_id, agent_slug=agent, waited=waited)
+
+
+@transaction.atomic
+def reserve_turn(*, pool_id: int, run: str, agent: str, input: int, output: int) -> Shortage | None:
+    """Set aside what the coming turn of the run will cost, in tokens; what an earlier one has left there is replaced.
+
+    In the transaction of whoever holds the run's lease.
+    """
+    pool = held(pool_id)
+    if pool is None:
+        return None
+    release(run=run)
+    amount = pool.rates.of_turn(input=input, cached=0, output=output)
+    return _set_aside(pool, amount, kind=_TURN, call_id=run, agent_slug=agent) if amount > 0 else None
+
+
+def release(*, run: str) -> None:
+    """Nothing is set aside any more for a turn of this run."""
+    EnergyReservation.objects.filter(call_id=run, kind=_TURN).delete()
+
+
+def _set_aside(pool: EnergyPool, amount: float, **facts: Any) -> Shortage | None:
     now = database_now()
     short = _shortage(pool, amount, now)
     if short and _settle_ended(pool, now):
         short = _shortage(pool, amount, now)
     if short and pool.on_empty != OnEmpty.ALLOW:
         return short
-    EnergyReservation.objects.create(pool=pool, call_id=call_id, agent_slug=agent, amount=amount, made_at=now)
+    _SET_ASIDE([{"pool": pool.pk, "amount": amount, "made_at": now, **facts}])
     return None
 
 
 def _shortage(pool: EnergyPool, amount: float, now: datetime) -> Shortage | None:
-    held = EnergyReservation.objects.filter(pool=pool).aggregate(total=Sum("amount"))["total"] or 0.0
-    needed = amount + held
-    seconds = pool.stand.seconds_until(needed, now)
+    taken = sum(row.amount for row in _TAKEN.rows(pool=pool.pk))
+    stand = pool.stand
+    seconds = stand.seconds_until(amount + taken, now)
     if seconds <= 0:
         return None
-    available = max(0.0, pool.stand.level_at(now) - needed + amount)
-    return Shortage(pool.slug, amount, available, seconds, pool.max_wait if pool.on_empty == OnEmpty.WAIT else 0.0)
+    waits = pool.on_empty == OnEmpty.WAIT
+    return Shortage(
+        pool.slug, amount, max(0.0, stand.level_at(now) - taken), seconds, stand.seconds_until(amount, now), waits,
+        pool.max_wait if waits else 0.0,
+    )  # fmt: skip
 
 
 @transaction.atomic
 def settle(*, call_id: str) -> bool:
     """Charge the call if its record says that it has ended. False: it goes on, or was settled already."""
-    pool_id = EnergyReservation.objects.filter(call_id=call_id).values_list("pool_id", flat=True).first()
-    if pool_id is None:
-        return False
-    pool = locked(pool_id)
-    return bool(_settled(pool, [call_id], database_now()))
+    for note in _NOTE.rows(call_id=call_id):
+        return bool(_settled(locked(note.pool_id), [call_id], database_now()))
+    return False
 
 
 def settle_due() -> int:
     """Charge every call that has ended without being charged; the clock does it. Returns how many."""
     waiting = _ended(EnergyReservation.objects.all()).values_list("call_id", flat=True)[:_AT_ONCE]
     return sum(settle(call_id=call_id) for call_id in waiting)
+
+
+@transaction.atomic
+def charged(*, call_id: str, pool_id: int) -> Charged | None:
+    """What the call has cost by the books; it is charged first if it is still to be. None: it has not ended yet, or
+    there is no such pool any more. A call that cost nothing has no entry: then the level is that of this moment.
+    """
+    settle(call_id=call_id)
+    for entry in _ENTRY.rows(reference=call_id):
+        return Charged(entry.amount, entry.after)
+    if _NOTE.rows(call_id=call_id):
+        return None
+    pool = EnergyPool.objects.filter(pk=pool_id).first()
+    return Charged(0.0, pool.stand.level_at(database_now())) if pool else None
+
+
+Act = Callable[[], Any]
+
+
+def together(acts: Sequence[Act]) -> list[Any]:
+    """Several of these by one commit, in their order: what each returned, or the exception that undid it alone.
+
+    Calls of one pool come at the same time, and wait for each other's commits otherwise. Raises what undid all of them.
+    """
+    if len(acts) == 1:
+        return [_done(acts[0])]
+    with transaction.atomic():
+        return [_done(act) for act in acts]
+
+
+def _done(act: Act) -> Any:
+    """Each is a transaction of its own, or a savepoint within that of all."""
+    try:
+        return act()
+    except Exception as error:  # noqa: BLE001 - whoever asked for it gets it
+        return error
 
 
 def _settle_ended(pool: EnergyPool, now: datetime) -> int:
@@ -84,26 +180,59 @@ def _settle_ended(pool: EnergyPool, now: datetime) -> int:
 def _ended(reservations: Any) -> Any:
     """Those of calls that are not out any more, or of which there is no record any more."""
     out = Invocation.objects.filter(pk=OuterRef("call_id"), finished_at=None)
-    return reservations.filter(~Exists(out))
+    return reservations.filter(~Exists(out), kind=_CALL)
 
 
 def _settled(pool: EnergyPool, calls: list[str], now: datetime) -> int:
     """Of a pool that is locked: who comes second finds the reservation gone."""
     done = 0
-    for held in EnergyReservation.objects.filter(pool=pool, call_id__in=calls):
-        call = Invocation.objects.filter(pk=held.call_id).first()
+    for note in [each for call in calls for each in _NOTE.rows(call_id=call) if each.pool_id == pool.pk]:
+        call = next(iter(_RECORD.rows(id=note.call_id)), None)
         if call is not None and call.finished_at is None:
             continue
-        if (amount := _cost(pool, call)) > 0:
-            charge(pool, Kind.CALL, amount, now=now, agent=held.agent_slug, reference=held.call_id)
-        held.delete()
+        seconds = _seconds(call, note)
+        if call is not None and seconds is not None:
+            amount = pool.rates.of_call(seconds, len(call.arguments.encode()) + call.result_bytes)
+            _take(pool, amount, note, seconds, now)
+        _forget(note.id)
         done += 1
     return done
 
 
-def _cost(pool: EnergyPool, call: Invocation | None) -> float:
-    """By what the record says: a call that was never sent costs nothing, one that failed as much as one that did not."""
+def _forget(note: int) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"DELETE FROM {EnergyReservation._meta.db_table} WHERE id = %s", [note])  # noqa: S608  our own name
+
+
+# Before and after every call of an agent with a pool, so they are composed once.
+_SET_ASIDE = Insert(EnergyReservation)
+_NOTE = Select(
+    EnergyReservation.objects.filter(call_id=Given("call_id"), kind=_CALL).values_list(
+        "id", "pool_id", "call_id", "agent_slug", "waited", named=True
+    )
+)
+_TAKEN = Select(EnergyReservation.objects.filter(pool=Given("pool")).values_list("amount", named=True))
+_ENTRY = Select(
+    EnergyEntry.objects.filter(~Q(reference=""), kind=Kind.CALL, reference=Given("reference"))
+    .order_by()
+    .values_list("amount", "after", named=True)
+)
+_RECORD = Select(
+    Invocation.objects.filter(id=Given("id"))
+    .order_by()
+    .values_list("state", "dispatched_at", "finished_at", "arguments", "result_bytes", named=True)
+)
+
+
+def _take(pool: EnergyPool, amount: float, note: Any, seconds: float, now: datetime) -> None:
+    if amount > 0:
+        charge(pool, Kind.CALL, amount, now=now, agent=note.agent_slug, reference=note.call_id, seconds=seconds)
+
+
+def _seconds(call: Any, note: Any) -> float | None:
+    """Of its work, by what the record says: none (None) of a call that was never sent; one that failed took as long
+    as one that did not. It waited for energy after it was recorded, which is no work.
+    """
     if call is None or call.dispatched_at is None or call.finished_at is None or call.state == State.NOT_SENT:
-        return 0.0
-    seconds = (call.finished_at - call.dispatched_at).total_seconds()
-    return pool.rates.of_call(seconds, len(call.arguments.encode()) + call.result_bytes)
+        return None
+    return max(0.0, float((call.finished_at - call.dispatched_at).total_seconds()) - note.waited)

@@ -46,7 +46,7 @@ def _shown(
     words, url = facts.where(around.server)
     context = _status(request, held) | {
         "title": f"{printable(held.call.tool_name, 80)} on {printable(held.call.server_slug)}",
-        "around": around, "shown": shown, "asked_arguments": _asked(held), "words": words, "url": url,
+        "around": around, "energy": facts.energy(held, around), "shown": shown, "asked_arguments": _asked(held), "words": words, "url": url,
         "warnings": facts.warnings(held, around), "tool_says": around.definition.data if around.definition else None,
         "said_limit": facts.SAID, "problem": problem, "field": field, "form": _form(request, held),
         "token": form_tokens.sign(

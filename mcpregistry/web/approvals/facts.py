@@ -14,6 +14,8 @@ from mcpregistry.domain.text.display import printable
 from mcpregistry.models import ApprovalRequest, Definition, Server
 from mcpregistry.models.server import Transport
 from mcpregistry.queries import approvals as queries
+from mcpregistry.services.energy import estimates
+from mcpregistry.services.energy.estimates import Estimate
 
 # Characters of arguments that are shown at once; of longer ones the beginning, until somebody asks for all.
 FOLD = 20_000
@@ -57,6 +59,15 @@ def _blocks(text: str) -> list[tuple[int, str]]:
 def effective(request: ApprovalRequest) -> str:
     """The arguments that would run, or did: the edited ones, else those asked for."""
     return request.edited or request.call.arguments
+
+
+def energy(request: ApprovalRequest, around: queries.Around) -> Estimate | None:
+    """What the call will cost of its agent's energy; None: its tool is not there any more."""
+    if around.tool is None:
+        return None
+    agent = request.call.agent_slug
+    size = len(effective(request).encode())
+    return estimates.of_tool(around.tool, estimates.rates_of([agent]).get(agent), argument_bytes=size)
 
 
 def editor(request: ApprovalRequest) -> str:

@@ -14,7 +14,7 @@ from django.utils.dateparse import parse_date, parse_datetime
 from mcpregistry.db import streamed
 from mcpregistry.domain.calls.arguments import sha256
 from mcpregistry.domain.text.display import printable
-from mcpregistry.models import Agent, ApprovalRequest, ApprovalVote, Server
+from mcpregistry.models import Agent, ApprovalRequest, ApprovalVote, EnergyEntry, Server
 from mcpregistry.queries import approvals as queries
 from mcpregistry.queries.approvals import Period
 from mcpregistry.web.approvals import facts
@@ -28,7 +28,7 @@ _CELL = 32_000  # characters; spreadsheets cut cells a little above
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "|")
 _COLUMNS = (
     "id", "asked", "decided", "seconds", "end", "call state", "risk", "server", "tool", "agent", "endpoint", "host",
-    "rule", "quorum", "votes", "reason", "edited", "arguments sha256", "arguments",
+    "rule", "quorum", "votes", "reason", "edited", "arguments sha256", "energy", "arguments",
 )  # fmt: skip
 
 
@@ -108,7 +108,8 @@ class _Echo:
 @page("view_approvalrequest")
 def as_csv(request: HttpRequest) -> HttpResponse:
     """What the page would show, up to 50,000 rows, streamed."""
-    rows = queries.history(wanted(request), _period(request), who=person(request))[:_MOST]
+    found = queries.history(wanted(request), _period(request), who=person(request))
+    rows = found.annotate(energy=EnergyEntry.of_call("call_id"))[:_MOST]
     return csv_of("approvals", _COLUMNS, (_line(row) for row in streamed(rows, 500)))  # type: ignore[return-value]
 
 
@@ -119,7 +120,8 @@ def _line(row: ApprovalRequest) -> tuple[Any, ...]:
     return (
         row.pk, _iso(row.asked_at), _iso(row.decided_at), took, queries.end_of(row), call.state, row.risk,
         call.server_slug, call.tool_name, call.agent_slug, call.endpoint_slug, call.host_name, row.rule_name, row.quorum,
-        votes, row.decided_reason, "yes" if row.edited else "no", sha256(text) if text else "", text,
+        votes, row.decided_reason, "yes" if row.edited else "no", sha256(text) if text else "",
+        "" if row.energy is None else f"{row.energy:.3f}", text,  # type: ignore[attr-defined]
     )  # fmt: skip
 
 

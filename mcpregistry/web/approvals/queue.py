@@ -24,6 +24,7 @@ from mcpregistry.models import ApprovalRequest, ApprovalVote
 from mcpregistry.queries import approvals as queries
 from mcpregistry.queries.approvals import Vote, Waiting, Wanted
 from mcpregistry.services.approvals import requests, votes
+from mcpregistry.services.energy import estimates
 from mcpregistry.templatetags.slipsnisse import ago
 from mcpregistry.web.approvals import decisions, form_tokens
 from mcpregistry.web.pages import page, person, show
@@ -50,6 +51,7 @@ class Row:
     away: bool
     mine: str
     alike: int
+    energy: float | None
 
 
 @page("view_approvalrequest")
@@ -98,10 +100,15 @@ def _query(request: HttpRequest) -> str:
 
 def _rows(waiting: list[Waiting], user_id: int) -> list[Row]:
     counts = Counter(_likeness(each) for each in waiting)
-    return [_row(each, user_id, counts[_likeness(each)]) for each in waiting]
+    energy = estimates.of_asked([_asked(each) for each in waiting])
+    return [_row(each, user_id, counts[_likeness(each)], energy.get(_asked(each))) for each in waiting]
 
 
-def _row(each: Waiting, user_id: int, alike: int) -> Row:
+def _asked(each: Waiting) -> estimates.Asked:
+    return each.agent, each.server, each.tool
+
+
+def _row(each: Waiting, user_id: int, alike: int, energy: float | None) -> Row:
     mine = next((vote for vote in each.votes if vote.user_id == user_id), None)
     return Row(
         id=each.id, url=reverse("approvals:detail", args=[each.id]), risk=each.risk, tool=printable(each.tool, 80),
@@ -111,7 +118,7 @@ def _row(each: Waiting, user_id: int, alike: int) -> Row:
         agreed=f"{_agreed(each.votes)}/{each.quorum}" if each.quorum > 1 else "",
         edited=bool(each.edited_head), away=each.waiting_as == ApprovalRequest.Waiting.AWAY,
         mine="" if mine is None else "approved" if mine.approve else "denied",
-        alike=alike if each.risk == Level.LOW else 1,
+        alike=alike if each.risk == Level.LOW else 1, energy=energy,
     )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ _LOOK_EVERY = 0.2
 _NOBODY = 10.0  # seconds after which a run that no worker takes is worth a word
 # For scripts: 0 an answer, 1 no answer, 2 refused before it began, 3 a limit, 4 the provider, 130 interrupted.
 _CODES = {
-    Exit.TOKEN_LIMIT: 3, Exit.TIME_LIMIT: 3, Exit.BUDGET: 3, Exit.AUTH: 4, Exit.QUOTA: 4, Exit.MODEL: 4,
+    Exit.TOKEN_LIMIT: 3, Exit.TIME_LIMIT: 3, Exit.BUDGET: 3, Exit.ENERGY: 3, Exit.AUTH: 4, Exit.QUOTA: 4, Exit.MODEL: 4,
     Exit.NO_RESPONSE: 4, Exit.CANCELLED: 130,
 }  # fmt: skip
 

@@ -9,11 +9,12 @@ import time
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from mcpregistry.calls.call import CallOutcome, CallRequest
 from mcpregistry.db import db_call
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.models import Agent, Endpoint, Invocation, Server
+from mcpregistry.models import Agent, Endpoint, Invocation, Server, Tool, ToolUsage
 from mcpregistry.services.access import agents
 from subagents.domain.maintenance import Kind
 from subagents.maintenance import queue
@@ -25,6 +26,7 @@ from tests.subagents.maintenance.conftest import ask, ended
 from tests.waiting import until
 
 __all__ = ["journal", "site"]
+LIST = "mcp_list_available_tools"
 NAMES = {listing["name"] for listing in LISTINGS}
 
 
@@ -88,6 +90,27 @@ async def test_each_agent_is_told_its_own_tools(site: Any) -> None:
     }
     assert "echo__echo" in told["ann"]
     assert "echo__echo" not in told["bob"]
+
+
+async def test_the_list_says_what_a_call_will_cost_and_is_there_without_that_too(
+    site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prepared() -> None:
+        furnished()
+        usage = {"seconds": 4.0, "length": 10.0, "median": 4.0, "p95": 4.0}
+        ToolUsage.objects.create(tool=Tool.objects.get(), calls=195, counted_at=timezone.now(), **usage)
+
+    await db_call(prepared)
+    here = await site()
+
+    async def costs() -> dict[str, float | None]:
+        return {each["name"]: each.get("estimatedEnergyCost") for each in (await said(here, LIST))["tools"]}
+
+    told = await costs()
+    assert told["echo__echo"] == pytest.approx(8, abs=0.3), "two units for each of its four seconds"
+    assert told[LIST] is None, "ours cost nothing"
+    with failing("estimates.of_specs"):
+        assert set((await costs()).values()) == {None}
 
 
 async def test_bad_arguments_are_refused_before_anything_is_queued(site: Any) -> None:

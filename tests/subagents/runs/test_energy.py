@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import transaction
 
 from mcpregistry.db import db_call
-from mcpregistry.models import EnergyEntry, EnergyPool
+from mcpregistry.models import EnergyEntry, EnergyPool, EnergyReservation
 from mcpregistry.services.access import agents
 from mcpregistry.services.energy import pools
 from subagents.domain.model_errors import ErrorKind, ModelError
 from subagents.models import Attempt, ExpertTool, Run, Turn
+from subagents.runs.answers import doing
+from subagents.services import runs
 from tests.subagents.kit import ANSWER, LOOK, Bench
 from tests.subagents.runs.test_answers_of_models import Models, said
 
@@ -77,3 +81,73 @@ async def test_without_a_pool_nothing_is_taken(bench: Bench, worker: Any) -> Non
     started = await db_call(prepare)
     run = await (await worker()).drive(started)
     assert (run.answer, await db_call(EnergyEntry.objects.count)) == ("Yes.", 0)
+
+
+@transaction.atomic
+def drain(left: float = 0.0, regeneration: float = 0.0) -> None:
+    """Only ``left`` units are in the pool, and this is what comes back each second from now on."""
+    pool = EnergyPool.objects.get()
+    pool.regeneration = regeneration
+    pool = pools.locked(pools.save_pool(pool=pool, actor="test").pk)
+    pools.charge(pool, EnergyEntry.Kind.MAINTENANCE, pool.level - left, now=pool.level_at)
+
+
+def started(bench: Bench, left: float = 0.0, regeneration: float = 0.0, **fields: Any) -> Run:
+    pooled(bench.expert(bench.model("m", {"text": "Yes."})), **fields)
+    drain(left, regeneration)
+    return bench.start()
+
+
+async def test_without_energy_no_model_is_asked_and_the_run_ends_saying_so(bench: Bench, worker: Any) -> None:
+    models = Models(m=[said("Yes.")])
+    run = await db_call(started, bench, 0.1)
+    run = await (await worker(complete=models)).drive(run)
+    assert (run.state, run.exit, models.asked) == ("failed", "EXIT-ENERGY", [])
+    assert "is estimated to cost 1." in run.error, "500 tokens of an answer are a unit, and its question is small"
+    assert "0.1 are left in 'p'" in run.error
+    assert "ask the operator" in run.error
+    assert not await db_call(EnergyReservation.objects.exists)
+
+
+async def test_where_the_pool_lets_work_wait_the_run_sleeps_and_goes_on_by_itself(bench: Bench, worker: Any) -> None:
+    models = Models(m=[said("Yes.")])
+    run = await db_call(started, bench, 0.0, 0.2, on_empty="wait")
+    here = await worker(complete=models)
+    asleep = await here.drive(run)
+    assert (asleep.state, asleep.lease_until, models.asked) == ("running", None, []), "nobody holds it"
+    assert asleep.wake_at is not None
+    assert await db_call(doing, asleep) == "waiting for energy: 0.0 of about 1.0 units are left in 'p'"
+    due = [await db_call(runs.due, at) for at in (asleep.wake_at - timedelta(seconds=1), asleep.wake_at)]
+    assert due == [[], [run.pk]], "the clock wakes it then, and not before"
+    await db_call(drain, 50.0)
+    await db_call(Run.objects.filter(pk=run.pk).update, wake_at=None)
+    run = await here.drive(run)
+    assert (run.answer, run.sleeps_for) == ("Yes.", "")
+    assert not await db_call(EnergyReservation.objects.exists)
+
+
+async def test_a_run_does_not_wait_for_what_will_not_come_in_its_time(bench: Bench, worker: Any) -> None:
+    run = await db_call(started, bench, 0.0, 0.001, on_empty="wait")
+    run = await (await worker(complete=Models(m=[]))).drive(run)
+    assert (run.exit, "Call again in " in run.error) == ("EXIT-ENERGY", True)
+
+
+async def test_while_a_model_thinks_others_cannot_have_what_its_turn_will_cost(bench: Bench, worker: Any) -> None:
+    """And a run that is taken over, cancelled or failed leaves nothing set aside."""
+    held: list[float] = []
+
+    async def slow(*args: Any, **kwargs: Any) -> Any:
+        held.extend(await db_call(lambda: list(EnergyReservation.objects.values_list("amount", flat=True))))
+        raise ModelError(ErrorKind.AUTH, "No.")
+
+    run = await db_call(started, bench, 50.0)
+    run = await (await worker(complete=slow)).drive(run)
+    assert run.exit == "EXIT-AUTH-FAILURE"
+    assert held == [pytest.approx(1.0, abs=0.3)]
+    assert not await db_call(EnergyReservation.objects.exists)
+
+
+async def test_a_pool_that_only_counts_lets_every_turn_pass(bench: Bench, worker: Any) -> None:
+    run = await db_call(started, bench, 0.0, 0.0, on_empty="allow")
+    run = await (await worker()).drive(run)
+    assert run.answer == "Yes."

@@ -1,0 +1,77 @@
+"""Reads about energy: how a pool's level went, and what was taken of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from mcpregistry.models import EnergyPool
+
+_HOURS, _BARS = 24, 96
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One column of the chart: the lowest level of its quarter of an hour, and what was taken in it.
+
+    ``top`` and ``height`` are per cent of the capacity, ``drain`` per cent of the quarter in which most was taken.
+    """
+
+    x: int
+    at: datetime
+    level: float
+    taken: float
+    top: float
+    height: float
+    drain: float
+    critical: bool
+
+
+@dataclass(slots=True)
+class _Quarter:
+    lowest: float
+    taken: float = 0.0
+
+
+def chart(pool: EnergyPool, now: datetime, agent: str = "") -> list[Bar]:
+    """The last day in quarters of an hour; of what was taken only what ``agent`` took, if one is named.
+
+    Between entries the level is reckoned as the pool does it.
+    """
+    width = timedelta(hours=_HOURS) / _BARS
+    begin = now - _BARS * width
+    quarters = _quarters(pool, begin, width, agent)
+    most = max(each.taken for each in quarters) or 1.0
+    bars = []
+    for place, each in enumerate(quarters):
+        height = 100 * min(1.0, each.lowest / pool.capacity)
+        bars.append(
+            Bar(place, begin + place * width, each.lowest, each.taken, 100 - height, height, 100 * each.taken / most,
+                each.lowest < pool.critical)
+        )  # fmt: skip
+    return bars
+
+
+def _quarters(pool: EnergyPool, begin: datetime, width: timedelta, agent: str) -> list[_Quarter]:
+    found = pool.entries.filter(at__gte=begin).order_by("id")
+    entries = iter(found.values_list("at", "before", "after", "amount", "agent_slug"))
+    entry = next(entries, None)
+    before = pool.entries.filter(at__lt=begin).order_by("-id").first()
+    last = (before.at, before.after) if before else (entry[0], entry[1]) if entry else (pool.level_at, pool.level)
+    quarters = []
+    for place in range(_BARS):
+        start = begin + place * width
+        quarter = _Quarter(_refilled(pool, last, start))
+        while entry is not None and entry[0] < start + width:
+            at, _, after, amount, slug = entry
+            last, quarter.lowest = (at, after), min(quarter.lowest, after)
+            if agent in ("", slug):
+                quarter.taken += max(0.0, amount)
+            entry = next(entries, None)
+        quarters.append(quarter)
+    return quarters
+
+
+def _refilled(pool: EnergyPool, last: tuple[datetime, float], now: datetime) -> float:
+    seconds = max(0.0, (now - last[0]).total_seconds())
+    return min(pool.capacity, last[1] + pool.regeneration * seconds)

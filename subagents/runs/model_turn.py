@@ -11,12 +11,13 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from django.db import IntegrityError
+from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from mcpregistry.db import db_call, reckoned_now
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.failpoints import failpoint
+from mcpregistry.services.budgets.spending import BudgetSpent
 from subagents.domain import budget, context
 from subagents.domain.context import Outcome, Reckoning, Trigger
 from subagents.domain.fallback import GiveUp, Wait, choose
@@ -29,7 +30,7 @@ from subagents.leased.leases import Lease
 from subagents.leased.patience import patiently
 from subagents.llm.tokens import counter
 from subagents.llm.values import Reply, Target
-from subagents.runs import records, telemetry
+from subagents.runs import budgets, records, telemetry
 from subagents.runs.targets import target_for
 from subagents.runs.toolbox import Toolbox
 from subagents.runs.views import RunView
@@ -128,6 +129,8 @@ class Thinking:
             )
         except ModelError as error:
             return await failed(error)
+        except BudgetSpent as spent:
+            raise Unanswered(Exit.BUDGET, str(spent)) from spent
         if (useless := _useless(reply, request, plan)) is not None:
             return await failed(useless, reply)
         await _kept(
@@ -160,8 +163,18 @@ async def _kept(held: Lease, reply: Reply, *, number: int, **facts: Any) -> None
 
 
 def _begun(held: Lease, plan: Plan, seen: RunView, left: float) -> Target:
-    """The turn is begun. A key that is not to be had is as good as a wrong one: the next model is asked."""
-    records.begin_turn(held, worst=plan.worst)
+    """The turn is begun. A key that is not to be had is as good as a wrong one: the next model is asked.
+
+    Raises BudgetSpent when a budget of those who pay for the run does not bear it; then nothing is begun.
+    """
+    with transaction.atomic():
+        refusal = budgets.reserve(
+            held.key, worst=plan.worst, tokens=plan.estimated + plan.output, prices=plan.target.prices
+        )
+        if refusal is None:
+            records.begin_turn(held, worst=plan.worst)
+    if refusal is not None:
+        raise refusal
     try:
         target = target_for(plan.target.model_id, temperature=seen.spec.temperature, at_most=left)
     except ConfigInvalid as error:

@@ -17,6 +17,7 @@ from mcpregistry.models import (
     Agent,
     ApprovalRequest,
     AuditEntry,
+    Budget,
     Configuration,
     Credential,
     Definition,
@@ -168,6 +169,7 @@ def rows() -> dict[type[models.Model], Any]:
             Grant: Grant.objects.create(agent=agent, server=server),
             Token: Token.objects.create(agent=agent, name="n", prefix="p", hash=f"{n}"),
             Workspace: Workspace.objects.create(directory=f"/{n}", endpoint=endpoint, agent=agent),
+            Budget: Budget.objects.create(slug=f"b{n}", agent=agent, unit="calls"),
             Credential: Credential.objects.create(name=f"c{n}"),
             PolicyRule: PolicyRule.objects.create(name=f"r{n}", approvers=Group.objects.create(name=f"g{n}")),
             Permit: Permit.objects.create(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from django import forms
@@ -36,6 +37,12 @@ class BudgetForm(RecordForm[Budget]):
             "written by models. Calls: every call of a tool that was sent.",
             "enabled": "Off: nothing is counted or refused; what was spent is kept.",
         }
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for name in ("soft", "hard"):  # 60 instead of 60.00000000
+            if (mark := self.initial.get(name)) is not None:
+                self.initial[name] = f"{Decimal(mark).normalize():f}"
 
 
 @admin.register(Budget)
@@ -78,7 +85,7 @@ class BudgetAdmin(RecordAdmin):
     def shown_level(self, row: Budget) -> str:
         return row.standing.level.value  # type: ignore[attr-defined]
 
-    @display(description="begins anew (UTC)")
+    @display(description="until (UTC)")
     def shown_end(self, row: Budget) -> str:
         return f"{row.standing.ends:%d %b %H:%M}"  # type: ignore[attr-defined]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
+from decimal import ROUND_CEILING, ROUND_DOWN, Decimal
 from enum import StrEnum
 from zoneinfo import ZoneInfo
 
@@ -119,9 +119,9 @@ def amount(number: int, unit: Unit) -> Decimal:
 
 
 def shown(number: int, unit: Unit) -> str:
-    """A number of the books in words: "$1.25", "12,000 tokens", "1 call"."""
+    """A number of the books in words: "$1.25", "12,000 tokens", "1 call"; of money never more than it is."""
     if unit is Unit.MONEY:
         dollars = amount(number, unit)
-        places = Decimal("0.01") if number % (_DOLLAR // 100) == 0 or abs(dollars) >= 100 else Decimal("0.0001")
-        return f"${dollars.quantize(places, ROUND_HALF_EVEN):,}"
+        places = Decimal("0.01") if number % (_DOLLAR // 100) == 0 or dollars >= 1 else Decimal("0.0001")
+        return f"${dollars.quantize(places, ROUND_DOWN):,}"
     return f"{number:,} {unit.value.removesuffix('s') if number == 1 else unit.value}"

@@ -10,6 +10,7 @@ import json
 import random
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 from django.contrib.auth.hashers import make_password
@@ -387,7 +388,8 @@ def _budgets(site: Site) -> None:
     kinds = (("ci-models", "money", "month", 40, 50, 1_234_567_890), ("ci-tokens", "tokens", "day", 200_000, 250_000, 212_345),
              ("ci-calls", "calls", "hour", None, 60, 60))  # fmt: skip
     for slug, unit, period, soft, hard, spent in kinds:
-        row = Budget(slug=slug, agent=site.agents["ci"], unit=unit, period=period, soft=soft, hard=hard)
+        marks = {"soft": Decimal(soft) if soft else None, "hard": Decimal(hard)}
+        row = Budget(slug=slug, agent=site.agents["ci"], unit=unit, period=period, **marks)
         books.save_budget(budget=row, actor=ACTOR)
         with transaction.atomic():
             (held,) = [each for each in books.locked(["ci"], [row.counts]) if each.pk == row.pk]

@@ -91,7 +91,7 @@ class BudgetAdmin(RecordAdmin):
 
     def overview(self, request: HttpRequest, row: Budget) -> dict[str, Any]:
         may_see = request.user.has_perm("mcpregistry.view_budgetentry")
-        entries = row.entries.order_by("-id")[:_ENTRIES_SHOWN] if may_see else []
+        entries = list(row.entries.order_by("-id")[:_ENTRIES_SHOWN]) if may_see else []
         return {
             "budget": row,
             "line": lines([row])[0],
@@ -121,7 +121,7 @@ def lines(budgets: Iterable[Budget]) -> list[Line]:
 
 def lines_of(agent: Agent, request: HttpRequest) -> list[Line]:
     """Those of an agent that this person may see."""
-    return lines(Budget.objects.visible_to(request.user).filter(agent=agent, enabled=True))  # type: ignore[arg-type]
+    return lines(Budget.objects.visible_to(request.user).filter(agent=agent, enabled=True))
 
 
 def _line(row: Budget, stand: Standing) -> Line:

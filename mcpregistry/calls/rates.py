@@ -105,6 +105,8 @@ class Rates:
 
     async def close(self) -> None:
         """Give back what was not used. What the database does not take now, it has again within a minute by itself."""
+        ahead = [each.ahead for each in self._held.values() if each.ahead is not None]
+        await asyncio.gather(*ahead, return_exceptions=True)
         held = [(agent, each) for agent, each in self._held.items() if each.purse.left]
         self._held.clear()
         for agent, each in held:

@@ -1,6 +1,6 @@
 """What turns of models spend of budgets: of the expert tool's agent, and of every agent whose call has led to the run.
 
-All are called in the transaction that writes the turn's beginning or end.
+All but ``coming`` are called in the transaction that writes the turn's beginning or end, and has locked the run by then.
 """
 
 from __future__ import annotations
@@ -21,13 +21,20 @@ from subagents.models import Run
 _PAID_BY = Select(Run.objects.filter(id=Given("id")).values_list("payers", "version__expert__agent__slug", named=True))
 
 
-def reserve(run: str, *, worst: Decimal, tokens: int, prices: Prices) -> BudgetSpent | None:
-    """Set aside what the coming turn may cost at worst, in dollars and in tokens. A refusal: nothing was set aside."""
+def coming(run: str, *, worst: Decimal, tokens: int, prices: Prices) -> Needs | None:
+    """What the coming turn may spend at worst, in dollars and in tokens. None: nobody who pays for the run has a budget.
+
+    Raises BudgetSpent for a model of which nobody could tell the money.
+    """
     needs = _needs(run, {Unit.MONEY: of_dollars(worst), Unit.TOKENS: tokens})
-    if needs is None:
-        return None
-    unpriced = _without_price(needs, prices)
-    return unpriced or spending.reserve(kind=Kind.TURN, reference=run, needs=needs).refusal
+    if needs is not None:
+        _check_price(needs, prices)
+    return needs
+
+
+def reserve(run: str, needs: Needs) -> BudgetSpent | None:
+    """Set it aside. A refusal: nothing was set aside."""
+    return spending.reserve(kind=Kind.TURN, reference=run, needs=needs).refusal
 
 
 def spend(run: str, reference: str, *, cost: Decimal | None, usage: Usage) -> None:
@@ -57,14 +64,13 @@ def _needs(run: str, amounts: Mapping[Unit, int]) -> Needs | None:
     return Needs(paid.version__expert__agent__slug, agents, wanted) if wanted else None
 
 
-def _without_price(needs: Needs, prices: Prices) -> BudgetSpent | None:
+def _check_price(needs: Needs, prices: Prices) -> None:
     """What nobody can count must not go past a hard mark."""
     if prices.free or (prices.input is not None and prices.output is not None) or Unit.MONEY not in needs.amounts:
-        return None
+        return
     limits = Budget.objects.filter(enabled=True, agent__slug__in=needs.agents, unit=Unit.MONEY, hard__isnull=False)
-    if (name := limits.values_list("slug", flat=True).first()) is None:
-        return None
-    return BudgetSpent(
-        f"The model has no prices, so the budget '{name}' cannot bear it.",
-        remedy="Enter them on the model's page, or mark the model as free.",
-    )
+    if (name := limits.values_list("slug", flat=True).first()) is not None:
+        raise BudgetSpent(
+            f"The model has no prices, so the budget '{name}' cannot bear it.",
+            remedy="Enter them on the model's page, or mark the model as free.",
+        )

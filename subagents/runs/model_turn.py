@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError
 from django.utils import timezone
 
 from mcpregistry.db import db_call, reckoned_now
@@ -31,6 +31,7 @@ from subagents.leased.patience import patiently
 from subagents.llm.tokens import counter
 from subagents.llm.values import Reply, Target
 from subagents.runs import budgets, records, telemetry
+from subagents.runs.lease import fenced
 from subagents.runs.targets import target_for
 from subagents.runs.toolbox import Toolbox
 from subagents.runs.views import RunView
@@ -167,19 +168,26 @@ def _begun(held: Lease, plan: Plan, seen: RunView, left: float) -> Target:
 
     Raises BudgetSpent when a budget of those who pay for the run does not bear it; then nothing is begun.
     """
-    with transaction.atomic():
-        refusal = budgets.reserve(
-            held.key, worst=plan.worst, tokens=plan.estimated + plan.output, prices=plan.target.prices
-        )
-        if refusal is None:
-            records.begin_turn(held, worst=plan.worst)
-    if refusal is not None:
-        raise refusal
+    _begin(held, plan)
     try:
         target = target_for(plan.target.model_id, temperature=seen.spec.temperature, at_most=left)
     except ConfigInvalid as error:
         raise ModelError(ErrorKind.AUTH, str(error)) from error
     return replace(target, max_output=min(target.max_output, plan.output))
+
+
+def _begin(held: Lease, plan: Plan) -> None:
+    tokens, prices = plan.estimated + plan.output, plan.target.prices
+    needs = budgets.coming(held.key, worst=plan.worst, tokens=tokens, prices=prices)
+    if needs is None:
+        records.begin_turn(held, worst=plan.worst)
+        return
+    with fenced(held):  # the run is locked before its budgets, as by all others
+        refusal = budgets.reserve(held.key, needs)
+        if refusal is None:
+            records.begin_turn(held, worst=plan.worst)
+    if refusal is not None:
+        raise refusal
 
 
 def _useless(reply: Reply, request: Request, plan: Plan) -> ModelError | None:

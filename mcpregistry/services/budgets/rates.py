@@ -18,7 +18,9 @@ def lease(*, agent_id: int, limit: int, wanted: int) -> tuple[int, float]:
     ``limit``: calls per minute, above 0. A bucket that nobody has used yet is full, as is that of an agent that is gone.
     """
     now = database_now()
-    if not Agent.objects.select_for_update().filter(pk=agent_id).exists():  # one after the other, also for a new bucket
+    if (
+        not Agent.objects.select_for_update(no_key=True).filter(pk=agent_id).exists()
+    ):  # one after the other, also for a new bucket
         return wanted, 0.0
     row = RateLevel.objects.filter(agent_id=agent_id).first()
     bucket = Bucket(row.level, row.at.timestamp()) if row else Bucket(float(limit), now.timestamp())

@@ -47,8 +47,9 @@ async def test_a_call_of_an_expert_tool_spends_of_its_caller_and_of_its_own_agen
     here = await worker()
     calling = asyncio.ensure_future(call(here))
     while not (run := await db_call(Run.objects.first)):
+        assert not calling.done(), calling
         await asyncio.sleep(0.02)
-    run = await here.drive(run)
+    run = await here.until(run, lambda each: each.finished_at is not None)
     assert (await calling).state == State.SUCCEEDED
     assert (run.state, run.payers) == (RunState.DONE, "ann")
     money, tokens = of_dollars(run.cost or Decimal(0)), run.input_tokens + run.output_tokens

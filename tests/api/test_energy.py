@@ -40,6 +40,11 @@ def test_a_pool_is_made_given_to_an_agent_and_filled(db, caller) -> None:
     assert not EnergyPool.objects.exists()
 
 
+def test_a_pool_says_what_becomes_of_calls_and_of_work_without_enough(db, caller) -> None:
+    made = caller("admin").post("/energy", {"slug": "p", "on_empty": "wait", "low_policy": "finish"})
+    assert (made.status_code, made.json()["on_empty"], made.json()["low_policy"]) == (201, "wait", "finish")
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -266,7 +266,7 @@ def _bulk(rows: dict[type[models.Model], Any]) -> list[tuple[str, int, Callable[
             "ON CONFLICT (slug) DO UPDATE SET name = 'upserted'", agent.pk)),
         ("save", 1, lambda: Agent.objects.create(slug="one")),
         ("queryset delete", 1, lambda: Workspace.objects.filter(pk=rows[Workspace].pk).delete()),
-        ("cascade", 6, lambda: agent.delete()),
+        ("cascade", 7, lambda: agent.delete()),
         ("raw delete", 2, lambda: sql("DELETE FROM mcpregistry_grant")),
     ]  # fmt: skip
 

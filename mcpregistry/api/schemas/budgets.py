@@ -33,7 +33,7 @@ class BudgetChange(Input):
     slug: Slug | None = None
     description: Long | None = None
     enabled: bool | None = None
-    period: Annotated[Period, Field(description="How often it begins anew.")] | None = None
+    period: Annotated[Period, Field(strict=False, description="How often it begins anew.")] | None = None
     soft: Annotated[Mark, Field(description="From here on people and the agent are told. Null: nobody is.")] | None = (
         None
     )
@@ -48,7 +48,7 @@ class BudgetNew(BudgetChange):
 
     slug: Slug
     agent: Annotated[Slug, Field(description="What its calls and its expert tools' runs cause is counted.")]
-    unit: Unit
+    unit: Annotated[Unit, Field(strict=False)]
 
 
 class BudgetOut(Schema):

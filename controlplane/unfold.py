@@ -126,6 +126,7 @@ UNFOLD: dict[str, Any] = {
                 "separator": True,
                 "items": [
                     _item("Agents", "smart_toy", "mcpregistry_agent"),
+                    _item("Budgets", "account_balance_wallet", "mcpregistry_budget"),
                     _item("Energy pools", "battery_charging_full", "mcpregistry_energypool"),
                     _item("Tokens", "key", "mcpregistry_token"),
                     _item("Endpoints", "lan", "mcpregistry_endpoint"),
@@ -172,6 +173,7 @@ UNFOLD: dict[str, Any] = {
                 "items": [
                     _item("Calls", "call_made", "mcpregistry_invocation"),
                     _item("Conversations", "forum", "mcpregistry_conversation"),
+                    _item("Budget entries", "receipt_long", "mcpregistry_budgetentry"),
                     _item("Energy entries", "bolt", "mcpregistry_energyentry"),
                     _item("Audit log", "history", "mcpregistry_auditentry"),
                     _item("Server events", "event_note", "mcpregistry_serverevent"),

@@ -16,6 +16,7 @@ from django.utils import timezone
 
 from mcpregistry.db import database_now
 from mcpregistry.services.approvals import held_calls
+from mcpregistry.services.budgets import spending
 from mcpregistry.services.configuration.dispatch import wake
 from mcpregistry.services.energy import reservations, usage
 from mcpregistry.services.installs import sweeping, work
@@ -86,6 +87,7 @@ def reap() -> None:
         "tests_resent": trials.resend_waiting(now),
         "connections": connections.forget_stale(now),
         "energy_charged": reservations.settle_due(),
+        "budgets_charged": spending.settle_due(),
     }
     if any(done.values()):
         log.info("reaped", **done)

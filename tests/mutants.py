@@ -45,10 +45,11 @@ def _of(path: str, tests: str, *mutants: tuple[str, str, str]) -> list[Mutant]:
 MUTANTS = [
     *_of(
         "mcpregistry/calls/pipeline.py",
-        "tests/calls/test_pipeline.py tests/calls/test_claims.py tests/calls/test_approvals.py",
+        "tests/calls/test_pipeline.py tests/calls/test_claims.py tests/calls/test_approvals.py tests/calls/test_budgets.py",
         ("pipeline: crash in judging lets through", "            refusal = Denied(_CRASHED, remedy=\"Ask the operator.\")\n        call = Call(", "            refusal = None\n        call = Call("),
-        ("pipeline: asking is skipped", "if call.decision.outcome is Outcome.ASK:", "if False:"),
-        ("pipeline: rate is free", "limited = self._afford(call)", "limited = None"),
+        ("pipeline: asking is skipped", "held = call.decision.outcome is Outcome.ASK", "held = False"),
+        ("pipeline: rate is free", "await self.rates.take(call.request.catalogue.agent)", "pass"),
+        ("pipeline: budgets are not asked", "afforded = await budgets.reserve(call) if refusal is None else call", "afforded = call"),
         ("pipeline: cancelled means not sent", "state = State.UNKNOWN if sent else State.NOT_SENT\n            self._ends", "state = State.NOT_SENT\n            self._ends"),
         ("pipeline: failed means not sent", "outcome_of(call, State.UNKNOWN if error.sent else State.NOT_SENT, error=error)", "outcome_of(call, State.NOT_SENT, error=error)"),
         ("pipeline: a tool's error is success", "State.TOOL_ERROR if result.get(\"isError\") else State.SUCCEEDED", "State.SUCCEEDED"),

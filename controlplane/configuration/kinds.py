@@ -18,6 +18,7 @@ from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.formats import text
 from mcpregistry.models import (
     Agent,
+    Budget,
     Channel,
     Configuration,
     Credential,
@@ -45,6 +46,7 @@ NAMES: dict[type[Model], Callable[[Any], str]] = {
     Tool: lambda row: f"{row.server.slug}::{row.name}",
     Agent: lambda row: row.slug,
     EnergyPool: lambda row: row.slug,
+    Budget: lambda row: row.slug,
     RegistrySource: lambda row: row.slug,
     Endpoint: lambda row: row.slug,
     Group: lambda row: row.name,
@@ -261,6 +263,7 @@ KINDS = (
     Kind("energy_pools", EnergyPool, frozenset({"level", "level_at"}), inside=frozenset({"slug"})),
     Kind("registries", RegistrySource, frozenset(READ), inside=frozenset({"slug"})),
     Kind("agents", Agent, inside=frozenset({"slug"})),
+    Kind("budgets", Budget, inside=frozenset({"slug"})),
     Kind("endpoints", Endpoint, inside=frozenset({"slug"})),
     Kind("workspaces", Workspace, inside=frozenset({"directory"})),
     Kind("providers", Provider, _TESTED, _of_provider, frozenset({"confirmed"}), inside=frozenset({"slug"})),

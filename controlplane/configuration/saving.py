@@ -18,6 +18,7 @@ from controlplane.configuration.values import Entry
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.models import Agent, Configuration, Endpoint, Permit, PolicyRule, RegistrySource, Server, Tool
 from mcpregistry.services.access import agents, credentials, grants
+from mcpregistry.services.budgets import books
 from mcpregistry.services.configuration import site as settings_of
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.energy import pools
@@ -186,6 +187,7 @@ SAVERS: dict[str, Callable[[Taking, Any, Entry], Any]] = {
     "energy_pools": lambda taking, row, entry: pools.save_pool(pool=row, actor=ACTOR),
     "registries": _registry,
     "agents": lambda taking, row, entry: agents.save_agent(agent=row, actor=ACTOR),
+    "budgets": lambda taking, row, entry: books.save_budget(budget=row, actor=ACTOR),
     "endpoints": lambda taking, row, entry: agents.save_endpoint(endpoint=row, actor=ACTOR),
     "workspaces": lambda taking, row, entry: agents.save_workspace(workspace=row, actor=ACTOR),
     "providers": _provider,

@@ -3,6 +3,7 @@
 from mcpregistry.admin import (
     access,
     audit,
+    budgets,
     call,
     configuration,
     conversation,
@@ -20,6 +21,7 @@ from mcpregistry.admin import (
 __all__ = [
     "access",
     "audit",
+    "budgets",
     "call",
     "configuration",
     "conversation",

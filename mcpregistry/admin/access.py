@@ -16,6 +16,7 @@ from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextareaWidget
 
 from mcpregistry.admin.base import ReadOnlyAdmin, RecordAdmin, Verb, actor
+from mcpregistry.admin.budgets import lines_of
 from mcpregistry.admin.energy import level_of
 from mcpregistry.admin.fields import WordsField
 from mcpregistry.admin.forms import RecordForm
@@ -147,6 +148,7 @@ class AgentAdmin(RecordAdmin):
             "endpoints": endpoints,
             "chosen": chosen,
             "catalogue": seen,
+            "budgets": lines_of(row, request),
             "grants": row.grants.select_related("server", "tool__server")[:200],
         } | _energy(request, row)
 

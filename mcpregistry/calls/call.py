@@ -14,6 +14,7 @@ from mcpregistry.domain.calls.requester import NOBODY, Requester
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.policy.decision import Decision
+from mcpregistry.domain.specs import AgentSpec
 from mcpregistry.services.approvals.held_calls import Ticket
 from mcpregistry.services.energy.reservations import Charged
 
@@ -93,6 +94,7 @@ class CallRequest:
     expert: str = ""  # the expert tool whose run makes the call
     requester: Requester = NOBODY
     conversation: str = ""  # its id; ``catalogue`` is narrowed to what it may see
+    behind: tuple[AgentSpec, ...] = ()  # whose calls have led to this one of a run: their budgets bear it too
     call_id: str = ""  # for a caller that must find the record again whatever happens; unique, 32 hex digits
 
 
@@ -109,6 +111,7 @@ class Call:
     received_at: datetime
     started: float  # monotonic seconds
     permit: int = 0  # the key of the permit of which it has taken a use
+    remark: str = ""  # what its caller is told beside the answer, of its budgets
     fence: int = 0  # rises with the claim of a held call; its end must name the same
 
 

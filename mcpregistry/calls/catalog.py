@@ -31,7 +31,7 @@ class Offer:
 
     ``own``: one of ours, offered by its source to whom it is meant. It keeps its name in every style, needs
     no grant, and no rule is asked about it: it only tells a caller about itself, or every call that it
-    makes is decided on by itself. ``aside``: listed only beside tools of servers.
+    makes is decided on by itself. ``aside``: listed only beside tools of servers. ``spends``: calls of it make models think.
     """
 
     kind: str
@@ -39,6 +39,7 @@ class Offer:
     tool: ToolSpec
     own: bool = False
     aside: bool = False
+    spends: bool = False
 
 
 class Source(Protocol):

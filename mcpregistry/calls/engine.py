@@ -102,6 +102,7 @@ class Engine:
         await self.approvals.close()
         await self.adoption.close()
         self.pipeline.close()
+        await self.pipeline.rates.close()
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self.recorder.close)
         await self.pool.close()

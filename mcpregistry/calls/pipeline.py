@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 import structlog
 from django.db import DatabaseError, InterfaceError
 
-from mcpregistry.calls import rows, stages
+from mcpregistry.calls import budgets, rows, stages
 from mcpregistry.calls.call import Call, CallOutcome, CallRequest, Judged
 from mcpregistry.calls.catalog import Entry
 from mcpregistry.calls.energy import Energy
@@ -128,21 +128,25 @@ class Pipeline:
 
     async def _ended(self, judged: Judged) -> CallOutcome:
         call, refusal = judged.call, judged.refusal
-        limited = self._afford(call)  # of what is refused as well: each refusal is a durable row
-        if limited is not None:
+        try:
+            await self.rates.take(call.request.catalogue.agent)  # of what is refused as well: each is a durable row
+            afforded = await budgets.reserve(call) if refusal is None else call
+        except RateLimited as limited:
             return await self._limited(call, limited)
+        except SlipsnisseError as error:
+            return await self._refused(call, refusal or error)
+        except asyncio.CancelledError:
+            self._left_early(call)
+            raise
         if refusal is not None:
             return await self._refused(call, refusal)
-        if call.decision.outcome is Outcome.ASK:
-            return await self._held(call)
-        return await self._claimed(call)
+        return await self._afforded(afforded)
 
-    def _afford(self, call: Call) -> SlipsnisseError | None:
-        try:
-            self.rates.take(call.request.catalogue.agent, call.started)
-        except SlipsnisseError as error:
-            return error
-        return None
+    async def _afforded(self, call: Call) -> CallOutcome:
+        held = call.decision.outcome is Outcome.ASK
+        outcome = await (self._held(call) if held else self._claimed(call))
+        await budgets.settle(call, outcome)
+        return outcome
 
     async def _limited(self, call: Call, limited: SlipsnisseError) -> CallOutcome:
         """Refused beyond the rate. A run finds each of its calls again by its id, so those are recorded one by one."""
@@ -213,9 +217,12 @@ class Pipeline:
         try:
             return await self.approvals.permitted(call)
         except asyncio.CancelledError:
-            row = rows.refused(call, _left(call, State.CANCELLED, "the caller left before anybody was asked"))
-            self._soon(self.recorder.begin_soon, row, rows.ended_fact(call, row))
+            self._left_early(call)
             raise
+
+    def _left_early(self, call: Call) -> None:
+        row = rows.refused(call, _left(call, State.CANCELLED, "the caller left before anybody was asked"))
+        self._soon(self.recorder.begin_soon, row, rows.ended_fact(call, row))
 
     async def _claimed(self, call: Call) -> CallOutcome:
         """The intent goes to disk, then the call goes out, then its end goes to disk."""
@@ -238,7 +245,7 @@ class Pipeline:
         outcome = await self._energised(call) or await self._dispatched(call)
         if outcome.state is State.DISPATCHED:
             return outcome
-        outcome = await self._finished(call, outcome)
+        outcome = await self._finished(call, budgets.told(call, outcome))
         await self.energy.settle(call)
         return outcome
 

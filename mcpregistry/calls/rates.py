@@ -1,9 +1,26 @@
-"""What an agent may spend: calls per minute, kept as a token bucket in this process."""
+"""Calls per minute of an agent, over all processes: each holds a small allotment of the one bucket in the database.
+
+Most calls spend of what this process holds, and ask nobody. When that is used up the next allotment is fetched beside the
+call; only a call that finds nothing held waits for it.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import structlog
+from django.db import DatabaseError
+
+from mcpregistry.db import db_call
 from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.rates import Purse, allotment
 from mcpregistry.domain.specs import AgentSpec
+from mcpregistry.services.budgets import rates
+
+log = structlog.get_logger(__name__)
 
 
 class RateLimited(SlipsnisseError):
@@ -12,23 +29,88 @@ class RateLimited(SlipsnisseError):
     code = "RATE_LIMITED"
 
 
+class NotCounted(SlipsnisseError):
+    """The database did not take it, so the call was not sent."""
+
+    code = "NOT_RECORDED"
+
+
+@dataclass(slots=True)
+class _Held:
+    purse: Purse = field(default_factory=Purse)
+    asking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    ahead: asyncio.Task[None] | None = None
+    limit: int = 0
+
+
 class Rates:
-    """One bucket per agent; it holds a minute's calls and refills evenly. ``now`` is monotonic seconds."""
+    """What this process holds of each agent's calls per minute; for one event loop."""
 
     def __init__(self) -> None:
-        self._buckets: dict[str, tuple[float, float]] = {}
+        self._held: dict[int, _Held] = defaultdict(_Held)
 
-    def take(self, agent: AgentSpec, now: float) -> None:
-        """Count one call. Raises RateLimited with the seconds to wait."""
+    async def take(self, agent: AgentSpec) -> None:
+        """Count one call. Raises RateLimited with the seconds to wait, and NotCounted."""
         limit = agent.calls_per_minute
         if limit is None:
             return
-        level, at = self._buckets.get(agent.slug, (float(limit), now))
-        level = min(float(limit), level + (now - at) * limit / 60)
-        if level < 1:
-            wait = (1 - level) * 60 / limit if limit else 60.0
-            raise RateLimited(
-                f"The agent '{agent.slug}' may make {limit} calls a minute.",
-                remedy=f"Call again in {wait:.0f} seconds.",
-            )
-        self._buckets[agent.slug] = (level - 1, now)
+        if limit == 0:
+            raise RateLimited(f"The agent '{agent.slug}' may make no calls.", remedy="Ask the operator.")
+        held = self._held[agent.id]
+        held.limit = limit
+        if not held.purse.spend(time.monotonic(), limit):
+            await self._asked(agent, held, limit)
+        if held.purse.left == 0 and limit > 1 and held.ahead is None:
+            held.ahead = asyncio.ensure_future(self._ahead(agent, held, limit))
+
+    async def _asked(self, agent: AgentSpec, held: _Held, limit: int) -> None:
+        """Nothing is held: what there is is fetched, once for all that wait here."""
+        while not held.purse.spend(time.monotonic(), limit):
+            async with held.asking:
+                if held.purse.left:
+                    continue
+                self._refuse_while_empty(agent, held, limit)
+                try:
+                    await self._fetch(agent, held, limit)
+                except DatabaseError as error:
+                    log.exception("rates.not_counted", agent=agent.slug)
+                    raise NotCounted(
+                        "The call was not made: it could not be counted.",
+                        remedy="The database does not take it, the log says why. Ask the operator.",
+                    ) from error
+                self._refuse_while_empty(agent, held, limit)
+
+    @staticmethod
+    def _refuse_while_empty(agent: AgentSpec, held: _Held, limit: int) -> None:
+        left = held.purse.empty_until - time.monotonic()
+        if left > 0:
+            said = f"The agent '{agent.slug}' may make {limit} calls a minute, wherever it makes them."
+            raise RateLimited(said, remedy=f"Call again in {max(1.0, left):.0f} seconds.")
+
+    async def _ahead(self, agent: AgentSpec, held: _Held, limit: int) -> None:
+        """So that the next call finds something; what goes wrong meets that one."""
+        try:
+            async with held.asking:
+                if not held.purse.left and held.purse.empty_until <= time.monotonic():
+                    await self._fetch(agent, held, limit)
+        except DatabaseError:
+            log.warning("rates.not_fetched", agent=agent.slug)
+        finally:
+            held.ahead = None
+
+    @staticmethod
+    async def _fetch(agent: AgentSpec, held: _Held, limit: int) -> None:
+        calls, wait = await db_call(rates.lease, agent_id=agent.id, limit=limit, wanted=allotment(limit))
+        held.purse.filled(calls, time.monotonic(), wait)
+
+    async def close(self) -> None:
+        """Give back what was not used. What the database does not take now, it has again within a minute by itself."""
+        ahead = [each.ahead for each in self._held.values() if each.ahead is not None]
+        await asyncio.gather(*ahead, return_exceptions=True)
+        held = [(agent, each) for agent, each in self._held.items() if each.purse.left]
+        self._held.clear()
+        for agent, each in held:
+            try:
+                await db_call(rates.give_back, agent_id=agent, limit=each.limit, calls=each.purse.left)
+            except DatabaseError:
+                log.warning("rates.not_given_back")

@@ -44,6 +44,7 @@ class ToolSpec:
     open_world: bool | None = None
     energy: float = 0.0  # of one call, as an operator estimates it
     instructions: str = ""  # what its server tells every model, as it was approved with this tool
+    cost: int = 0  # of one call, in hundred-millionths of a US dollar, as an operator estimates it
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ class AgentSpec:
     """An enabled agent with its grants. ``calls_per_minute`` None: no limit; ``hold_seconds`` None: as its hosts bear.
 
     ``energy_pool``: the key of the pool that its calls are charged to; None: they cost nothing.
+    ``budgets``: what the budgets count that it has (``domain.budgets.Unit``); whoever has none asks no book.
     """
 
     id: int
@@ -70,6 +72,7 @@ class AgentSpec:
     grants: tuple[GrantSpec, ...]
     hold_seconds: int | None = None
     energy_pool: int | None = None
+    budgets: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from mcpregistry.models.access import Agent, Configuration, Endpoint, Grant, Token, Workspace
 from mcpregistry.models.approval import ApprovalRequest, ApprovalSeat, ApprovalVote, Permit
 from mcpregistry.models.audit import AuditArchive, AuditEntry, AuditSeal, AuditVerification
+from mcpregistry.models.budget import Budget, BudgetEntry, BudgetPeriod, BudgetReservation, RateLevel
 from mcpregistry.models.conversation import Conversation, Message
 from mcpregistry.models.energy import EnergyEntry, EnergyPool, EnergyReservation, ToolUsage
 from mcpregistry.models.feed import Change
@@ -29,6 +30,10 @@ __all__ = [
     "AuditEntry",
     "AuditSeal",
     "AuditVerification",
+    "Budget",
+    "BudgetEntry",
+    "BudgetPeriod",
+    "BudgetReservation",
     "Change",
     "Channel",
     "Configuration",
@@ -52,6 +57,7 @@ __all__ = [
     "Message",
     "Permit",
     "PolicyRule",
+    "RateLevel",
     "RecoveryCode",
     "RegistryEntry",
     "RegistrySource",

@@ -22,6 +22,7 @@ from mcpregistry.models import feed
 from mcpregistry.models.access import Agent, Configuration, Endpoint, Grant, Token, Workspace
 from mcpregistry.models.approval import Permit
 from mcpregistry.models.audit import AuditArchive, AuditEntry, AuditSeal
+from mcpregistry.models.budget import Budget
 from mcpregistry.models.invocation import Invocation
 from mcpregistry.models.policy import PolicyRule
 from mcpregistry.models.server import Credential, Server
@@ -38,6 +39,7 @@ WATCHED: dict[type[Model], frozenset[str]] = {
     ),
     Tool: frozenset({"first_seen_at", "last_seen_at"}),
     Agent: frozenset({"description"}),
+    Budget: frozenset({"description", "created_at"}),
     Token: frozenset({"last_used_at", "name"}),
     Endpoint: frozenset(),
     Grant: frozenset({"note"}),

@@ -63,6 +63,12 @@ class Run(Leased):
         help_text="A replay's own model, in place of those of its version.",
     )  # fmt: skip
     depth = models.PositiveSmallIntegerField(default=0)
+    payers = models.TextField(
+        blank=True,
+        default="",
+        db_default="",
+        help_text="The agents whose budgets bear what it spends, but for its own.",
+    )
     final_reason = models.CharField(max_length=40, blank=True, help_text="Why the next turn is the last, if it is.")
     cancel_requested = models.BooleanField(default=False)
     sleeps_for = models.CharField(

@@ -132,7 +132,7 @@ class RunEngine(Driver[bool]):
             catalogue = catalogue.of_servers(who.sees)
         return Toolbox(
             self._engine, catalogue, run=taken.key, expert=who.expert, requester=who.requester,
-            conversation=who.conversation,
+            conversation=who.conversation, payers=who.payers,
         )  # fmt: skip
 
     async def _do(self, held: Held, step: Step) -> bool:
@@ -159,6 +159,7 @@ _WHO = Select(
         "conversation_id",
         "conversation__agent__slug",
         "conversation__servers",
+        "payers",
         named=True,
     )
 )
@@ -171,6 +172,7 @@ class _Identity(NamedTuple):
     expert: str
     requester: Requester
     conversation: str
+    payers: tuple[str, ...]  # the agents whose calls have led to it
     sees: frozenset[str]  # to which servers a conversation of that very agent is narrowed; empty: to none
 
 
@@ -206,9 +208,9 @@ class Decided:
 
 
 def _identity(run_id: str) -> _Identity:
-    agent, expert, key, name, conversation, speaker, servers = _WHO.get(id=run_id)
+    agent, expert, key, name, conversation, speaker, servers, payers = _WHO.get(id=run_id)
     sees = frozenset(servers or ()) if speaker == agent else frozenset()
-    return _Identity(agent, expert, Requester(key, name), conversation or "", sees)
+    return _Identity(agent, expert, Requester(key, name), conversation or "", tuple(payers.split()), sees)
 
 
 async def _cancelled(taken: Lease) -> None:

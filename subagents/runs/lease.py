@@ -17,6 +17,7 @@ from mcpregistry.prepared_queries import Given, Select
 from subagents.leased import leases
 from subagents.leased.leases import Lease, Leases, LostLease
 from subagents.models import Run
+from subagents.runs import budgets
 
 RUNS = Leases(
     Run, "lost_seconds", started_at=Coalesce("started_at", Given("now", like="started_at")),
@@ -46,7 +47,11 @@ def take(run_id: str, *, worker: str, now: datetime | None = None) -> Lease | No
     now = now or database_now()
     for run in _FOUND.rows(id=run_id):
         lost = run.lost_seconds + _nobodys(run, now)
-        return RUNS.take(run_id, run.fence, worker=worker, now=now, lost_seconds=lost)
+        with transaction.atomic():
+            taken = RUNS.take(run_id, run.fence, worker=worker, now=now, lost_seconds=lost)
+            if taken is not None:
+                budgets.lost(run_id, taken.fence)
+            return taken
     return None
 
 

@@ -17,6 +17,7 @@ from django.utils import timezone
 from mcpregistry.db import db_call, reckoned_now
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.failpoints import failpoint
+from mcpregistry.services.budgets.spending import BudgetSpent
 from mcpregistry.services.energy.reservations import Shortage
 from subagents.domain import budget, context
 from subagents.domain.context import Outcome, Reckoning, Trigger
@@ -30,7 +31,8 @@ from subagents.leased.leases import Lease
 from subagents.leased.patience import patiently
 from subagents.llm.tokens import counter
 from subagents.llm.values import Reply, Target
-from subagents.runs import records, telemetry
+from subagents.runs import budgets, records, telemetry
+from subagents.runs.lease import fenced
 from subagents.runs.targets import target_for
 from subagents.runs.toolbox import Toolbox
 from subagents.runs.views import RunView
@@ -133,6 +135,8 @@ class Thinking:
             )
         except ModelError as error:
             return await failed(error)
+        except BudgetSpent as spent:
+            raise Unanswered(Exit.BUDGET, str(spent)) from spent
         if (useless := _useless(reply, request, plan)) is not None:
             return await failed(useless, reply)
         await _kept(
@@ -179,13 +183,30 @@ async def _kept(held: Lease, reply: Reply, *, number: int, **facts: Any) -> None
 
 
 def _begun(held: Lease, plan: Plan, seen: RunView, left: float) -> Target:
-    """The turn is begun. A key that is not to be had is as good as a wrong one: the next model is asked."""
-    records.begin_turn(held, worst=plan.worst)
+    """The turn is begun. A key that is not to be had is as good as a wrong one: the next model is asked.
+
+    Raises BudgetSpent when a budget of those who pay for the run does not bear it; then nothing is begun.
+    """
+    _begin(held, plan)
     try:
         target = target_for(plan.target.model_id, temperature=seen.spec.temperature, at_most=left)
     except ConfigInvalid as error:
         raise ModelError(ErrorKind.AUTH, str(error)) from error
     return replace(target, max_output=min(target.max_output, plan.output))
+
+
+def _begin(held: Lease, plan: Plan) -> None:
+    tokens, prices = plan.estimated + plan.output, plan.target.prices
+    needs = budgets.coming(held.key, worst=plan.worst, tokens=tokens, prices=prices)
+    if needs is None:
+        records.begin_turn(held, worst=plan.worst)
+        return
+    with fenced(held):  # the run is locked before its budgets, as by all others
+        refusal = budgets.reserve(held.key, needs)
+        if refusal is None:
+            records.begin_turn(held, worst=plan.worst)
+    if refusal is not None:
+        raise refusal
 
 
 def _useless(reply: Reply, request: Request, plan: Plan) -> ModelError | None:

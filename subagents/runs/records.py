@@ -32,7 +32,7 @@ from subagents.domain.spec import TargetSpec
 from subagents.leased.leases import Lease, LostLease
 from subagents.llm.values import Reply, Usage
 from subagents.models import Attempt, Run, StoredOutput, ToolCall, Turn
-from subagents.runs import telemetry
+from subagents.runs import budgets, telemetry
 from subagents.runs.answers import tell_caller
 from subagents.runs.lease import fenced, look
 from subagents.services import runs
@@ -99,6 +99,7 @@ def end_turn(
             reserved_cost=Decimal(0), final_reason=final.value if final else "",
         )  # fmt: skip
         _draw(run.id, f"{run.id}:{number}", usage)
+        budgets.spend(run.id, f"{run.id}:{number}", cost=cost, usage=usage)
         if usage.reasoning or usage.cached or usage.cache_write:
             _CACHED(
                 id=run.id, reasoning=usage.reasoning, written=usage.cache_write,
@@ -196,6 +197,7 @@ def failed_attempt(
             cost=_sum(run.cost, cost), final_reason=run.final_reason,
         )  # fmt: skip
         _draw(run.id, f"{run.id}:{number}:{attempt.pk}", usage)
+        budgets.spend(run.id, f"{run.id}:{number}:{attempt.pk}", cost=cost, usage=usage)
         telemetry.ATTEMPTS.inc(model=target.label, trouble=error.kind)
 
 
@@ -334,6 +336,7 @@ def finish(
     with fenced(lease) as run:
         _withdraw(run)
         reservations.release(run=run.id)
+        budgets.release(run.id)
         _never_made(*unfinished)(run=run.id, finished_at=now)
         _move_run(
             run, state, exit=exit, answer=plain(answer, _LONGEST), structured=structured,

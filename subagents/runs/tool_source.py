@@ -59,7 +59,7 @@ class ExpertTools:
         for expert in snapshot.sections.get(SECTION, ()):
             here = endpoint.slug == RUNS.slug or endpoint.slug in expert.endpoints
             if here and agent.slug in expert.users and expert.agent in snapshot.agents:
-                yield Offer(KIND, _SERVER, _tool(expert, snapshot, now), own=True)
+                yield Offer(KIND, _SERVER, _tool(expert, snapshot, now), own=True, spends=True)
 
 
 def _tool(expert: Offered, snapshot: Snapshot, now: float) -> ToolSpec:

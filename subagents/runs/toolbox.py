@@ -44,6 +44,7 @@ class Toolbox:
     run: str
     expert: str
     requester: Requester = NOBODY  # the person who started the run: its calls are theirs
+    payers: tuple[str, ...] = ()  # the agents whose calls have led to the run
     conversation: str = ""  # the id of that which the run, and so its calls, belong to
 
     @property
@@ -95,10 +96,11 @@ class Toolbox:
         self, name: str, arguments: Mapping[str, Any], *, invocation: str, on_progress: OnProgress | None = None
     ) -> CallOutcome:
         """Make the call through the pipeline. PENDING or READY means: people decide, look again later."""
+        agents = self.engine.live.current.agents
         request = CallRequest(
             self.catalogue, name, arguments, "run", host_name=self.expert, request_id=self.run, on_progress=on_progress,
             host=HOST, expert=self.expert, call_id=invocation, requester=self.requester,
-            conversation=self.conversation,
+            conversation=self.conversation, behind=tuple(agents[name] for name in self.payers if name in agents),
         )  # fmt: skip
         return await self.engine.call(request)
 

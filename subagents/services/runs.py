@@ -29,6 +29,8 @@ from subagents.domain.transcript import failure
 from subagents.models import ExpertTool, ExpertVersion, LanguageModel, Run, ToolCall
 from subagents.services.readiness import obstacles
 
+_BY_AGENTS = ("call", "rest")  # origins of runs whose ``caller`` is an agent's name
+
 
 @transaction.atomic
 def start(
@@ -53,6 +55,7 @@ def start(
         origin=origin, caller=caller, endpoint_slug=endpoint, call_id=call_id, parent_id=parent or None, depth=depth,
         replay_of_id=replay_of or None, asks=asks, requester=plain(requester.name, 150), requester_id=requester.id,
         conversation_id=conversation or None, created_at=timezone.now(), revision=current_revision(),
+        payers=_payers(parent, caller if origin in _BY_AGENTS else ""),
     )  # fmt: skip
     transaction.on_commit(lambda: wake(run.pk))
     return run
@@ -103,6 +106,12 @@ def _check(version: ExpertVersion, body: Mapping[str, Any], arguments: Mapping[s
         raise ArgumentsInvalid("The arguments hold a number that JSON does not have.", remedy="Correct it.") from error
     for obstacle in obstacles(version.expert, body["targets"]):
         raise Denied(obstacle.sentence, remedy=obstacle.remedy)
+
+
+def _payers(parent: str, caller: str) -> str:
+    """The agents whose calls have led to the run: their budgets bear it."""
+    above = Run.objects.filter(pk=parent).values_list("payers", flat=True).first() if parent else None
+    return " ".join(dict.fromkeys([*(above or "").split(), *([caller] if caller else [])]))
 
 
 def _behind(caller: str) -> Requester:

@@ -28,7 +28,7 @@ LADDER = {role: place for place, role in enumerate(ROLES)}
 ADDS = {
     "server": OPERATOR, "endpoint": OPERATOR, "workspace": OPERATOR, "credential": OPERATOR,
     "agent": ADMIN, "grant": ADMIN, "policyrule": ADMIN, "channel": ADMIN, "slackidentity": ADMIN,
-    "energypool": ADMIN, "registrysource": ADMIN,
+    "energypool": ADMIN, "budget": ADMIN, "registrysource": ADMIN,
     "experttool": ADMIN, "provider": OPERATOR, "languagemodel": OPERATOR,
     "effortagent": ADMIN,
 }  # fmt: skip

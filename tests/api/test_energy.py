@@ -57,6 +57,11 @@ def test_a_call_says_what_it_has_cost(db, caller) -> None:
     assert viewer.get("/invocations/" + "1" * 32).json()["energy_consumed"] == 4
 
 
+def test_a_pool_says_what_becomes_of_calls_and_of_work_without_enough(db, caller) -> None:
+    made = caller("admin").post("/energy", {"slug": "p", "on_empty": "wait", "low_policy": "finish"})
+    assert (made.status_code, made.json()["on_empty"], made.json()["low_policy"]) == (201, "wait", "finish")
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

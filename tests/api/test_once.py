@@ -13,6 +13,7 @@ from django.utils import timezone
 from mcpregistry.api.v1 import api
 from mcpregistry.models import (
     Agent,
+    Budget,
     Channel,
     Conversation,
     Delivery,
@@ -64,6 +65,7 @@ WRITES = [
     ("/rules", {"name": "no", "outcome": "deny"}, PolicyRule),
     ("/conversations", {"agent": "robot"}, Conversation),
     ("/energy", {"slug": "pool"}, EnergyPool),
+    ("/budgets", {"slug": "daily", "agent": "robot", "unit": "calls", "hard": 5}, Budget),
     ("/registries", {"slug": "official", "base_url": "https://registry.example"}, RegistrySource),
     ("/registry-entries/7/add", {"slug": "there", "sha256": "a" * 64}, Server),
     ("/channels", HOOK, Channel),

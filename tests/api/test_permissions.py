@@ -38,6 +38,7 @@ LOWEST = {
         GET /maintenance/messages
         GET /maintenance/proposals | GET /maintenance/trials | GET /maintenance/trials/{trial_id}
         GET /conversations | GET /conversations/{conversation_id} | GET /conversations/{conversation_id}/messages
+        GET /budgets | GET /budgets/{slug} | GET /budgets/{slug}/entries
         GET /energy | GET /energy/{slug} | GET /energy/{slug}/entries
         GET /registries | GET /registries/{slug} | GET /registry-entries | GET /registry-entries/{entry_id}
         """,
@@ -69,6 +70,7 @@ LOWEST = {
         POST /installs/{install_id}/approve
         GET /servers/{slug}/launch | POST /servers/{slug}/confirm | POST /agents | PATCH /agents/{slug}
         POST /registries | PATCH /registries/{slug} | DELETE /registries/{slug}
+        POST /budgets | PATCH /budgets/{slug} | DELETE /budgets/{slug}
         POST /energy | PATCH /energy/{slug} | DELETE /energy/{slug} | POST /energy/{slug}/grant
         DELETE /agents/{slug} | POST /agents/{slug}/tokens | DELETE /agents/{slug}/tokens/{token_id}
         POST /grants | DELETE /grants/{grant_id}
@@ -91,6 +93,9 @@ AGENT = {
     "POST /conversations/{conversation_id}/end",
     "GET /conversations/{conversation_id}/messages",
     "POST /conversations/{conversation_id}/messages",
+    "GET /budgets",
+    "GET /budgets/{slug}",
+    "GET /budgets/{slug}/entries",
     "GET /energy",
     "GET /energy/{slug}",
     "GET /energy/{slug}/entries",

@@ -1,61 +1,187 @@
-"""Calls a minute: a bucket that refills evenly."""
+"""Calls of an agent with budgets: what is refused is refused before anybody is asked, told truly and recorded."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
 import pytest
+from django.contrib.auth.models import User
+from django.db import OperationalError
 
-from mcpregistry.calls.rates import RateLimited, Rates
-from mcpregistry.domain.specs import AgentSpec
+from mcpregistry.calls.call import CallRequest
+from mcpregistry.db import db_call
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.models import (
+    Agent,
+    ApprovalRequest,
+    Budget,
+    BudgetEntry,
+    BudgetReservation,
+    Configuration,
+    Invocation,
+    Server,
+    Tool,
+)
+from mcpregistry.services.access import agents, grants
+from mcpregistry.services.budgets import books, spending
+from tests.calls.conftest import Site, add_server, only_call, tool
+from tests.calls.test_approvals import bob, held, vote
+from tests.waiting import until
 
-
-def agent(limit: int | None, slug: str = "ann") -> AgentSpec:
-    return AgentSpec(1, slug, frozenset(), limit, ())
-
-
-def allowed(rates: Rates, who: AgentSpec, at: float) -> bool:
-    try:
-        rates.take(who, at)
-    except RateLimited:
-        return False
-    return True
-
-
-def test_a_minutes_calls_may_come_at_once_and_then_one_by_one():
-    rates, who = Rates(), agent(60)
-    assert [allowed(rates, who, 0.0) for _ in range(61)] == [True] * 60 + [False]
-    assert [allowed(rates, who, at) for at in (0.5, 1.0, 1.1, 2.0)] == [False, True, False, True]
-
-
-def test_a_long_pause_saves_no_more_than_a_minute():
-    rates, who = Rates(), agent(3)
-    assert allowed(rates, who, 0.0)
-    assert [allowed(rates, who, 1e6) for _ in range(4)] == [True, True, True, False]
+__all__ = ["bob"]
+Make = Callable[..., Any]
 
 
-def test_agents_do_not_share_and_no_limit_means_none():
-    rates = Rates()
-    assert [allowed(rates, agent(1), 0.0), allowed(rates, agent(1), 0.0), allowed(rates, agent(1, "bob"), 0.0)] == [
+def limited(journal: Any, **fields: Any) -> None:
+    """The agent "ann" has a budget; ``fields`` as they are given."""
+    add_server("slow", tool("count"), env={"FAKE_JOURNAL": str(journal)})
+    given = {"slug": "b", "unit": "calls", "period": "month", "hard": Decimal(2)} | fields
+    books.save_budget(budget=Budget(agent=Agent.objects.get(slug="ann"), **given), actor="test")
+
+
+def spent() -> tuple[int, int]:
+    book = books.standings([row := Budget.objects.get()])[row.pk].book
+    return book.spent, book.reserved
+
+
+async def test_who_has_no_budget_asks_nobody(site: Make, journal: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    await db_call(limited, journal, enabled=False)
+    here: Site = await site()
+    for name in ("reserve", "settle", "release"):
+        monkeypatch.setattr(spending, name, None)
+    assert (await here.call("slow__count", {"steps": 1})).state == State.SUCCEEDED
+
+
+async def test_calls_at_once_do_not_all_pass_on_one_budget_and_the_rest_is_recorded_as_denied(
+    site: Make, journal: Any
+) -> None:
+    await db_call(limited, journal)
+    here: Site = await site()
+    outcomes = await asyncio.gather(*(here.call("slow__count", {"steps": 1, "pause": 0.2}) for _ in range(5)))
+    refused = [outcome for outcome in outcomes if outcome.state != State.SUCCEEDED]
+    assert (len(refused), len(here.sent()), await db_call(spent)) == (3, 2, (2, 0))
+    rows = await db_call(lambda: list(Invocation.objects.filter(state=State.DENIED)))
+    assert {row.pk for row in rows} == {outcome.invocation_id for outcome in refused}
+    for row in rows:
+        outcome = next(each for each in refused if each.invocation_id == row.pk)
+        assert (row.error_code, row.reason) == ("BUDGET_SPENT", f"{outcome.message} {outcome.remedy}")
+    assert "begins anew at" in refused[0].remedy
+
+
+async def test_the_agent_is_told_of_the_soft_mark_once_and_the_record_says_the_same(site: Make, journal: Any) -> None:
+    await db_call(limited, journal, soft=Decimal(2), hard=Decimal(9))
+    here: Site = await site()
+    told = [await here.call("slow__count", {"steps": 1}) for _ in range(3)]
+    words = [[each["text"] for each in outcome.result["content"] if "Budget" in each["text"]] for outcome in told]  # type: ignore[index]
+    assert [len(each) for each in words] == [0, 1, 0]
+    assert words[1][0].startswith("(Budget 'b': 2 calls of 9 calls are used in this month; then such calls are refused")
+    row = await db_call(Invocation.objects.get, pk=told[1].invocation_id)
+    assert words[1][0] in row.result
+
+
+async def test_money_is_spent_by_what_an_operator_says_that_a_call_costs_and_free_calls_pass(
+    site: Make, journal: Any
+) -> None:
+    await db_call(limited, journal, unit="money", hard=Decimal("0.30"))
+    await db_call(add_server, "echo", tool("echo"))
+    await db_call(Tool.objects.filter(name="count").update, call_cost=Decimal("0.125"))
+    here: Site = await site()
+    states = [(await here.call("slow__count", {"steps": 1})).state for _ in range(3)]
+    assert states == [State.SUCCEEDED, State.SUCCEEDED, State.DENIED]
+    assert await db_call(spent) == (25_000_000, 0)
+    assert (await here.call("echo__echo")).state == State.SUCCEEDED
+    assert await db_call(lambda: [entry.amount for entry in BudgetEntry.objects.all()]) == [12_500_000] * 2
+
+
+async def test_people_are_not_asked_about_a_call_that_cannot_be_paid_and_one_that_waits_keeps_its_place(
+    site: Make, journal: Any, bob: User
+) -> None:
+    await db_call(limited, journal, hard=Decimal(1))
+    await db_call(lambda: Configuration.objects.update(default_outcome="ask"))
+    here: Site = await site()
+    calling = asyncio.ensure_future(here.call("slow__count", {"steps": 1}))
+    await held()
+    refused = await here.call("slow__count", {"steps": 2})
+    assert (refused.state, refused.error_code) == (State.DENIED, "BUDGET_SPENT")
+    assert await db_call(ApprovalRequest.objects.count) == 1
+    await vote(bob)
+    assert (await calling).state == State.SUCCEEDED
+    assert await db_call(spent) == (1, 0)
+
+
+async def test_a_call_that_people_reject_and_one_that_joins_another_spend_nothing(
+    site: Make, journal: Any, bob: User
+) -> None:
+    await db_call(limited, journal, hard=Decimal(5))
+    await db_call(lambda: Configuration.objects.update(default_outcome="ask"))
+    here: Site = await site()
+    calling = [asyncio.ensure_future(here.call("slow__count", {"steps": 1})) for _ in range(2)]
+    await held()
+    await until(lambda: db_call(lambda: BudgetReservation.objects.count() == 2))
+    await vote(bob, approve=False)
+    assert {(await each).state for each in calling} == {State.REJECTED}
+    await db_call(spending.settle_due)
+    assert await db_call(spent) == (0, 0)
+
+
+async def test_what_a_run_calls_is_borne_by_those_whose_calls_have_led_to_it(site: Make, journal: Any) -> None:
+    def prepare() -> None:
+        limited(journal, hard=Decimal(1))
+        eve = agents.save_agent(agent=Agent(slug="eve"), actor="test")
+        grants.grant(agent=eve, server=Server.objects.get(), actor="test")
+
+    await db_call(prepare)
+    here: Site = await site()
+    cause = here.engine.live.current.agents["ann"]
+    catalogue = here.engine.catalogue("default", "eve")
+    request = CallRequest(catalogue, "slow__count", {"steps": 1}, "run", behind=(cause,))
+    assert (await here.engine.call(request)).state == State.SUCCEEDED
+    refused = await here.engine.call(request)
+    assert (refused.error_code, "'b' of the agent 'ann' is 1 call each month" in refused.message) == (
+        "BUDGET_SPENT",
         True,
-        False,
-        True,
-    ]
-    assert all(allowed(rates, agent(None), 0.0) for _ in range(1000))
+    )
+    assert (await db_call(BudgetEntry.objects.get)).agent_slug == "eve"
 
 
-def test_zero_means_never_and_the_refusal_says_how_long_to_wait():
-    with pytest.raises(RateLimited):
-        Rates().take(agent(0), 0.0)
-    rates = Rates()
-    rates.take(agent(6), 0.0)
-    for _ in range(5):
-        rates.take(agent(6), 0.0)
-    with pytest.raises(RateLimited, match="10 seconds"):
-        rates.take(agent(6), 0.0)
+@pytest.mark.fault
+async def test_what_cannot_be_set_aside_is_not_sent_and_what_cannot_be_written_down_is_by_the_clock(
+    site: Make, journal: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await db_call(limited, journal)
+    here: Site = await site()
+
+    def fails(**_: Any) -> None:
+        raise OperationalError("hunter2")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(spending, "reserve", fails)
+        outcome = await here.call("slow__count", {"steps": 1})
+    assert (outcome.state, outcome.error_code, "hunter2" in outcome.message) == (State.DENIED, "NOT_RECORDED", False)
+    assert (here.sent(), (await db_call(only_call)).error_code) == ([], "NOT_RECORDED")
+    with monkeypatch.context() as patch:
+        patch.setattr(spending, "settle", fails)
+        assert (await here.call("slow__count", {"steps": 1})).state == State.SUCCEEDED
+    assert await db_call(spent) == (0, 1)
+    assert (await db_call(spending.settle_due), await db_call(spent)) == (1, (1, 0))
 
 
-def test_a_lower_limit_counts_at_once():
-    rates = Rates()
-    rates.take(agent(100), 0.0)
-    rates.take(agent(2), 0.0)
-    rates.take(agent(2), 0.0)
-    assert not allowed(rates, agent(2), 0.0)
+@pytest.mark.fault
+async def test_a_caller_that_leaves_has_spent_what_was_sent_and_nothing_else(site: Make, journal: Any) -> None:
+    await db_call(limited, journal, hard=Decimal(9))
+    here: Site = await site()
+    calling = asyncio.ensure_future(here.call("slow__count", {"steps": 100, "pause": 0.05}))
+    await here.until_sent()
+    calling.cancel()
+    await until(lambda: db_call(lambda: Invocation.objects.filter(state=State.UNKNOWN).exists()))
+    assert (await db_call(spending.settle_due), await db_call(spent)) == (1, (1, 0))
+    leaving = asyncio.ensure_future(here.call("slow__count", {"steps": 1}))
+    await until(lambda: db_call(BudgetReservation.objects.exists))
+    leaving.cancel()
+    await until(lambda: db_call(lambda: not Invocation.objects.filter(finished_at=None).exists()))
+    await until(lambda: db_call(lambda: Invocation.objects.count() == 2))
+    await db_call(spending.settle_due)
+    assert await db_call(lambda: spent()[1]) == 0

@@ -23,6 +23,7 @@ from mcpregistry.domain.formats import text
 from mcpregistry.models import (
     Agent,
     AuditEntry,
+    Budget,
     Channel,
     Configuration,
     Credential,
@@ -40,6 +41,7 @@ from mcpregistry.models import (
 from mcpregistry.models.registry import READ
 from mcpregistry.models.sealing import sealed
 from mcpregistry.services.access import agents, credentials, grants
+from mcpregistry.services.budgets import books
 from mcpregistry.services.energy import pools
 from mcpregistry.services.registry import sources
 from mcpregistry.services.servers import lifecycle
@@ -83,6 +85,10 @@ def furnished() -> None:
     )
     agent = agents.save_agent(
         agent=Agent(slug="odd-one", owner=ann, energy_pool=energy, calls_per_minute=3, capabilities=["mcp_git::*"]),
+        actor=ACTOR,
+    )
+    books.save_budget(
+        budget=Budget(slug="odd-money", agent=agent, hard=Decimal("2.5"), period="week", time_zone="Europe/Oslo"),
         actor=ACTOR,
     )
     place = agents.save_endpoint(
@@ -409,7 +415,8 @@ def test_whatever_configures_a_site_is_in_its_document():
         "Connection", "ServerEvent", "ServerTest", "Invocation", "ApprovalRequest", "ApprovalSeat", "ApprovalVote",
         "AuditEntry", "AuditSeal", "AuditArchive", "AuditVerification", "HostTask", "Change", "Figure", "KeptAnswer", "LoginAttempts", "Delivery",
         "Run", "Turn", "Attempt", "StoredOutput", "ToolCall", "MaintenanceRequest", "MaintenanceMessage", "Proposal",
-        "TrialReport", "Conversation", "Message", "Exchange", "CycleLog", "EnergyEntry", "EnergyReservation", "ToolUsage", "Install", "RegistryEntry",
+        "TrialReport", "Conversation", "Message", "Exchange", "CycleLog", "EnergyEntry", "EnergyReservation", "ToolUsage",
+        "BudgetPeriod", "BudgetEntry", "BudgetReservation", "RateLevel", "Install", "RegistryEntry",
     }  # fmt: skip
     ours = [model for app in ("auth", "mcpregistry", "subagents") for model in apps.get_app_config(app).get_models()]
     told = {kind.model for kind in KINDS}

@@ -155,3 +155,17 @@ def test_many_new_tools_are_counted_not_listed_for_ever():
     texts = dict(lines(Event.DEFINITIONS, data))
     assert texts["New"].endswith("tool-19 and 280 more")
     assert texts["Changed"] == "a b"
+
+
+def test_a_budget_is_told_of_in_words_and_not_to_who_wants_to_hear_of_some_servers():
+    data = {
+        "budget": "daily", "agent": "ann", "spent": "$4.00", "mark": "$4.00", "ends": "2026-11-25T23:00:00+00:00", "url": "u",
+    }  # fmt: skip
+    assert title(Event.BUDGET_SOFT, data) == "A budget has reached its soft mark: daily of ann"
+    assert lines(Event.BUDGET_SPENT, data) == [
+        ("Agent", "ann"), ("Spent", "$4.00"), ("Of", "$4.00"), ("Begins anew", "2026-11-25 23:00 UTC"),
+    ]  # fmt: skip
+    heard = [Interest(), Interest(minimum_risk=3), Interest(events=frozenset({"budget_spent"}))]
+    assert [each.wants(Event.BUDGET_SPENT, server="") for each in heard] == [True] * 3
+    deaf = [Interest(servers=frozenset({"git"})), Interest(events=frozenset({"asked"}))]
+    assert [each.wants(Event.BUDGET_SPENT, server="") for each in deaf] == [False] * 2

@@ -24,6 +24,7 @@ from controlplane.configuration.kinds import Kind, kind_of
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.models import (
     Agent,
+    Budget,
     Channel,
     Configuration,
     Credential,
@@ -39,6 +40,7 @@ from mcpregistry.models import (
     Workspace,
 )  # fmt: skip
 from mcpregistry.services.access import agents, credentials, grants
+from mcpregistry.services.budgets import books
 from mcpregistry.services.configuration import site as settings_of
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.energy import pools
@@ -73,7 +75,7 @@ class Maker:
         """Rows of every kind, in an order in which they can name each other."""
         self.people = [User.objects.create_user(f"{self.tag}p{n} {self.word()}"[:150]) for n in range(2)]
         self.people[0].groups.set(Group.objects.filter(name="approver"))
-        for kind, most in ((self._role, 2), (self._credential, 3), (self._server, 4), (self._pool, 2), (self._registry, 2), (self._agent, 3), (self._endpoint, 3),
+        for kind, most in ((self._role, 2), (self._credential, 3), (self._server, 4), (self._pool, 2), (self._registry, 2), (self._agent, 3), (self._budget, 2), (self._endpoint, 3),
                            (self._workspace, 2), (self._provider, 3), (self._expert, 2), (self._effort, 1), (self._rule, 4), (self._grant, 8),
                            (self._permit, 3), (self._channel, 2), (self._slack, 2), (self._settings, 1)):  # fmt: skip
             for number in range(self.pick.randint(1, most)):
@@ -230,6 +232,13 @@ class Maker:
         row = self.fill(kind_of("agents"), Agent(slug=f"{self.tag}a-{number}"), owner=owner, capabilities=capabilities)
         row.energy_pool = self.one(EnergyPool.objects) if self.chance() else None
         agents.save_agent(agent=row, actor=ACTOR)
+
+    def _budget(self, number: int) -> None:
+        fixed = {"soft": self.pick.choice([None, Decimal(1)]), "hard": Decimal(self.pick.choice([1, 20]))}
+        zone = self.pick.choice(["UTC", "Asia/Kolkata"])
+        row = self.fill(kind_of("budgets"), Budget(slug=f"{self.tag}b-{number}"), time_zone=zone, **fixed)
+        row.agent = self.one(Agent.objects)
+        books.save_budget(budget=row, actor=ACTOR)
 
     def _endpoint(self, number: int) -> None:
         agents.save_endpoint(

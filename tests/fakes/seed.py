@@ -10,6 +10,7 @@ import json
 import random
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 from django.contrib.auth.hashers import make_password
@@ -23,6 +24,8 @@ from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.registry.entries import read as read_entry
 from mcpregistry.models import (
     Agent,
+    Budget,
+    BudgetEntry,
     Channel,
     Connection,
     Conversation,
@@ -48,6 +51,7 @@ from mcpregistry.models import (
 from mcpregistry.services.access import credentials, grants, tokens
 from mcpregistry.services.access.agents import save_agent, save_endpoint, save_workspace
 from mcpregistry.services.access.roles import ROLES
+from mcpregistry.services.budgets import books
 from mcpregistry.services.conversations.lifecycle import save_conversation
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.energy import pools
@@ -131,6 +135,7 @@ def populate(*, calls: int = 2_000, now: datetime | None = None) -> Site:
     _access(site, now)
     _conversation(site)
     _energy(site)
+    _budgets(site)
     _registry()
     _calls(site, calls, now, chance)
     _notifications(site, now)
@@ -384,6 +389,20 @@ def _energy(site: Site) -> None:
     for amount in (12.5, 40.0, 33.3):
         with transaction.atomic():
             pools.charge(pools.locked(pool.pk), EnergyEntry.Kind.MAINTENANCE, amount, now=pool.level_at, agent="ci")
+
+
+def _budgets(site: Site) -> None:
+    """Three budgets of one agent: one that has room, one past its soft mark, one that is spent."""
+    kinds = (("ci-models", "money", "month", 40, 50, 1_234_567_890), ("ci-tokens", "tokens", "day", 200_000, 250_000, 212_345),
+             ("ci-calls", "calls", "hour", None, 60, 60))  # fmt: skip
+    for slug, unit, period, soft, hard, spent in kinds:
+        marks = {"soft": Decimal(soft) if soft else None, "hard": Decimal(hard)}
+        row = Budget(slug=slug, agent=site.agents["ci"], unit=unit, period=period, **marks)
+        books.save_budget(budget=row, actor=ACTOR)
+        with transaction.atomic():
+            (held,) = [each for each in books.locked(["ci"], [row.counts]) if each.pk == row.pk]
+            kind = BudgetEntry.Kind.CALL if unit == "calls" else BudgetEntry.Kind.TURN
+            books.spend(held, kind, spent, agent="ci", reference=f"{slug}:1", now=timezone.now())
 
 
 def _registry() -> None:

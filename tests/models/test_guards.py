@@ -17,6 +17,7 @@ from mcpregistry.models import (
     Agent,
     ApprovalRequest,
     AuditEntry,
+    Budget,
     Configuration,
     Credential,
     Definition,
@@ -168,6 +169,7 @@ def rows() -> dict[type[models.Model], Any]:
             Grant: Grant.objects.create(agent=agent, server=server),
             Token: Token.objects.create(agent=agent, name="n", prefix="p", hash=f"{n}"),
             Workspace: Workspace.objects.create(directory=f"/{n}", endpoint=endpoint, agent=agent),
+            Budget: Budget.objects.create(slug=f"b{n}", agent=agent, unit="calls"),
             Credential: Credential.objects.create(name=f"c{n}"),
             PolicyRule: PolicyRule.objects.create(name=f"r{n}", approvers=Group.objects.create(name=f"g{n}")),
             Permit: Permit.objects.create(
@@ -264,7 +266,7 @@ def _bulk(rows: dict[type[models.Model], Any]) -> list[tuple[str, int, Callable[
             "ON CONFLICT (slug) DO UPDATE SET name = 'upserted'", agent.pk)),
         ("save", 1, lambda: Agent.objects.create(slug="one")),
         ("queryset delete", 1, lambda: Workspace.objects.filter(pk=rows[Workspace].pk).delete()),
-        ("cascade", 6, lambda: agent.delete()),
+        ("cascade", 7, lambda: agent.delete()),
         ("raw delete", 2, lambda: sql("DELETE FROM mcpregistry_grant")),
     ]  # fmt: skip
 

@@ -29,8 +29,8 @@ class PoolChange(Input):
     resume: (
         Annotated[Units, Field(description="From it on, work that was paused for lack of energy goes on.")] | None
     ) = None
-    low_policy: LowPolicy | None = None
-    on_empty: Annotated[OnEmpty, Field(description="What becomes of calls without enough.")] | None = None
+    low_policy: Annotated[LowPolicy, Field(strict=False)] | None = None
+    on_empty: Annotated[OnEmpty, Field(strict=False, description="What becomes of calls without enough.")] | None = None
     max_wait: Annotated[float, Field(ge=0, le=45, description="Seconds that a call waits at most.")] | None = None
     per_call: Units | None = None
     per_second: Units | None = None

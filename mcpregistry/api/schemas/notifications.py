@@ -13,8 +13,9 @@ from mcpregistry.models import Channel, Delivery
 
 Kind = Literal["webhook", "email", "slack"]
 EventName = Literal[
-    "asked", "approved", "rejected", "expired", "cancelled", "void", "definitions", "unavailable", "available", "trial"
-]
+    "asked", "approved", "rejected", "expired", "cancelled", "void", "definitions", "unavailable", "available", "trial",
+    "budget_soft", "budget_spent",
+]  # fmt: skip
 Risk = Literal["low", "medium", "high"]
 State = Literal["waiting", "failed", "sent", "given up"]
 RANKS: dict[str, int] = {"low": 1, "medium": 2, "high": 3}

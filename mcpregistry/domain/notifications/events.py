@@ -1,4 +1,4 @@
-"""What people elsewhere are told about held calls, new definitions and servers: values, texts and signatures.
+"""What people elsewhere are told about held calls, new definitions, servers and budgets: values, texts and signatures.
 
 A notification's body is ``{"type", "timestamp", "data"}``. Its texts come from agents and servers, so whoever shows
 them escapes them for the place. Arguments are shown only as ``Shown`` has them: cut, and masked where a name or a shape
@@ -53,6 +53,8 @@ class Event(StrEnum):
     UNAVAILABLE = "unavailable"
     AVAILABLE = "available"
     TRIAL = "trial"
+    BUDGET_SOFT = "budget_soft"
+    BUDGET_SPENT = "budget_spent"
     TEST = "test"
 
 
@@ -61,9 +63,12 @@ TYPES: dict[Event, str] = {event: f"approval.{event}" for event in Event} | {
     Event.UNAVAILABLE: "server.unavailable",
     Event.AVAILABLE: "server.available",
     Event.TRIAL: "server.trial",
+    Event.BUDGET_SOFT: "budget.soft",
+    Event.BUDGET_SPENT: "budget.spent",
     Event.TEST: "test",
 }
 ABOUT_SERVERS = frozenset({Event.DEFINITIONS, Event.UNAVAILABLE, Event.AVAILABLE, Event.TRIAL})
+ABOUT_BUDGETS = frozenset({Event.BUDGET_SOFT, Event.BUDGET_SPENT})
 TITLES: dict[Event, str] = {
     Event.ASKED: "A call waits for approval",
     Event.APPROVED: "Approved",
@@ -75,6 +80,8 @@ TITLES: dict[Event, str] = {
     Event.UNAVAILABLE: "A server does not answer",
     Event.AVAILABLE: "A server answers again",
     Event.TRIAL: "A server behaves otherwise than in its last trial",
+    Event.BUDGET_SOFT: "A budget has reached its soft mark",
+    Event.BUDGET_SPENT: "A budget is spent",
     Event.TEST: "A test from Slipsnisse",
 }
 
@@ -92,6 +99,8 @@ class Interest:
         """Whether the channel's filters let this event through; risk is 1 (low) to 3, rules count for held calls alone."""
         if event in ABOUT_SERVERS:
             return self._hears(event) and self._about(server)
+        if event in ABOUT_BUDGETS:
+            return self._hears(event) and not self.servers
         return (
             self._hears(event)
             and self._about(server)
@@ -156,6 +165,8 @@ def title(event: Event, data: Mapping[str, Any]) -> str:
         return f"{count} new or changed tool{'' if count == 1 else 's'} of {one_line(data['server'], 63)}"
     if event in ABOUT_SERVERS:
         return f"{TITLES[event]}: {one_line(data['server'], 63)}"
+    if event in ABOUT_BUDGETS:
+        return f"{TITLES[event]}: {one_line(data['budget'], 63)} of {one_line(data['agent'], 63)}"
     about = f"{one_line(data['server'], 63)}::{one_line(data['tool'], 80)}" if data.get("tool") else ""
     return f"{TITLES[event]}: {about}" if about else TITLES[event]
 
@@ -169,6 +180,9 @@ def lines(event: Event, data: Mapping[str, Any]) -> list[tuple[str, str]]:
         return [("Server", data["server"]), *((label, _names(names)) for label, names in named if names)]
     if event in ABOUT_SERVERS:
         return [("Server", data["server"])] + [("Reason", one_line(data["reason"], 1_000))] * bool(data["reason"])
+    if event in ABOUT_BUDGETS:
+        facts = [("Agent", data["agent"]), ("Spent", data["spent"]), ("Of", data["mark"])]
+        return [*facts, ("Begins anew", _moment(data["ends"]))]
     found = [
         ("Tool", one_line(data["tool"], 200)),
         ("Server", one_line(data["server"], 100)),

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 from django.conf import settings
@@ -13,6 +14,7 @@ from django.db import connection, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from mcpregistry.domain.budgets import of_dollars
 from mcpregistry.domain.definitions.definition import INSTRUCTIONS, listing
 from mcpregistry.domain.policy.decision import Outcome
 from mcpregistry.domain.policy.rules import RuleSpec
@@ -29,6 +31,7 @@ from mcpregistry.domain.specs import (
 )
 from mcpregistry.models import (
     Agent,
+    Budget,
     Configuration,
     Endpoint,
     Grant,
@@ -128,6 +131,7 @@ def _tool(tool: Tool) -> ToolSpec:
         destructive=tool.destructive,
         open_world=tool.open_world,
         energy=tool.call_energy or 0.0,
+        cost=of_dollars(tool.call_cost or Decimal(0)),
         instructions=str(tool.pinned.data.get(INSTRUCTIONS) or ""),
     )
 
@@ -194,14 +198,18 @@ def _grants() -> tuple[dict[int, list[GrantSpec]], dict[int, list[GrantSpec]]]:
 def _agents(grants: dict[int, list[GrantSpec]]) -> dict[str, AgentSpec]:
     rows = list(Agent.objects.filter(enabled=True))
     known = meanings(name for row in rows for name in row.capabilities)
-    return {row.slug: _agent(row, grants[row.id], known) for row in rows}
+    budgets: dict[int, set[str]] = defaultdict(set)
+    for agent_id, unit in Budget.objects.filter(enabled=True).order_by().values_list("agent_id", "unit"):
+        budgets[agent_id].add(unit)
+    return {row.slug: _agent(row, grants[row.id], known, frozenset(budgets[row.id])) for row in rows}
 
 
-def _agent(agent: Agent, grants: list[GrantSpec], known: Meanings) -> AgentSpec:
+def _agent(agent: Agent, grants: list[GrantSpec], known: Meanings, budgets: frozenset[str]) -> AgentSpec:
     clear = frozenset(known[name][0] for name in agent.capabilities if len(known[name]) == 1)
     return AgentSpec(
-        agent.id, agent.slug, clear, agent.calls_per_minute, tuple(grants), agent.hold_seconds, agent.energy_pool_id
-    )
+        agent.id, agent.slug, clear, agent.calls_per_minute, tuple(grants), agent.hold_seconds, agent.energy_pool_id,
+        budgets,
+    )  # fmt: skip
 
 
 def _endpoint(endpoint: Endpoint, grants: list[GrantSpec]) -> EndpointSpec:

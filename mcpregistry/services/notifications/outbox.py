@@ -81,6 +81,12 @@ def enqueue_server(event: Event, *, server: Server, reason: str = "", now: datet
     return _owe(channels, event, key=key, data=data, at=at, server=server) if channels else 0
 
 
+def enqueue_budget(event: Event, *, key: str, data: dict[str, Any], now: datetime) -> int:
+    """Owe a message that a budget has reached a mark. ``key`` names budget and period: each is told once."""
+    channels = _wanting(event, server="")
+    return _owe(channels, event, key=f"{event}:{key}", data=data, at=now) if channels else 0
+
+
 def _wanting(event: Event, *, server: str, rule: int | None = None, risk: int = 3) -> list[Channel]:
     rows = Channel.objects.filter(enabled=True).prefetch_related("servers", "rules")
     return [row for row in rows if _interest(row).wants(event, server=server, rule=rule, risk=risk)]

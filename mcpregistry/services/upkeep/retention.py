@@ -14,6 +14,8 @@ from django.db.models import Model, Q, QuerySet
 from mcpregistry.domain.lifecycle import TERMINAL
 from mcpregistry.models import (
     ApprovalRequest,
+    BudgetEntry,
+    BudgetPeriod,
     Configuration,
     Conversation,
     Delivery,
@@ -31,6 +33,7 @@ from mcpregistry.services.records.idempotency import KEPT_FOR
 from mcpregistry.services.servers.notes import trim_events
 from mcpregistry.services.tasks import host_tasks
 
+_LONGEST_PERIOD = timedelta(days=32)  # of a budget: what goes on counts all of its entries
 BATCH = 500
 MAX_BATCHES = 200  # per run and kind: the next run goes on
 
@@ -56,6 +59,8 @@ def prune(now: datetime) -> dict[str, int]:
         "attempts": _delete(LoginAttempts.objects.filter(began_at__lt=now - timedelta(days=1))),
         "conversations": _delete(Conversation.objects.filter(last_used_at__lt=calls_before)),
         "energy": _delete(EnergyEntry.objects.filter(at__lt=calls_before)),
+        "budgets": _delete(BudgetEntry.objects.filter(at__lt=min(calls_before, now - _LONGEST_PERIOD)))
+        + _delete(BudgetPeriod.objects.filter(end__lt=calls_before)),
         "messages": _empty_messages(payloads_before),
         "events": trim_events(Server.objects.values_list("pk", flat=True)),
     }

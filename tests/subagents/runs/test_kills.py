@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from django.db.models import F, Sum
 from django.utils import timezone
 
-from mcpregistry.models import Invocation
+from mcpregistry.domain.budgets import Unit, of_dollars
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.models import Budget, BudgetReservation, Invocation
+from mcpregistry.services.budgets import spending
+from mcpregistry.services.budgets.books import save_budget, standings
 from mcpregistry.services.servers.connections import forget_stale
 from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.models import ExpertVersion, LanguageModel, Run, ToolCall
@@ -35,9 +41,14 @@ def crowd(site_env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPa
     bench = Bench.__new__(Bench)
     bench.journal = tmp_path / "journal"
     provider = ready_provider("scripts", kind="compatible", base_url="http://127.0.0.1:9/v1")
-    model = LanguageModel.objects.create(provider=provider, name="writer", free=True, tokenizer="gemini")
+    model = LanguageModel.objects.create(
+        provider=provider, name="writer", input_price=1, output_price=5, tokenizer="gemini"
+    )
     server = bench.server("slow", "write", "read", read_only=["read"], request_timeout=1)
-    bench.expert(model, uses=[server], max_seconds=3600, max_steps=20)
+    expert = bench.expert(model, uses=[server], max_seconds=3600, max_steps=20)
+    for unit in Unit:
+        row = Budget(slug=unit.value, agent=expert.agent, unit=unit.value, period="month", hard=Decimal(10**6))
+        save_budget(budget=row, actor="test")
     return bench
 
 
@@ -97,7 +108,21 @@ def _judge(bench: Bench, started: list[Run]) -> None:
     assert len(calls) == 3 * len(started)
     for call in calls:
         assert fits(call, Invocation.objects.filter(pk=call.invocation).first(), writes), (call, call.state)
+    _budgets_agree()
     forget_stale(timezone.now())  # as the clock does; the workers' own rows are older than the rule allows by now
     assert broken() == []
     unknown = sum(call.state == CallState.UNKNOWN for call in calls)
     print(f"{len(calls)} writes, {sum(writes.values())} received, {unknown} unknown")
+
+
+def _budgets_agree() -> None:
+    """Each turn and call is in the books once, whoever died in it: what they say is what the records of runs and calls say."""
+    spending.settle_due()
+    books = {row.unit: standings([row])[row.pk].book for row in Budget.objects.all()}
+    ran = Run.objects.aggregate(cost=Sum("cost"), tokens=Sum(F("input_tokens") + F("output_tokens")))
+    sent = Invocation.objects.exclude(dispatched_at=None).exclude(state=State.NOT_SENT).count()
+    spent = {unit: book.spent for unit, book in books.items()}
+    assert spent == {"money": of_dollars(ran["cost"]), "tokens": ran["tokens"], "calls": sent}
+    held = {*BudgetReservation.objects.values_list("reference", flat=True)}
+    assert not Invocation.objects.filter(pk__in=held).exists(), "what is held is for calls that were never begun"
+    assert books["money"].reserved == books["tokens"].reserved == 0

@@ -27,7 +27,7 @@ from mcpregistry.services.records import chains
 from mcpregistry.services.records.ending import CORRECTED
 from mcpregistry.services.servers.connections import STALE_AFTER
 from mcpregistry.services.servers.trials import LOST_AFTER
-from mcpregistry.services.upkeep.invariants import approvals, energy
+from mcpregistry.services.upkeep.invariants import approvals, budgets, energy
 from mcpregistry.services.upkeep.reaping import ACTOR as REAPER
 
 EXAMPLES = 5
@@ -183,6 +183,7 @@ _RULES: list[Rule] = [
     ("No connection of a dead process is shown.", _stale_connection),
     *approvals.RULES,
     *energy.RULES,
+    *budgets.RULES,
 ]
 _QUIET_RULES: list[Rule] = [
     ("Nothing is left open.", _open_call),

@@ -1,0 +1,166 @@
+"""Budgets with how they stand, what was spent of them, and how earlier periods ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+from django.http import HttpRequest
+from unfold.decorators import display
+
+from mcpregistry.admin.base import CappedPaginator, ReadOnlyAdmin, RecordAdmin, actor
+from mcpregistry.admin.forms import RecordForm
+from mcpregistry.domain.budgets import Level, Unit, shown
+from mcpregistry.models import Agent, Budget, BudgetEntry, BudgetPeriod
+from mcpregistry.services.budgets import books
+from mcpregistry.services.budgets.books import Standing
+
+LEVEL_COLOURS = {Level.OK: "success", Level.SOFT: "warning", Level.SPENT: "danger"}
+_ENTRIES_SHOWN, _PERIODS_SHOWN = 20, 12
+
+
+class BudgetForm(RecordForm[Budget]):
+    """A budget's fields with their explanations."""
+
+    class Meta:
+        model = Budget
+        fields = "__all__"
+        help_texts = {
+            "slug": "Short name; REST calls it by this name, and refusals say it.",
+            "agent": "Everything that it causes is counted: its calls, and all that its expert tools do for it. To limit one "
+            "expert tool, whoever calls it, choose the agent of that tool.",
+            "unit": "Dollars: turns of models by their prices, and what operators say that a call costs. Tokens: read and "
+            "written by models. Calls: every call of a tool that was sent.",
+            "enabled": "Off: nothing is counted or refused; what was spent is kept.",
+        }
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for name in ("soft", "hard"):  # 60 instead of 60.00000000
+            if (mark := self.initial.get(name)) is not None:
+                self.initial[name] = f"{Decimal(mark).normalize():f}"
+
+
+@admin.register(Budget)
+class BudgetAdmin(RecordAdmin):
+    """Budgets: how they stand, and what was spent."""
+
+    form = BudgetForm
+    list_display = ("slug", "agent", "shown_spent", "shown_level", "period", "shown_end", "enabled")
+    list_filter = ("unit", "period", "enabled", "agent")
+    list_select_related = ("agent",)
+    search_fields = ("slug", "description", "agent__slug")
+    autocomplete_fields = ("agent",)
+    fieldsets = (
+        (None, {"fields": (("slug", "agent"), "description", "enabled")}),
+        ("What it allows", {"fields": (("unit", "period"), ("soft", "hard"), "time_zone")}),
+    )
+    change_form_outer_before_template = "admin/mcpregistry/budget.html"
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        page = super().get_changelist_instance(request)
+        stand = books.standings(page.result_list)
+        for row in page.result_list:
+            row.standing = stand[row.pk]
+        return page
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
+        return ("agent", "unit") if obj else ()
+
+    def save(self, request: HttpRequest, row: Budget, form: forms.ModelForm[Budget]) -> None:
+        books.save_budget(budget=row, actor=actor(request))
+
+    def remove(self, request: HttpRequest, row: Budget) -> None:
+        books.delete_budget(budget=row, actor=actor(request))
+
+    @display(description="spent")
+    def shown_spent(self, row: Budget) -> str:
+        return _spent(row, row.standing)  # type: ignore[attr-defined]
+
+    @display(description="state", label={each.value: colour for each, colour in LEVEL_COLOURS.items()})
+    def shown_level(self, row: Budget) -> str:
+        return row.standing.level.value  # type: ignore[attr-defined]
+
+    @display(description="until (UTC)")
+    def shown_end(self, row: Budget) -> str:
+        return f"{row.standing.ends:%d %b %H:%M}"  # type: ignore[attr-defined]
+
+    def overview(self, request: HttpRequest, row: Budget) -> dict[str, Any]:
+        may_see = request.user.has_perm("mcpregistry.view_budgetentry")
+        entries = list(row.entries.order_by("-id")[:_ENTRIES_SHOWN]) if may_see else []
+        return {
+            "budget": row,
+            "line": lines([row])[0],
+            "entries": [(each, shown(each.amount, row.counts)) for each in entries],
+            "periods": [_past(row, each) for each in row.periods.order_by("-start")[:_PERIODS_SHOWN]],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A budget in one line. ``part``: per cent of its hard mark (else its soft one) that are spent, at most 100."""
+
+    budget: Budget
+    standing: Standing
+    said: str
+    reserved: str
+    part: int
+    colour: str
+
+
+def lines(budgets: Iterable[Budget]) -> list[Line]:
+    """How these budgets stand, for pages."""
+    rows = list(budgets)
+    stand = books.standings(rows)
+    return [_line(row, stand[row.pk]) for row in rows]
+
+
+def lines_of(agent: Agent, request: HttpRequest) -> list[Line]:
+    """Those of an agent that this person may see."""
+    return lines(Budget.objects.visible_to(request.user).filter(agent=agent, enabled=True))
+
+
+def _line(row: Budget, stand: Standing) -> Line:
+    reserved = shown(stand.book.reserved, row.counts) if stand.book.reserved else ""
+    return Line(row, stand, _spent(row, stand), reserved, _part(row, stand.book.spent), LEVEL_COLOURS[stand.level])
+
+
+def _part(row: Budget, spent: int) -> int:
+    soft, hard = row.marks
+    mark = hard if hard is not None else soft
+    return min(100, 100 * spent // mark) if mark else 100
+
+
+def _spent(row: Budget, stand: Standing) -> str:
+    of = stand.book.hard if stand.book.hard is not None else stand.book.soft
+    spent = shown(stand.book.spent, row.counts)
+    if of is None:
+        return spent
+    bare = spent if row.counts is Unit.MONEY else spent.rpartition(" ")[0]
+    return f"{bare} of {shown(of, row.counts)}"
+
+
+def _past(row: Budget, period: BudgetPeriod) -> tuple[BudgetPeriod, str, int]:
+    return period, shown(period.spent, row.counts), _part(row, period.spent)
+
+
+@admin.register(BudgetEntry)
+class BudgetEntryAdmin(ReadOnlyAdmin):
+    """Everything that was spent of budgets, the newest first."""
+
+    paginator = CappedPaginator
+    list_display = ("at", "budget", "kind", "shown_amount", "agent_slug", "reference")
+    list_filter = ("kind", "budget")
+    list_select_related = ("budget",)
+    search_fields = ("=reference", "agent_slug", "budget__slug")
+    search_help_text = "Call id, agent or budget"
+    sortable_by = ()
+    fields = ("budget", "kind", "shown_amount", "agent_slug", "reference", "at")
+
+    @display(description="spent")
+    def shown_amount(self, row: BudgetEntry) -> str:
+        return shown(row.amount, row.budget.counts)

@@ -1,0 +1,110 @@
+"""Budgets of agents and their books. An agent sees its own, and what was spent of them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from ninja import Query, Status
+
+from mcpregistry.api import lookup
+from mcpregistry.api.auth import actor, principal
+from mcpregistry.api.once import once
+from mcpregistry.api.paging import Cursor, Limit, page
+from mcpregistry.api.routes import Routes
+from mcpregistry.api.schemas.basics import Page, Slug
+from mcpregistry.api.schemas.budgets import (
+    BudgetChange,
+    BudgetNew,
+    BudgetOut,
+    SpentOut,
+    budget_out,
+    spent_out,
+)
+from mcpregistry.domain.budgets import Unit
+from mcpregistry.models import Agent, Budget, BudgetEntry
+from mcpregistry.services.budgets import books
+
+router = Routes(tags=["budgets"])
+
+
+@router.get("/budgets", response=Page[BudgetOut])
+def list_budgets(
+    request: HttpRequest,
+    *,
+    agent: Annotated[Slug | None, Query(description="Of this agent.")] = None,
+    unit: Unit | None = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[BudgetOut]:
+    """Budgets by name, and how they stand now."""
+    rows = _visible(request)
+    if agent is not None:
+        rows = rows.filter(agent__slug=agent)
+    if unit is not None:
+        rows = rows.filter(unit=unit)
+    found = page(rows, order=("slug",), limit=limit, cursor=cursor, show=lambda row: row)
+    stand = books.standings(found.items)
+    return Page[BudgetOut](items=[budget_out(row, stand[row.pk]) for row in found.items], next=found.next)
+
+
+@router.post("/budgets", response={201: BudgetOut})
+@once()
+def create_budget(request: HttpRequest, payload: BudgetNew) -> Status[BudgetOut]:
+    """Make a budget; it counts from now on."""
+    given = payload.columns()
+    given["agent"] = lookup.one(Agent.objects.all(), "agent", slug=given["agent"])
+    made = books.save_budget(budget=Budget(**given), actor=actor(request))
+    return Status(201, _out(made))
+
+
+@router.get("/budgets/{slug}", response=BudgetOut)
+def get_budget(request: HttpRequest, slug: Slug) -> BudgetOut:
+    """One budget, and how it stands now."""
+    return _out(_one(request, slug))
+
+
+@router.patch("/budgets/{slug}", response=BudgetOut)
+def change_budget(request: HttpRequest, slug: Slug, payload: BudgetChange) -> BudgetOut:
+    """Change the keys that are sent; the others stay, and so does what was spent."""
+    row = _one(request, slug)
+    for name, value in payload.columns().items():
+        setattr(row, name, value)
+    books.save_budget(budget=row, actor=actor(request))
+    return _out(_one(request, row.slug))
+
+
+@router.delete("/budgets/{slug}", response={204: None})
+def delete_budget(request: HttpRequest, slug: Slug) -> Status[None]:
+    """Delete a budget with its books."""
+    books.delete_budget(budget=_one(request, slug), actor=actor(request))
+    return Status(204, None)
+
+
+@router.get("/budgets/{slug}/entries", response=Page[SpentOut])
+def list_budget_entries(
+    request: HttpRequest,
+    slug: Slug,
+    *,
+    since: Annotated[int | None, Query(ge=0, lt=2**63, description="Only entries with a greater id.")] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[SpentOut]:
+    """What was spent, the newest first."""
+    rows = BudgetEntry.objects.filter(budget=_one(request, slug)).select_related("budget")
+    if since is not None:
+        rows = rows.filter(pk__gt=since)
+    return page(rows, order=("-id",), limit=limit, cursor=cursor, show=spent_out)
+
+
+def _visible(request: HttpRequest) -> QuerySet[Budget]:
+    return Budget.objects.visible_to(principal(request).who).select_related("agent")
+
+
+def _one(request: HttpRequest, slug: str) -> Budget:
+    return lookup.one(_visible(request), "budget", slug=slug)
+
+
+def _out(row: Budget) -> BudgetOut:
+    return budget_out(row, books.standings([row])[row.pk])

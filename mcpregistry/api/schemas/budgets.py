@@ -1,0 +1,104 @@
+"""Budgets of agents: what goes in and what comes out."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Annotated, Any
+
+from ninja import Schema
+from pydantic import Field
+
+from mcpregistry.api.schemas.access import Long
+from mcpregistry.api.schemas.basics import Input, Slug, Text
+from mcpregistry.domain.budgets import Level, Period, Unit, amount
+from mcpregistry.models import Budget, BudgetEntry
+from mcpregistry.services.budgets.books import Standing
+
+Mark = Annotated[float, Field(ge=0, lt=1e12, allow_inf_nan=False)]
+
+
+class BudgetChange(Input):
+    """What may change of a budget; every key may be left out. What was spent stays spent."""
+
+    nullable = frozenset({"soft", "hard"})
+
+    def columns(self) -> dict[str, Any]:
+        """What was sent, as the columns have it."""
+        given = self.given()
+        return given | {
+            name: Decimal(str(given[name])) for name in self.nullable & given.keys() if given[name] is not None
+        }
+
+    slug: Slug | None = None
+    description: Long | None = None
+    enabled: bool | None = None
+    period: Annotated[Period, Field(strict=False, description="How often it begins anew.")] | None = None
+    soft: Annotated[Mark, Field(description="From here on people and the agent are told. Null: nobody is.")] | None = (
+        None
+    )
+    hard: Annotated[Mark, Field(description="What would go beyond it is refused. Null: it only counts.")] | None = None
+    time_zone: (
+        Annotated[Text, Field(max_length=63, description="Whose midnight begins it anew, as in Europe/Oslo.")] | None
+    ) = None
+
+
+class BudgetNew(BudgetChange):
+    """A new budget of an agent. ``soft`` and ``hard`` are US dollars, tokens or calls, as ``unit`` says."""
+
+    slug: Slug
+    agent: Annotated[Slug, Field(description="What its calls and its expert tools' runs cause is counted.")]
+    unit: Annotated[Unit, Field(strict=False)]
+
+
+class BudgetOut(Schema):
+    """A budget and how it stands now; amounts are US dollars, tokens or calls, as ``unit`` says."""
+
+    slug: str
+    description: str
+    agent: str
+    enabled: bool
+    unit: Unit
+    period: Period
+    soft: float | None
+    hard: float | None
+    time_zone: str
+    spent: float = Field(description="In the period that is now.")
+    reserved: float = Field(description="What is under way may spend so much at most.")
+    level: Level
+    period_start: datetime
+    period_end: datetime = Field(description="When it begins anew.")
+
+
+class SpentOut(Schema):
+    """One thing that was spent."""
+
+    id: int
+    kind: str
+    amount: float
+    agent: str = Field(description="Whose call or run it was.")
+    reference: str = Field(description="The id of the call, or of the run with the number of its turn.")
+    at: datetime
+
+
+def budget_out(row: Budget, standing: Standing) -> BudgetOut:
+    """The budget as its answer."""
+    book, unit = standing.book, row.counts
+    return BudgetOut(
+        slug=row.slug, description=row.description, agent=row.agent.slug, enabled=row.enabled, unit=unit,
+        period=Period(row.period), soft=_float(row.soft), hard=_float(row.hard), time_zone=row.time_zone,
+        spent=float(amount(book.spent, unit)), reserved=float(amount(book.reserved, unit)), level=standing.level,
+        period_start=standing.start, period_end=standing.ends,
+    )  # fmt: skip
+
+
+def _float(mark: Decimal | None) -> float | None:
+    return None if mark is None else float(mark)
+
+
+def spent_out(row: BudgetEntry) -> SpentOut:
+    """The entry as its answer; ``row.budget`` is read."""
+    return SpentOut(
+        id=row.pk, kind=row.kind, amount=float(amount(row.amount, row.budget.counts)), agent=row.agent_slug,
+        reference=row.reference, at=row.at,
+    )  # fmt: skip

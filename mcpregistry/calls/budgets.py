@@ -1,0 +1,92 @@
+"""The budgets that a call concerns: what it will spend is set aside before anybody is asked or anything is sent.
+
+Only for calls of agents that have budgets, or of runs that such an agent has caused; others ask nothing. A call that people
+are asked about keeps what is set aside for it, so that they never approve what could not be paid.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import structlog
+from django.db import DatabaseError
+
+from mcpregistry.calls.call import Call, CallOutcome
+from mcpregistry.calls.catalog import DownstreamTools
+from mcpregistry.calls.rates import NotCounted
+from mcpregistry.db import db_call
+from mcpregistry.domain.budgets import Unit
+from mcpregistry.domain.lifecycle import TERMINAL
+from mcpregistry.services.budgets import spending
+from mcpregistry.services.budgets.books import Kind
+from mcpregistry.services.budgets.spending import Needs
+
+log = structlog.get_logger(__name__)
+
+_SERVERS = DownstreamTools().kind
+
+
+async def reserve(call: Call) -> Call:
+    """Set aside what the call will spend. Returns it with what its agent is to be told, once in each period.
+
+    Raises BudgetSpent with the time when there is more, and NotCounted.
+    """
+    needs = _needs(call)
+    if needs is None:
+        return call
+    try:
+        answer = await db_call(spending.reserve, kind=Kind.CALL, reference=call.id, needs=needs)
+    except DatabaseError as error:
+        log.exception("budgets.not_reserved", call=call.id)
+        raise NotCounted(
+            "The call was not made: what it spends could not be set aside.",
+            remedy="The database does not take it, the log says why. Ask the operator.",
+        ) from error
+    if answer.refusal is not None:
+        raise answer.refusal
+    return replace(call, remark=" ".join(answer.remarks))
+
+
+async def settle(call: Call, outcome: CallOutcome) -> None:
+    """Write down what the call has spent, if it has ended; or nothing, if it was not made as a call of its own.
+
+    What the database does not take now, the clock does from the record.
+    """
+    if _needs(call) is None:
+        return
+    try:
+        if outcome.invocation_id != call.id:
+            await db_call(spending.release, kind=Kind.CALL, reference=call.id)
+        elif outcome.state in TERMINAL:
+            await db_call(spending.settle, call_id=call.id)
+    except DatabaseError:
+        log.exception("budgets.not_settled", call=call.id)
+
+
+def told(call: Call, outcome: CallOutcome) -> CallOutcome:
+    """The outcome with what its caller is told of its budgets: in the answer that is recorded, or in what to do next."""
+    if not call.remark:
+        return outcome
+    if outcome.result is None:
+        return replace(outcome, remedy=f"{outcome.remedy} {call.remark}".strip())
+    content = outcome.result.get("content")
+    if not isinstance(content, list):
+        return outcome
+    return replace(outcome, result=outcome.result | {"content": [*content, _text(call.remark)]})
+
+
+def _text(remark: str) -> dict[str, Any]:
+    return {"type": "text", "text": f"({remark})"}
+
+
+def _needs(call: Call) -> Needs | None:
+    """None: no budget is concerned. A tool of ours that tells a caller about itself costs nothing."""
+    offer, agent = call.entry.offer, call.request.catalogue.agent
+    if offer.kind != _SERVERS and not offer.spends:
+        return None
+    amounts = {Unit.CALLS: 1} | ({Unit.MONEY: offer.tool.cost} if offer.tool.cost else {})
+    left = frozenset({Unit.MONEY, Unit.TOKENS}) if offer.spends else frozenset()
+    units = {*amounts, *left}
+    agents = frozenset(each.slug for each in (agent, *call.request.behind) if each.budgets & units)
+    return Needs(agent.slug, agents, amounts, left) if agents else None

@@ -1,0 +1,174 @@
+"""Budgets as people configure them, and how they stand; the one writer of what was spent.
+
+``spend`` and ``book_of`` want the budget's row locked (``locked``) by the transaction that calls them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import QuerySet, Sum
+
+from mcpregistry.db import database_now
+from mcpregistry.domain.budgets import Book, Level, Period, Unit, shown, span
+from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.notifications.events import Event
+from mcpregistry.models import Budget, BudgetEntry, BudgetPeriod, BudgetReservation
+from mcpregistry.services.configuration.saving import save_checked
+from mcpregistry.services.notifications import outbox
+from mcpregistry.services.records import audit
+
+Kind = BudgetEntry.Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a budget stands in the period that is now; numbers as the books count them (``domain.budgets``)."""
+
+    book: Book
+    start: datetime
+    ends: datetime
+
+    @property
+    def level(self) -> Level:
+        return self.book.level
+
+
+# Configured by people
+
+
+@transaction.atomic
+def save_budget(*, budget: Budget, actor: str) -> Budget:
+    """Create or change a budget; what was spent stays spent. Raises ConfigInvalid."""
+    new = budget.pk is None
+    if budget.soft is None and budget.hard is None:
+        raise ConfigInvalid("It has no mark, so it would do nothing.", remedy="Enter a soft mark, a hard mark or both.")
+    if budget.soft is not None and budget.hard is not None and budget.soft > budget.hard:
+        raise ConfigInvalid(
+            "Its soft mark is above its hard mark.", remedy="Set the soft mark to the hard one or below."
+        )
+    _whole(budget)
+    if not new:
+        _unmoved(budget)
+    save_checked(budget)
+    audit.record(
+        kind="budget.created" if new else "budget.changed", actor=actor, subject=f"budget:{budget.slug}",
+        agent=budget.agent.slug, counts=budget.unit, period=budget.period, time_zone=budget.time_zone,
+        soft=_said(budget.soft), hard=_said(budget.hard), enabled=budget.enabled,
+    )  # fmt: skip
+    return budget
+
+
+def _whole(budget: Budget) -> None:
+    marks = [mark for mark in (budget.soft, budget.hard) if mark is not None]
+    if budget.unit != Unit.MONEY and any(mark != mark.to_integral_value() for mark in marks if mark.is_finite()):
+        raise ConfigInvalid(f"A part of {budget.get_unit_display()} cannot be counted.", remedy="Enter whole numbers.")
+
+
+def _unmoved(budget: Budget) -> None:
+    """Its entries are of one agent, in one unit. Where it begins anew otherwise, what goes on is summed up once more."""
+    before = Budget.objects.select_for_update().get(pk=budget.pk)
+    if (before.period, before.time_zone) != (budget.period, budget.time_zone):
+        BudgetPeriod.objects.filter(budget=before, end__gt=database_now()).delete()
+    if (before.agent_id, before.unit) != (budget.agent_id, budget.unit):
+        raise ConfigInvalid(
+            "What was spent so far is of another agent, or counted otherwise.",
+            remedy="Delete it, and make another one.",
+        )
+
+
+def _said(mark: Any) -> str | None:
+    return None if mark is None else f"{mark.normalize():f}"
+
+
+@transaction.atomic
+def delete_budget(*, budget: Budget, actor: str) -> None:
+    """Delete a budget with its books. What is out for it goes on, and is counted nowhere."""
+    audit.record(kind="budget.deleted", actor=actor, subject=f"budget:{budget.slug}", agent=budget.agent.slug)
+    budget.delete()
+
+
+# How they stand
+
+
+def standings(budgets: Iterable[Budget]) -> dict[int, Standing]:
+    """How these budgets stand now, by their keys; in two queries, locking and writing nothing."""
+    rows, now = list(budgets), database_now()
+    spans = {row.pk: span(Period(row.period), now, row.zone) for row in rows}
+    periods = BudgetPeriod.objects.filter(budget__in=rows, end__gt=now).order_by()
+    spent = {(each.budget_id, each.start, each.end): each.spent for each in periods}
+    held = BudgetReservation.objects.filter(budget__in=rows).order_by().values("budget")
+    reserved = {each["budget"]: each["total"] for each in held.annotate(total=Sum("amount"))}
+    return {
+        row.pk: Standing(
+            Book(spent.get((row.pk, found.start, found.end), 0), reserved.get(row.pk, 0), *row.marks),
+            found.start, found.end,
+        )
+        for row, found in ((row, spans[row.pk]) for row in rows)
+    }  # fmt: skip
+
+
+# For those who spend
+
+
+def locked(agents: Iterable[str], units: Iterable[Unit]) -> list[Budget]:
+    """The budgets of these agents that count one of these, held for this transaction, always in the same order."""
+    rows = Budget.objects.filter(enabled=True, agent__slug__in=[*agents], unit__in=[*units])
+    return list(rows.select_related("agent").select_for_update(of=("self",)).order_by("pk"))
+
+
+def period_of(budget: Budget, now: datetime) -> BudgetPeriod:
+    """The budget's period at ``now``. A clock that was set back finds the one before with what was spent in it."""
+    found = span(Period(budget.period), now, budget.zone)
+    row = BudgetPeriod.objects.filter(budget=budget, start=found.start, end=found.end).first()
+    if row is not None:
+        return row
+    # Not 0 where the budget was made to begin anew otherwise in the midst of it.
+    before = budget.entries.filter(at__gte=found.start, at__lt=found.end).aggregate(total=Sum("amount"))["total"]
+    return BudgetPeriod.objects.create(budget=budget, start=found.start, end=found.end, spent=before or 0)
+
+
+def book_of(budget: Budget, period: BudgetPeriod, *, without: str = "") -> Book:
+    """How the budget stands in that period, ``without`` what is reserved for this reference."""
+    held: QuerySet[BudgetReservation] = (
+        budget.reservations.exclude(reference=without) if without else budget.reservations.all()
+    )
+    return Book(period.spent, held.aggregate(total=Sum("amount"))["total"] or 0, *budget.marks)
+
+
+def spend(budget: Budget, kind: str, amount: int, *, agent: str, reference: str, now: datetime) -> None:
+    """Write down what was spent, with what people are to be told of it."""
+    period = period_of(budget, now)
+    BudgetEntry.objects.create(
+        budget=budget, kind=kind, amount=amount, agent_slug=agent, reference=reference, at=now
+    )  # fmt: skip
+    period.spent += amount
+    period.save(update_fields=["spent"])
+    tell(budget, period, now)
+
+
+def tell(budget: Budget, period: BudgetPeriod, now: datetime, *, refused: bool = False) -> None:
+    """Owe channels what they have not been told of in this period: that a mark is reached, or that something was refused."""
+    book = Book(period.spent, 0, *budget.marks)
+    if book.soft is not None and book.warns() and period.soft_told_at is None:
+        period.soft_told_at = now
+        _owe(Event.BUDGET_SOFT, budget, period, book.soft, now)
+    if book.hard is not None and (refused or book.level is Level.SPENT) and period.hard_told_at is None:
+        period.hard_told_at = now
+        _owe(Event.BUDGET_SPENT, budget, period, book.hard, now)
+    period.save(update_fields=["soft_told_at", "hard_told_at"])
+
+
+def _owe(event: Event, budget: Budget, period: BudgetPeriod, mark: int, now: datetime) -> None:
+    data = {
+        "budget": budget.slug, "agent": budget.agent.slug, "counts": budget.unit, "period": budget.period,
+        "spent": shown(period.spent, budget.counts), "mark": shown(mark, budget.counts),
+        "ends": period.end.isoformat(),
+        "url": f"{settings.SITE_URL}/admin/mcpregistry/budget/{budget.pk}/change/",
+    }  # fmt: skip
+    outbox.enqueue_budget(event, key=f"{budget.pk}:{period.start:%Y%m%d%H%M}:{budget.period}", data=data, now=now)

@@ -1,0 +1,190 @@
+"""What calls and turns of models spend: reserved before they go out, written down when they have ended.
+
+A call's reservation is the note that it is still to be written down: it goes in the transaction that does so, which reads
+the call's own record. So a process that dies in between loses nothing, and nothing is spent twice. A turn's goes in the
+transaction that writes the turn. What is out is held against the hard mark, so that many at once cannot all pass on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Exists, OuterRef, QuerySet
+
+from mcpregistry.db import database_now
+from mcpregistry.domain.budgets import Book, Unit, shown
+from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.models import Budget, BudgetEntry, BudgetPeriod, BudgetReservation, Invocation
+from mcpregistry.services.budgets import books
+from mcpregistry.services.budgets.books import Kind
+
+_AT_ONCE = 500
+UNRECORDED = timedelta(minutes=2)  # for so long a call may be reserved for without a record of it
+
+
+class BudgetSpent(SlipsnisseError):
+    """The hard mark of a budget does not bear it; nothing was sent."""
+
+    code = "BUDGET_SPENT"
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What is about to be spent at most, for which agents: ``by`` makes it, the others have caused it.
+
+    ``left``: of what something must be left, though it is not known how much will be spent.
+    """
+
+    by: str
+    agents: frozenset[str]
+    amounts: Mapping[Unit, int]
+    left: frozenset[Unit] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Whether it was reserved (``refusal`` None), and what the agent that makes it should be told, once in each period."""
+
+    refusal: BudgetSpent | None = None
+    remarks: tuple[str, ...] = ()
+
+
+@transaction.atomic
+def reserve(*, kind: str, reference: str, needs: Needs) -> Answer:
+    """Set aside what is needed of every budget that bears it, or of none. Asked again, the last time counts."""
+    now = database_now()
+    found = []
+    for budget in books.locked(needs.agents, [*needs.amounts, *needs.left]):
+        more, period = needs.amounts.get(budget.counts, 0), books.period_of(budget, now)
+        book = books.book_of(budget, period, without=reference)
+        if not book.bears(more) and settle_ended(budget, now):
+            period = books.period_of(budget, now)
+            book = books.book_of(budget, period, without=reference)
+        if not book.bears(more):
+            books.tell(budget, period, now, refused=True)
+            return Answer(_refusal(budget, period, book, more, needs.by))
+        found.append((budget, period, book, more))
+    for budget, _, _, more in found:
+        if budget.counts in needs.amounts:
+            BudgetReservation.objects.update_or_create(
+                kind=kind, reference=reference, budget=budget,
+                defaults={"amount": more, "agent_slug": needs.by, "made_at": now},
+            )  # fmt: skip
+    return Answer(remarks=tuple(_remarked(*each, now) for each in found if _is_news(*each, needs.by)))
+
+
+def _is_news(budget: Budget, period: BudgetPeriod, book: Book, more: int, by: str) -> bool:
+    return budget.agent.slug == by and not period.agent_told and book.warns(more)
+
+
+def _remarked(budget: Budget, period: BudgetPeriod, book: Book, more: int, now: datetime) -> str:
+    BudgetPeriod.objects.filter(pk=period.pk).update(agent_told=True)
+    used = shown(book.spent + book.reserved + more, budget.counts)
+    of = f" of {shown(book.hard, budget.counts)}" if book.hard is not None else ""
+    after = "; then such calls are refused until" if book.hard is not None else "; it begins anew at"
+    return f"Budget '{budget.slug}': {used}{of} are used in this {budget.period}{after} {_moment(period.end)}."
+
+
+def _refusal(budget: Budget, period: BudgetPeriod, book: Book, more: int, by: str) -> BudgetSpent:
+    assert book.hard is not None
+    whose = f"'{budget.slug}'" if budget.agent.slug == by else f"'{budget.slug}' of the agent '{budget.agent.slug}'"
+    mark, spent = shown(book.hard, budget.counts), shown(book.spent, budget.counts)
+    said = f"The budget {whose} is {mark} each {budget.period}: {spent} are spent"
+    said += f", {shown(book.reserved, budget.counts)} are set aside for what is under way" if book.reserved else ""
+    said += f", and this may need {shown(more, budget.counts)}." if more > 1 or budget.counts is not Unit.CALLS else "."
+    if max(more, 1) > book.hard:
+        return BudgetSpent(said, remedy="It is never enough for this: ask the operator for a larger budget.")
+    return BudgetSpent(said, remedy=f"It begins anew at {_moment(period.end)}; until then ask the operator for more.")
+
+
+def _moment(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M} UTC"
+
+
+# Calls
+
+
+@transaction.atomic
+def settle(*, call_id: str) -> bool:
+    """Write down what the call has spent, if its record says that it has ended. False: it goes on, or it was done before."""
+    held = BudgetReservation.objects.filter(kind=Kind.CALL, reference=call_id).values("budget")
+    now, done = database_now(), False
+    for budget in _locked_by_key(held):
+        done = bool(_settled(budget, [call_id], now)) or done
+    return done
+
+
+@transaction.atomic
+def release(*, kind: str, reference: str) -> None:
+    """It was not made after all, and nothing is spent."""
+    BudgetReservation.objects.filter(kind=kind, reference=reference).delete()
+
+
+def settle_due() -> int:
+    """Write down every call that has ended without that; the clock does it. Returns how many."""
+    rows = _ended(BudgetReservation.objects.filter(kind=Kind.CALL), database_now())
+    return sum(settle(call_id=call_id) for call_id in {*rows.values_list("reference", flat=True)[:_AT_ONCE]})
+
+
+def settle_ended(budget: Budget, now: datetime) -> int:
+    """The same for one budget that is locked: who lacks room looks whether there is more."""
+    rows = _ended(BudgetReservation.objects.filter(kind=Kind.CALL, budget=budget), now)
+    return _settled(budget, [*rows.values_list("reference", flat=True)[:_AT_ONCE]], now)
+
+
+def _locked_by_key(keys: Any) -> list[Budget]:
+    rows = Budget.objects.filter(pk__in=keys).select_related("agent")
+    return list(rows.select_for_update(of=("self",)).order_by("pk"))
+
+
+def _ended(rows: QuerySet[BudgetReservation], now: datetime) -> QuerySet[BudgetReservation]:
+    """Those of calls that are over; or that nobody knows, and that were not made just now."""
+    record = Invocation.objects.filter(pk=OuterRef("reference"))
+    over = rows.filter(Exists(record.filter(finished_at__isnull=False)))
+    return over | rows.filter(~Exists(record), made_at__lt=now - UNRECORDED)
+
+
+def _settled(budget: Budget, calls: Iterable[str], now: datetime) -> int:
+    """Of a budget that is locked: who comes second finds the reservation gone."""
+    done = 0
+    for held in BudgetReservation.objects.filter(budget=budget, kind=Kind.CALL, reference__in=[*calls]):
+        call = Invocation.objects.filter(pk=held.reference).first()
+        if call is None and held.made_at > now - UNRECORDED:
+            continue
+        if call is not None and call.finished_at is None:
+            continue
+        held.delete()
+        done += 1
+        if held.amount > 0 and call is not None and call.dispatched_at is not None and call.state != State.NOT_SENT:
+            books.spend(budget, Kind.CALL, held.amount, agent=held.agent_slug, reference=held.reference, now=now)
+    return done
+
+
+# Turns of models
+
+
+def spend_turn(*, run: str, reference: str, needs: Needs) -> None:
+    """Write down what a turn of the run has spent (``needs.amounts``), in the transaction that writes the turn down."""
+    release(kind=Kind.TURN, reference=run)
+    now = database_now()
+    for budget in books.locked(needs.agents, [*needs.amounts]):
+        if (amount := needs.amounts[budget.counts]) > 0:
+            books.spend(budget, Kind.TURN, amount, agent=needs.by, reference=reference, now=now)
+
+
+def lose_turn(*, run: str, reference: str) -> None:
+    """Whoever made a turn of the run has died in it: its provider may well charge the money that was set aside for it."""
+    held = {each.budget_id: each for each in BudgetReservation.objects.filter(kind=Kind.TURN, reference=run)}
+    if not held:
+        return
+    now = database_now()
+    for budget in _locked_by_key(list(held)):
+        if budget.counts is Unit.MONEY and held[budget.pk].amount > 0:
+            told = {"agent": held[budget.pk].agent_slug, "reference": reference}
+            books.spend(budget, BudgetEntry.Kind.LOST, held[budget.pk].amount, now=now, **told)
+    release(kind=Kind.TURN, reference=run)

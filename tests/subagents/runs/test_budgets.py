@@ -1,0 +1,215 @@
+"""Turns of models spend the budgets of all who have led to them: exactly once, and never past a hard mark."""
+
+from __future__ import annotations
+
+import asyncio
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from mcpregistry.db import db_call
+from mcpregistry.domain.budgets import Unit, of_dollars
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.models import Agent, Budget, BudgetEntry, BudgetReservation
+from mcpregistry.services.budgets import books
+from subagents.domain.lifecycle import Exit, RunState
+from subagents.domain.model_errors import ErrorKind, ModelError
+from subagents.models import Run, Turn
+from subagents.runs import lease, model_turn
+from subagents.services import runs
+from tests.subagents.kit import ANSWER, LOOK, Bench, call, offered
+from tests.subagents.runs.test_answers_of_models import Models, said
+
+
+def budget(slug: str, agent: str, unit: Unit, hard: Any) -> None:
+    row = Budget(slug=slug, agent=Agent.objects.get(slug=agent), unit=unit.value, period="month", hard=Decimal(hard))
+    books.save_budget(budget=row, actor="test")
+
+
+def spent() -> dict[str, tuple[int, int]]:
+    rows = list(Budget.objects.all())
+    return {
+        row.slug: (each.book.spent, each.book.reserved) for row in rows for each in [books.standings([row])[row.pk]]
+    }
+
+
+async def test_a_call_of_an_expert_tool_spends_of_its_caller_and_of_its_own_agent(
+    bench: Bench, worker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prepare() -> None:
+        own = offered(bench).agent.slug
+        for agent, tag in ((own, "own"), ("ann", "callers")):
+            for unit in Unit:
+                budget(f"{tag}-{unit.value}", agent, unit, 1_000_000)
+
+    await db_call(prepare)
+    here = await worker()
+    calling = asyncio.ensure_future(call(here))
+    while not (run := await db_call(Run.objects.first)):
+        assert not calling.done(), calling
+        await asyncio.sleep(0.02)
+    run = await here.until(run, lambda each: each.finished_at is not None)
+    assert (await calling).state == State.SUCCEEDED
+    assert (run.state, run.payers) == (RunState.DONE, "ann")
+    money, tokens = of_dollars(run.cost or Decimal(0)), run.input_tokens + run.output_tokens
+    assert money > 0
+    assert await db_call(spent) == {
+        "own-money": (money, 0), "own-tokens": (tokens, 0), "own-calls": (1, 0),
+        "callers-money": (money, 0), "callers-tokens": (tokens, 0), "callers-calls": (2, 0),
+    }  # fmt: skip
+    turns = await db_call(lambda: Turn.objects.filter(run=run).count())
+    entries = BudgetEntry.objects.filter(budget__slug="own-money").order_by("id")
+    assert await db_call(lambda: [each.reference for each in entries]) == [f"{run.pk}:{n + 1}" for n in range(turns)]
+
+
+async def test_a_spent_budget_refuses_the_call_of_an_expert_tool_before_a_run_begins(bench: Bench, worker: Any) -> None:
+    def prepare() -> None:
+        offered(bench)
+        budget("money", "ann", Unit.MONEY, 0)
+
+    await db_call(prepare)
+    outcome = await call(await worker())
+    assert (outcome.state, outcome.error_code) == (State.DENIED, "BUDGET_SPENT")
+    assert not await db_call(Run.objects.exists)
+
+
+async def test_runs_at_once_do_not_all_pass_on_one_budget_and_who_is_refused_says_why(
+    bench: Bench, worker: Any
+) -> None:
+    """The worst that a turn of this model may cost is set aside until its end: one fits, two do not."""
+
+    def prepare() -> list[Run]:
+        own = bench.expert(bench.model("m", {"text": "-"}, max_output=1_000)).agent.slug
+        budget("money", own, Unit.MONEY, "0.009")
+        return [bench.start() for _ in range(3)]
+
+    started, go = await db_call(prepare), asyncio.Event()
+    asked = []
+
+    async def complete(*given: Any, **_: Any) -> Any:
+        asked.append(given)
+        await go.wait()
+        return said("Forty-two.")
+
+    here = await worker(complete=complete)
+    driving = [asyncio.ensure_future(here.drive(run)) for run in started]
+    while sum(each.done() for each in driving) < 2:
+        await asyncio.sleep(0.02)
+    go.set()
+    ended = [await each for each in driving]
+    assert sorted(run.state for run in ended) == [RunState.DONE, RunState.FAILED, RunState.FAILED]
+    assert len(asked) == 1
+    for run in ended:
+        if run.state == RunState.FAILED:
+            assert run.exit == Exit.BUDGET
+            assert "The budget 'money' is $0.0090 each month: $0.00 are spent, $0.005" in run.error
+            assert "It begins anew at" in run.error
+    assert (await db_call(spent))["money"] == (of_dollars(sum(run.cost or Decimal(0) for run in ended)), 0)
+
+
+async def test_a_turn_whose_worker_died_in_it_spends_what_its_run_says(bench: Bench, worker: Any) -> None:
+    def prepare() -> Run:
+        own = bench.expert(bench.model("m", {"text": "Yes."})).agent.slug
+        budget("money", own, Unit.MONEY, 100)
+        budget("tokens", own, Unit.TOKENS, 1_000_000)
+        run = bench.start()
+        taken = lease.take(run.pk, worker="dead")
+        assert taken is not None
+        spec = run_view(run)
+        plan = model_turn.Plan(spec, 100, Decimal("0.25"), 50)
+        model_turn._begun(taken, plan, _Seen(), 60.0)  # type: ignore[arg-type]
+        assert spent() == {"money": (0, 25_000_000), "tokens": (0, 150)}
+        lease.free("dead")
+        return run
+
+    started = await db_call(prepare)
+    run = await (await worker()).drive(started)
+    found = await db_call(spent)
+    assert run.cost is not None
+    assert run.cost > Decimal("0.25")
+    assert found == {"money": (of_dollars(run.cost), 0), "tokens": (run.input_tokens + run.output_tokens, 0)}
+    lost = await db_call(BudgetEntry.objects.get, kind="lost")
+    assert lost.amount == 25_000_000
+
+
+class _Seen:
+    """Of a run's view what the beginning of a turn asks."""
+
+    class spec:
+        temperature = 0.0
+
+
+def run_view(run: Run) -> Any:
+    from mcpregistry.db import reckoned_now
+    from subagents.runs.views import view
+
+    return view(run.pk, now=reckoned_now(), read_only=frozenset()).spec.targets[0]
+
+
+async def test_a_failed_request_spends_nothing_an_answer_of_no_use_does_and_a_model_without_prices_is_not_asked(
+    bench: Bench, worker: Any
+) -> None:
+    def prepare() -> Run:
+        own = bench.expert(*(bench.model(name, {"text": "-"}) for name in ("broke", "strict", "frank"))).agent.slug
+        budget("money", own, Unit.MONEY, 100)
+        return bench.start()
+
+    started = await db_call(prepare)
+    away = ModelError(ErrorKind.AUTH, "The key has expired.")
+    models = Models(broke=[away], strict=[said("", "policy", output=500)], frank=[said("Forty-two.")])
+    run = await (await worker(complete=models)).drive(started)
+    assert run.answer == "Forty-two."
+    assert (await db_call(spent))["money"] == (of_dollars(run.cost or Decimal(0)), 0)
+
+    def unpriced() -> Run:
+        bench.expert(bench.model("m", {"text": "-"}, input_price=None), name="free")
+        Budget.objects.update(agent=Agent.objects.get(expert__name="free"))
+        return bench.start(expert="free")
+
+    asked = Models()
+    run = await (await worker(complete=asked)).drive(await db_call(unpriced))
+    assert (run.exit, "has no prices, so the budget 'money' cannot bear it" in run.error) == (Exit.BUDGET, True)
+    assert asked.asked == []
+
+
+async def test_a_budget_that_is_deleted_or_made_while_a_turn_is_out_does_no_harm(bench: Bench, worker: Any) -> None:
+    def prepare() -> Run:
+        own = bench.expert(bench.model("m", LOOK, ANSWER), uses=[bench.server()]).agent.slug
+        budget("gone", own, Unit.TOKENS, 1_000_000)
+        return bench.start("hello")
+
+    started = await db_call(prepare)
+
+    async def complete(*_: Any, **__: Any) -> Any:
+        def swap() -> None:
+            row = Budget.objects.get()
+            budget("new", row.agent.slug, Unit.TOKENS, 1_000_000)
+            books.delete_budget(budget=row, actor="test")
+
+        await db_call(swap)
+        return said("Yes.")
+
+    run = await (await worker(complete=complete)).drive(started)
+    assert run.answer == "Yes."
+    assert await db_call(spent) == {"new": (run.input_tokens + run.output_tokens, 0)}
+    assert not await db_call(BudgetReservation.objects.exists)
+
+
+async def test_who_has_led_to_a_run_of_a_run_pays_for_it_as_well(bench: Bench, worker: Any) -> None:
+    def prepare() -> tuple[str, str]:
+        bench.expert(bench.model("m", {"text": "-"}))
+        first = runs.start(expert="expert", arguments={"text": "a"}, origin="call", caller="ann")
+        bench.expert(bench.model("n", {"text": "-"}), name="inner")
+        inner = runs.start(
+            expert="inner",
+            arguments={"text": "a"},
+            origin="call",
+            caller=first.version.expert.agent.slug,
+            parent=first.pk,
+        )
+        by_hand = runs.start(expert="inner", arguments={"text": "a"}, origin="replay", caller="ann")
+        return inner.payers, by_hand.payers
+
+    inner, by_hand = await db_call(prepare)
+    assert (inner.split()[0], len(inner.split()), by_hand) == ("ann", 2, "")

@@ -106,7 +106,9 @@ class ConfigurationAdmin(RecordAdmin):
     """The site's own settings: one row, so its list leads to its page."""
 
     form = ConfigurationForm
-    fields = ("keep_payloads_days", "keep_calls_days", "variable_scope", "second_factor_roles", "revision")
+    fields = (
+        "keep_payloads_days", "keep_calls_days", "sub_agent_enabled", "variable_scope", "second_factor_roles", "revision",
+    )  # fmt: skip
     readonly_fields = ("revision",)
 
     def has_add_permission(self, request: HttpRequest) -> bool:

@@ -37,11 +37,12 @@ class Substate(StrEnum):
 
 
 class Wish(StrEnum):
-    """What somebody wants of a request that is under way; the worker sees it at once."""
+    """What somebody wants of a request that is under way; the worker sees it at once. ``HALT`` is never stored."""
 
     NONE = ""
     PAUSE = "pause"
     CANCEL = "cancel"
+    HALT = "halt"  # the sub-agent is off, or its supervisor's cycles stand still
 
 
 class Priority(IntEnum):

@@ -21,7 +21,7 @@ from subagents.domain.maintenance import Kind, MessageKind, State, Substate, Wis
 from subagents.leased.driver import Driver
 from subagents.leased.leases import Lease
 from subagents.leased.patience import patiently
-from subagents.maintenance import queue, request_lease
+from subagents.maintenance import queue, request_lease, supervision
 from subagents.maintenance.plans import PLANS
 from subagents.maintenance.request_lease import Meter
 from subagents.maintenance.steps import Step
@@ -93,11 +93,14 @@ class Manager(Driver[Wish]):
         await db_call(request_lease.release, taken)
 
     async def fulfil(self, taken: Lease, wish: Wish) -> None:
-        """Pause or cancel it."""
-        if wish is Wish.PAUSE:
-            await db_call(request_lease.paused, taken, self._meters[taken.key])
-        else:
-            await db_call(request_lease.cancelled, taken, self._meters[taken.key])
+        """Pause, cancel or put it down."""
+        match wish:
+            case Wish.PAUSE:
+                await db_call(request_lease.paused, taken, self._meters[taken.key])
+            case Wish.HALT:
+                await db_call(request_lease.halted, taken, self._meters[taken.key])
+            case _:
+                await db_call(request_lease.cancelled, taken, self._meters[taken.key])
 
     async def crashed(self, taken: Lease) -> None:
         """It failed."""
@@ -134,9 +137,8 @@ def _begin(taken: Lease, meter: Meter) -> _Begun | Wish:
     with request_lease.fenced(taken, meter) as request:
         if request.wish:
             return Wish(request.wish)
-        if request.agent and queue.unled(database_now()).filter(expert__agent__slug=request.agent).exists():
-            request_lease.release(taken)  # whoever asked is stopped: it goes on with them
-            return Wish.NONE
+        if supervision.why_still(request):
+            return Wish.HALT
         step = PLANS[Kind(request.kind)][request.step]
         if request.message != step.says:
             MaintenanceRequest.objects.filter(pk=request.pk).update(message=step.says)

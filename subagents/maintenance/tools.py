@@ -14,23 +14,27 @@ from typing import Any
 
 from django.db import DatabaseError
 
-from mcpregistry.calls.call import Call
+from mcpregistry.calls.call import Call, OnProgress
 from mcpregistry.calls.catalog import Offer, Source
+from mcpregistry.calls.engine import Engine
 from mcpregistry.calls.pipeline import Dispatcher
+from mcpregistry.calls.watch.changes import Feed
 from mcpregistry.db import db_call, unheard
 from mcpregistry.domain.errors import NotFound, SlipsnisseError
 from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.domain.specs import RUNS, AgentSpec, EndpointSpec, ServerSpec, ToolSpec
 from mcpregistry.domain.text.canonical import digest, stored
 from mcpregistry.models import Agent
-from subagents.domain.maintenance import Kind, Priority, ProposalState
-from subagents.maintenance import queue
+from subagents.domain.maintenance import Kind, Priority, ProposalState, State
+from subagents.maintenance import queue, supervision
+from subagents.maintenance.waiting import LONGEST, Waiting
 from subagents.models import MaintenanceRequest, Proposal, TrialReport
 from subagents.services.offers import speaks
 
 KIND = "maintenance"
 _SERVER = ServerSpec(
-    id=-3, slug="sub-agent", title="Sub-agent", revision=0, transport="none", connect_mode="none", request_timeout=10.0,
+    id=-3, slug="sub-agent", title="Sub-agent", revision=0, transport="none", connect_mode="none",
+    request_timeout=LONGEST + 10.0,
     max_message_bytes=0, available=True,
 )  # fmt: skip
 _ID = {"type": "string", "minLength": 1, "maxLength": 36, "description": "from the answer to the request"}
@@ -61,6 +65,10 @@ LISTINGS: tuple[Mapping[str, Any], ...] = (
         "mcp_check_subagent_status", "Status of a request to the sub-agent",
         "Tells how a request stands: its state, progress from 0 to 100, what is being done, and the result or error.",
         ("requestId",), requestId=_ID,
+        waitSeconds={
+            "type": "integer", "minimum": 0, "maximum": LONGEST, "default": 0,
+            "description": "so long the answer may wait for the end of the request; 0: it comes at once",
+        },
     ),
     _listing(
         "mcp_cancel_subagent_work", "Cancel a request to the sub-agent",
@@ -86,9 +94,12 @@ _OFFERS = tuple(_offer(number, listing) for number, listing in enumerate(LISTING
 
 
 class MaintenanceTools:
-    """Both the source of the four tools and what serves them."""
+    """Both the source of the four tools and what serves them. ``feed``: tells of changes to callers that wait."""
 
     kind = KIND
+
+    def __init__(self, feed: Feed) -> None:
+        self._waiting = Waiting(feed)
 
     def offers(self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float) -> Iterable[Offer]:
         """All four, on endpoints that have them, and in runs of agents that hold conversations."""
@@ -102,9 +113,10 @@ class MaintenanceTools:
         try:
             match name:
                 case "mcp_request_server_addition":
-                    return _said(await _written(partial(db_call, _ask, agent, arguments), on_sent))
+                    ask = partial(db_call, _ask, agent, arguments, call.request.conversation)
+                    return _said(await _written(ask, on_sent))
                 case "mcp_check_subagent_status":
-                    return _said(await db_call(_status, agent, arguments["requestId"]))
+                    return _said(await self._stands(agent, arguments, call.request.on_progress))
                 case "mcp_cancel_subagent_work":
                     key, reason = arguments["requestId"], arguments.get("reason", "")
                     return _said(await _written(partial(db_call, _cancel, agent, key, reason), on_sent))
@@ -114,6 +126,14 @@ class MaintenanceTools:
                     )
         except SlipsnisseError as error:
             return _said({"error": error.code, "message": error.message, "remedy": error.remedy}) | {"isError": True}
+
+    async def _stands(self, agent: str, arguments: Mapping[str, Any], on_progress: OnProgress | None) -> dict[str, Any]:
+        found = await db_call(_status, agent, arguments["requestId"])
+        seconds = arguments.get("waitSeconds", 0)
+        if not seconds or found["state"] in (State.COMPLETED, State.FAILED):
+            return found
+        await self._waiting.until_ended(found["requestId"], seconds, on_progress)
+        return await db_call(_status, agent, found["requestId"])
 
 
 async def _written(write: Callable[[], Awaitable[dict[str, Any]]], on_sent: Callable[[], None]) -> dict[str, Any]:
@@ -129,21 +149,22 @@ async def _written(write: Callable[[], Awaitable[dict[str, Any]]], on_sent: Call
         raise
 
 
-def maintenance_source(engine: object) -> tuple[Source, Dispatcher]:
+def maintenance_source(engine: Engine) -> tuple[Source, Dispatcher]:
     """The source and its dispatcher for an engine; registered with ``calls.more_sources.add_source``."""
-    served = MaintenanceTools()
+    served = MaintenanceTools(engine.feed)
     return served, served
 
 
 def status(row: MaintenanceRequest) -> dict[str, Any]:
     """The record of the sub-agent's design: ``SubAgentStatus``."""
     return {
-        "requestId": row.pk, "state": row.state, "substate": row.substate, "progress": row.progress, "message": row.message,
+        "requestId": row.pk, "state": row.state, "substate": row.substate, "progress": row.progress,
+        "message": supervision.shown_message(row),
         "energyConsumed": round(row.energy_total, 3), "result": row.result, "error": row.error or None,
     }  # fmt: skip
 
 
-def _ask(agent: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _ask(agent: str, arguments: Mapping[str, Any], conversation: str) -> dict[str, Any]:
     row = queue.ask(
         kind=Kind.ADD, actor=f"agent:{agent}", agent=Agent.objects.get(slug=agent),
         priority=Priority[arguments.get("priority", "medium").upper()],
@@ -151,6 +172,7 @@ def _ask(agent: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
             "server": arguments["serverName"], "purpose": arguments["purpose"], "fields": {},
             "registry_name": arguments.get("registryName", ""),
         },
+        conversation=conversation,
     )  # fmt: skip
     return status(row)
 

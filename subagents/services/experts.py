@@ -68,6 +68,19 @@ def schema_of(expert: ExpertTool) -> dict[str, Any]:
     return input_schema(expert.arguments)
 
 
+def text_parameter(expert: ExpertTool) -> str:
+    """The argument of the expert tool that takes what was said. Raises ConfigInvalid when there is no such one."""
+    schema = schema_of(expert)
+    texts = [name for name, each in schema.get("properties", {}).items() if each.get("type") == "string"]
+    required = schema.get("required") or texts[:1]
+    if len(required) != 1 or required[0] not in texts:
+        raise ConfigInvalid(
+            f"The expert tool '{expert.name}' does not take one text.",
+            remedy='Give it one required argument: {"text": {"type": "string"}}.',
+        )
+    return str(required[0])
+
+
 def _check_targets(expert: ExpertTool, targets: Sequence[LanguageModel]) -> None:
     if not targets:
         raise ConfigInvalid("The tool has no model to ask.", remedy="Choose at least one.")

@@ -39,8 +39,8 @@ def read(data: JsonObject, path: str) -> Document:
     parked = park_root(data, [ROOT, *FLAGS], report)
     flags = {name: data[name] for name in FLAGS if name in data}
     for name, value in flags.items():
-        if isinstance(value, bool) and name != "toolApprovalRequired":
-            report.add("kept", pointer(name), "Kept for sub-agents, not yet applied.")
+        if isinstance(value, bool) and name == "autoDiscoveryEnabled":
+            report.add("kept", pointer(name), "Kept: registries are read where people have switched that on.")
         elif not isinstance(value, bool):
             report.refuse(pointer(name), "The value is neither true nor false.", "Write true or false.")
     servers = _servers(data.get(ROOT), report)

@@ -29,6 +29,7 @@ def save_configuration(*, configuration: Configuration, actor: str) -> Configura
         "calls_days": configuration.keep_calls_days,
         "second_factor_roles": configuration.second_factor_roles,
         "default_outcome": configuration.default_outcome,
+        "sub_agent": configuration.sub_agent_enabled,
     }
     audit.record(kind="configuration.changed", actor=actor, subject="configuration", **facts)
     return configuration

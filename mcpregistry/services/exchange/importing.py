@@ -26,7 +26,17 @@ from mcpregistry.domain.servers.launch import credentials_named
 from mcpregistry.models import Credential, ImportedFile, Server
 from mcpregistry.models.server import Lifecycle
 from mcpregistry.services.access.credentials import save_credential
-from mcpregistry.services.exchange.policy import APPLIED, FLAG, FLAG_WAITS, follow_file, follow_flag, known
+from mcpregistry.services.exchange.policy import (
+    APPLIED,
+    FLAG,
+    FLAG_WAITS,
+    SUB_AGENT,
+    SWITCH_WAITS,
+    follow_file,
+    follow_flag,
+    follow_switch,
+    known,
+)
 from mcpregistry.services.exchange.rows import brought_by, entry_of, fill_row, shown
 from mcpregistry.services.exchange.sections import NOT_ITS_OWN, Change, OnConflict, Taking, sections
 from mcpregistry.services.records import audit
@@ -142,7 +152,7 @@ class _Import:
         for position, entry in enumerate(self.document.servers):
             self._server(entry, position, rows)
         self._credentials()
-        self._approval_flag()
+        self._flags()
         self._rest()
         counts = {action: sum(change.action == action for change in self.changes) for action in ("created", "changed")}
         if any(counts.values()):
@@ -256,12 +266,15 @@ class _Import:
         if told:
             self._note("translated" if told == APPLIED else "parked", entry.at + pointer("auto_approve"), told)
 
-    def _approval_flag(self) -> None:
+    def _flags(self) -> None:
         required = self.document.flags.get(FLAG)
         if required is not None:
             told = follow_flag(required=required, actor=self.actor, may_rule=self.may_rule)
             if told:
                 self._note("parked" if told == FLAG_WAITS else "translated", pointer(FLAG), told)
+        on = self.document.flags.get(SUB_AGENT)
+        if on is not None and (told := follow_switch(on=on, actor=self.actor, may_rule=self.may_rule)):
+            self._note("parked" if told == SWITCH_WAITS else "translated", pointer(SUB_AGENT), told)
 
     def _credentials(self) -> None:
         """Every prompt of the file is a credential that waits for its value."""

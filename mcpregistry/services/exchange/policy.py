@@ -18,7 +18,7 @@ from mcpregistry.services.configuration.site import save_configuration
 from mcpregistry.services.exchange.rows import entry_of
 from mcpregistry.services.policy.rules import AUTO, auto_rules, delete_rule, save_rule
 
-FLAG = "toolApprovalRequired"
+FLAG, SUB_AGENT = "toolApprovalRequired", "subAgentEnabled"
 _OURS = "autoApprove of "
 _NAMES = re.compile(r"tool\.name in (\[.*\])", re.DOTALL)
 
@@ -26,6 +26,7 @@ APPLIED = "Applied: a policy rule lets these tools run without being asked."
 WAITS = "A policy rule was made of it and is switched off; somebody who may change rules switches it on."
 TOO_LONG = "Kept, not applied: too many names for one rule. Auto-approve the server, or its tools, in the admin."
 FLAG_WAITS = "Kept, not applied: only somebody who may change rules decides what happens when no rule fits."
+SWITCH_WAITS = "Kept, not applied: only somebody who may change rules switches the sub-agent on or off."
 
 
 def known(server: Server) -> ServerEntry:
@@ -115,8 +116,20 @@ def follow_flag(*, required: bool, actor: str, may_rule: bool) -> str:
     return f"Applied: a call that no rule speaks about {'waits for a person' if required else 'runs at once'}."
 
 
+def follow_switch(*, on: bool, actor: str, may_rule: bool) -> str:
+    """Switch the background sub-agent as ``subAgentEnabled`` says. Returns a sentence for the import's notes, or ""."""
+    configuration = Configuration.locked()
+    if configuration.sub_agent_enabled == on:
+        return ""
+    if not may_rule:
+        return SWITCH_WAITS
+    configuration.sub_agent_enabled = on
+    save_configuration(configuration=configuration, actor=actor)
+    return f"Applied: the sub-agent is switched {'on' if on else 'off'}."
+
+
 def flags_now(flags: dict[str, bool]) -> dict[str, bool]:
-    """The flags of a file with the one about approval as it is now."""
-    if FLAG not in flags:
-        return flags
-    return {**flags, FLAG: Configuration.load().default_outcome != Outcome.ALLOW}
+    """The flags of a file with those that are settings of the site as these are now."""
+    site = Configuration.load()
+    now = {FLAG: site.default_outcome != Outcome.ALLOW, SUB_AGENT: site.sub_agent_enabled}
+    return {name: now.get(name, value) for name, value in flags.items()}

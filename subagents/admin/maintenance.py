@@ -191,6 +191,7 @@ def _context(row: MaintenanceRequest) -> dict[str, Any]:
     until = row.finished_at or timezone.now()
     return {
         "asked": row,
+        "by_model": (row.result or {}).get("model") or row.notes.get("model"),
         "doing": supervision.shown_message(row),
         "state_colour": STATE_COLOURS[row.state],
         "state_words": row.state.replace("_", " ") + (f": {row.substate}" if row.substate else ""),

@@ -19,6 +19,10 @@ class Kind(StrEnum):
     MODIFY = "modify_server"
 
 
+# Kinds that a model can work on, and before which step of their plans it does.
+MODELLED: dict[Kind, int] = {Kind.TEST: 1, Kind.TRY: 1, Kind.SEARCH: 0, Kind.ADD: 1}
+
+
 class State(StrEnum):
     """How far a request is; stored. Paused and cancelled are substates, so programs know exactly these four."""
 

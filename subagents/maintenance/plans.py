@@ -107,19 +107,31 @@ def _report_test(request: MaintenanceRequest, _: Any) -> None:
 # search_servers: query, limit
 
 
-def _search(request: MaintenanceRequest, _: Any) -> None:
+def found_for(request: MaintenanceRequest, query: str, limit: int) -> dict[str, Any]:
+    """The servers of this site that whoever asked knows of, and what registries list, best first."""
     servers = _visible(request)
     tools: dict[int, list[str]] = {}
     for key, name in Tool.objects.filter(server__in=servers, pinned__isnull=False).values_list("server_id", "name"):
         tools.setdefault(key, []).append(name)
     known = [Known(row.slug, row.name, row.description, tuple(tools.get(row.pk, ()))) for row in servers]
-    query, limit = str(request.params["query"]), min(int(request.params.get("limit") or 10), MOST_FOUND)
     found = search(query, known, limit)
-    request.result = {
+    return {
         "servers": [{"server": match.slug, "score": match.score, "reasons": list(match.reasons)} for match in found],
         "registry_entries": listed.found(query, limit),
-        "searched": "the servers of this site, and its copies of registries",
     }  # fmt: skip
+
+
+def _search(request: MaintenanceRequest, _: Any) -> None:
+    query, limit = str(request.params["query"]), min(int(request.params.get("limit") or 10), MOST_FOUND)
+    found = found_for(request, query, limit)
+    found["registry_entries"] = _chosen_first(request, found["registry_entries"])
+    request.result = found | {"searched": "the servers of this site, and its copies of registries"}
+
+
+def _chosen_first(request: MaintenanceRequest, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What a model has chosen, as registries list it now, before the others."""
+    chosen = listed.told_of((request.notes.get("model") or {}).get("chosen", ()))
+    return [*chosen, *(each for each in entries if each not in chosen)]
 
 
 # add_server: server (its slug), purpose, fields, registry_name
@@ -142,7 +154,7 @@ def _propose_new(request: MaintenanceRequest, _: Any) -> None:
     _propose(request, None, fields, request.params.get("purpose", ""))
     if name or not fields:
         entries = listed.named(name) if name else listed.found(request.server_slug, MOST_PROPOSED)
-        request.result = {**(request.result or {}), "registry_entries": entries}
+        request.result = {**(request.result or {}), "registry_entries": _chosen_first(request, entries)}
 
 
 # modify_server: server, fields, reason; remove_server: server, reason

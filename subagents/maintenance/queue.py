@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -26,6 +27,7 @@ from mcpregistry.services.records import audit
 from subagents.domain.maintenance import Kind, MessageKind, Priority, State, Substate, Wish
 from subagents.maintenance import supervision
 from subagents.models import EffortAgent, MaintenanceMessage, MaintenanceRequest
+from subagents.services import runs
 
 CLOCK = "clock"  # who asks for what repeats
 MOST_OPEN = 20  # requests of one agent at a time
@@ -122,6 +124,8 @@ def pause(*, request_id: str, actor: str, reason: str = "") -> MaintenanceReques
     taken_over = request.wish == Wish.PAUSE and request.wish_reason != "" and reason == ""
     if request.wish and not taken_over:  # paused already, or being cancelled
         return request
+    if request.lease_until is None:
+        cut_run(request, "its request is paused")
     waits = {} if request.lease_until else {"substate": Substate.PAUSED, "message": reason or "Paused."}
     MaintenanceRequest.objects.filter(pk=request.pk).update(wish=Wish.PAUSE, wish_reason=reason, **waits)
     facts = {"reason": reason} if reason else {}
@@ -145,6 +149,7 @@ def resume(*, request_id: str, actor: str) -> MaintenanceRequest:
 
 def end(request: MaintenanceRequest, state: State, **values: Any) -> MaintenanceRequest:
     """Write the end of a request whose row is locked, or under our lease, and tell it."""
+    cut_run(request, "its request has ended")
     told = {"message": "Done.", "progress": 100} if state == State.COMPLETED else {"message": values["error"][:500]}
     MaintenanceRequest.objects.filter(pk=request.pk, finished_at=None).update(
         state=state, finished_at=database_now(), lease_until=None, worker="", working_on=None, **told, **values
@@ -153,6 +158,18 @@ def end(request: MaintenanceRequest, state: State, **values: Any) -> Maintenance
     kind = MessageKind.COMPLETION if state == State.COMPLETED else MessageKind.ERROR
     tell(request, kind, result=request.result, error=request.error or None)
     return request
+
+
+def cut_run(request: MaintenanceRequest, reason: str) -> str:
+    """Stop the run of the model that works on a request whose row is ours. Returns its id, or "" where there is none."""
+    model = request.notes.get("model") or {"ended": True}
+    if model["ended"] or not (run := model["run"]):
+        return ""
+    with suppress(NotFound):  # forgotten meanwhile
+        runs.cancel(run_id=run, actor="sub-agent", reason=reason)
+    model["run"] = ""
+    MaintenanceRequest.objects.filter(pk=request.pk).update(notes=request.notes)
+    return str(run)
 
 
 def tell(request: MaintenanceRequest, kind: MessageKind, **data: Any) -> None:

@@ -122,7 +122,7 @@ POINTS: dict[str, list[str]] = {
     "on trial": ["trials._given"],
     "refused": ["request_lease.failed"],
     "cancelled": ["request_lease.cancelled", "request_lease.renew", "manager._wishes"],
-    "paused": ["request_lease.paused"],
+    "paused": ["request_lease.cut_run", "request_lease.paused"],
     "switched off": ["request_lease.halted"],
     "stopped": ["request_lease.release"],
 }  # fmt: skip

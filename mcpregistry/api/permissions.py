@@ -36,6 +36,8 @@ TABLE: dict[str, Rule] = {
     "POST /servers/{slug}/enable": Rule("change_server"),
     "POST /servers/{slug}/disable": Rule("change_server"),
     "POST /servers/{slug}/refresh": Rule("test_server"),
+    "POST /servers/{slug}/connect": Rule("test_server"),
+    "POST /servers/{slug}/disconnect": Rule("test_server"),
     "POST /servers/{slug}/reconnect": Rule("test_server"),
     "GET /servers/{slug}/tests": Rule("view_servertest"),
     "POST /servers/{slug}/tests": Rule("test_server"),

@@ -131,6 +131,20 @@ def refresh_server(request: HttpRequest, slug: Slug) -> Status[Accepted]:
     return Status(202, Accepted(message="A worker reads its tools now." if soon else NO_BROKER))
 
 
+@router.post("/servers/{slug}/connect", response={202: Accepted, 409: Problem})
+def connect_server(request: HttpRequest, slug: Slug) -> Status[Accepted]:
+    """Ask a worker to connect to it now, and to read what it offers."""
+    soon = checks.request_connect(server=lookup.server(slug), actor=actor(request))
+    return Status(202, Accepted(message="A worker connects to it now." if soon else NO_BROKER))
+
+
+@router.post("/servers/{slug}/disconnect", response={202: Accepted, 409: Problem})
+def disconnect_server(request: HttpRequest, slug: Slug) -> Status[Accepted]:
+    """Ask every process to drop its connection; the next call, check or connect opens a new one."""
+    checks.request_disconnect(server=lookup.server(slug), actor=actor(request))
+    return Status(202, Accepted(message="Every process drops its connection until somebody needs the server."))
+
+
 @router.post("/servers/{slug}/reconnect", response={202: Accepted, 409: Problem})
 def reconnect_server(request: HttpRequest, slug: Slug) -> Status[Accepted]:
     """Ask every process to drop its connection and open a new one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import asdict
 from datetime import datetime
 from typing import cast
 
@@ -15,6 +16,7 @@ from mcpregistry.api.paging import Cursor, Limit, page
 from mcpregistry.api.routes import Routes
 from mcpregistry.api.schemas.basics import Page, Slug, capped
 from mcpregistry.api.schemas.servers import (
+    ErrorPatternOut,
     LifecycleName,
     StatusDetail,
     StatusOut,
@@ -28,6 +30,7 @@ from mcpregistry.domain.errors import Busy
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import Configuration, Connection, Invocation, Server, ServerTest, Tool
 from mcpregistry.models.invocation import UNASKED
+from mcpregistry.queries.calls import error_patterns
 from mcpregistry.services.servers.notes import ERRORS
 
 router = Routes(tags=["status"])
@@ -77,7 +80,9 @@ def list_server_status(request: HttpRequest, limit: Limit = 50, cursor: Cursor =
 def get_server_status(request: HttpRequest, slug: Slug) -> StatusDetail:
     """How one server is doing, with figures per tool, those called most first; also of tools that are gone."""
     server = lookup.server(slug)
-    return StatusDetail(**_statuses([server])[0].model_dump(), tools=_tools(server), errors=_errors(server))
+    return StatusDetail(**_statuses([server])[0].model_dump(), tools=_tools(server), errors=_errors(server),
+        error_patterns=[ErrorPatternOut(**asdict(each)) for each in error_patterns(server=server)],
+    )  # fmt: skip
 
 
 def _errors(server: Server) -> list[str]:

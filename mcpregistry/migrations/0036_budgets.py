@@ -12,7 +12,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('mcpregistry', '0034_servers_of_entries'),
+        ('mcpregistry', '0035_energy_of_results'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 

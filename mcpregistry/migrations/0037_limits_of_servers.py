@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('mcpregistry', '0034_servers_of_entries'),
+        ('mcpregistry', '0036_budgets'),
     ]
 
     operations = [

@@ -15,7 +15,7 @@ def name_them(apps, schema_editor):
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('mcpregistry', '0034_servers_of_entries'),
+        ('mcpregistry', '0037_limits_of_servers'),
     ]
 
     operations = [

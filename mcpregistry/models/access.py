@@ -240,6 +240,10 @@ class Configuration(models.Model):
         help_text='Where the variables that SLIPSNISSE_PASS_ENV lists may go, e.g. {"GITHUB_TOKEN": ["server:github"]}. '
         "One that is not named here goes nowhere.",
     )  # fmt: skip
+    sub_agent_enabled = models.BooleanField(
+        "background sub-agent", default=True, db_default=True,
+        help_text="Off: what was asked of it stays queued, and what is under way stands still until it is on again.",
+    )  # fmt: skip
     second_factor_roles = models.JSONField(
         "roles that need a second factor", default=list, db_default=[], blank=True,
         help_text="Their people are led to the set-up page, and see nothing else until it is done.",

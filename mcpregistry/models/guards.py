@@ -47,7 +47,7 @@ WATCHED: dict[type[Model], frozenset[str]] = {
     Credential: frozenset({"description", "updated_at"}),
     PolicyRule: frozenset({"note"}),
     Permit: frozenset({"uses_left"}),
-    Configuration: frozenset({"revision", "keep_payloads_days", "keep_calls_days"}),
+    Configuration: frozenset({"revision", "keep_payloads_days", "keep_calls_days", "sub_agent_enabled"}),
 }  # fmt: skip
 
 

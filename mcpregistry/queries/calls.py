@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from django.db.models import Count, Q, QuerySet
 from django.db.models.functions import TruncHour
 
+from mcpregistry.domain.calls.error_patterns import ErrorPattern, Occurrence, grouped
 from mcpregistry.domain.figures import percentile
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import Conversation, Invocation, Server
@@ -97,3 +98,11 @@ def latest_calls(
 
 def _failed() -> Q:
     return Q(state__in=FAILED)
+
+
+def error_patterns(*, server: Server) -> list[ErrorPattern]:
+    """What goes wrong with the server, among its newest 5,000 calls, the most frequent first."""
+    newest = Invocation.objects.filter(server_slug=server.slug).order_by("-received_at", "-id")
+    rows = newest.values_list("state", "tool_name", "error_code", "reason", "received_at")[:SAMPLE]
+    failed = {str(state) for state in FAILED}
+    return grouped(Occurrence(tool, code, reason, at) for state, tool, code, reason, at in rows if state in failed)

@@ -36,7 +36,7 @@ class EffortAgentAdmin(RecordAdmin):
     list_filter = ("enabled",)
     list_select_related = ("expert",)
     search_fields = ("expert__name",)
-    fields = ("expert", "enabled", "cycle_seconds")
+    fields = ("expert", "enabled", "cycle_seconds", "supervises")
     change_form_outer_before_template = "admin/subagents/effort.html"
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[EffortAgent]:

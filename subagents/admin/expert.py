@@ -11,13 +11,18 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
 from unfold.decorators import display
-from unfold.widgets import UnfoldAdminSelectMultipleWidget, UnfoldAdminSelectWidget
+from unfold.widgets import (
+    UnfoldAdminCheckboxSelectMultipleWidget,
+    UnfoldAdminSelectMultipleWidget,
+    UnfoldAdminSelectWidget,
+)
 
 from mcpregistry.admin.base import RecordAdmin, actor
 from mcpregistry.admin.forms import RecordForm
 from mcpregistry.domain.definitions.comparison import readable
 from mcpregistry.domain.definitions.diff import Rewording, words
 from mcpregistry.models import Agent, Endpoint, Tool
+from subagents.domain.maintenance import MODELLED
 from subagents.models import ExpertTool, ExpertVersion, LanguageModel
 from subagents.queries import expert_figures
 from subagents.services import experts
@@ -38,6 +43,13 @@ class ExpertForm(RecordForm[ExpertTool]):
         widget=UnfoldAdminSelectMultipleWidget(attrs={"size": 12}),
         help_text="The whitelist: its model sees these tools and nothing else. Hold Ctrl (Cmd on a Mac) to choose several. "
         "A whole server is granted under Grants, to the agent of this expert tool.",
+    )  # fmt: skip
+
+    maintains = forms.MultipleChoiceField(
+        label="Works for the sub-agent on", required=False, widget=UnfoldAdminCheckboxSelectMultipleWidget,
+        choices=[(kind.value, kind.value.replace("_", " ")) for kind in MODELLED],
+        help_text="Requests to the background sub-agent that its model works on, with the operations of the sub-agent as tools. "
+        "It only proposes. It takes one text; each kind has one expert tool, the others follow a fixed plan.",
     )  # fmt: skip
 
     class Meta:
@@ -80,7 +92,7 @@ class ExpertToolAdmin(RecordAdmin):
         (None, {"fields": (("name", "enabled"), "description", "arguments", "output_schema")}),
         ("Who answers", {"fields": (("first", "second"), ("third", "fourth"), "system_prompt", "temperature")}),
         ("What it may use", {"fields": ("tools", "awaited_tools", "tool_instructions")}),
-        ("Who may call it", {"fields": (("users", "endpoints"),)}),
+        ("Who may call it", {"fields": (("users", "endpoints"), "maintains")}),
         (
             "Limits of one run",
             {

@@ -16,14 +16,15 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 from mcpregistry.admin.base import ReadOnlyAdmin, Verb, actor
 from mcpregistry.admin.live import LiveAdmin, Part
 from mcpregistry.domain.text.display import printable
-from mcpregistry.models import Server
+from mcpregistry.models import Configuration, Server
 from subagents.admin.choose import ChoosePage, choices
 from subagents.domain.maintenance import Kind, Priority, ProposalState, State, Wish
-from subagents.maintenance import proposals, queue
+from subagents.maintenance import proposals, queue, supervision
 from subagents.models import MaintenanceRequest, Proposal, TrialReport
 
 STATE_COLOURS = {"completed": "success", "failed": "danger", "in_progress": "info", "queued": "info"}
 PROPOSAL_COLOURS = {"waiting": "warning", "applied": "success", "declined": "info"}
+MAY_SWITCH = "mcpregistry.change_configuration"
 MESSAGES_SHOWN = 50  # the newest: one that is paused and resumed all day has many
 _ASKED = {
     Kind.TEST: "Test a server",
@@ -113,6 +114,7 @@ class MaintenanceRequestAdmin(LiveAdmin, ReadOnlyAdmin):
     search_fields = ("=id", "server_slug", "agent", "requested_by", "message", "error")
     search_help_text = "Id, server, agent, who asked, message or error"
     sortable_by = ("created_at",)
+    list_before_template = "admin/subagents/switch.html"
     change_form_outer_before_template = "admin/subagents/maintenance.html"
     verbs = (
         Verb("cancel", "Cancel", "subagents.change_maintenancerequest", "cancel", "End it now.", _cancel,
@@ -122,6 +124,21 @@ class MaintenanceRequestAdmin(LiveAdmin, ReadOnlyAdmin):
         Verb("resume", "Resume", "subagents.change_maintenancerequest", "play_arrow", "Let it go on.", _resume,
              applies=lambda row: row.finished_at is None and row.wish == Wish.PAUSE),
     )  # fmt: skip
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.switch_view)
+        return [path("switch/<slug:to>/", view, name=self._name("switch")), *super().get_urls()]
+
+    def switch_view(self, request: HttpRequest, to: str) -> HttpResponse:
+        """POST switches the sub-agent on or off for the whole site."""
+        if request.method == "POST" and request.user.has_perm(MAY_SWITCH):
+            supervision.switch(on=to == "on", actor=actor(request))
+        return HttpResponseRedirect(reverse(f"admin:{self._name('changelist')}"))
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        on = Configuration.load().sub_agent_enabled
+        facts = {"sub_agent_on": on, "may_switch": request.user.has_perm(MAY_SWITCH)}
+        return super().changelist_view(request, facts | (extra_context or {}))
 
     def has_add_permission(self, request: HttpRequest, *_: Any) -> bool:
         return bool(request.user.has_perm("subagents.add_maintenancerequest"))
@@ -174,6 +191,8 @@ def _context(row: MaintenanceRequest) -> dict[str, Any]:
     until = row.finished_at or timezone.now()
     return {
         "asked": row,
+        "by_model": (row.result or {}).get("model") or row.notes.get("model"),
+        "doing": supervision.shown_message(row),
         "state_colour": STATE_COLOURS[row.state],
         "state_words": row.state.replace("_", " ") + (f": {row.substate}" if row.substate else ""),
         "messages_told": row.messages.order_by("-id")[:MESSAGES_SHOWN][::-1],

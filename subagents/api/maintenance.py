@@ -20,7 +20,7 @@ from mcpregistry.api.routes import Routes
 from mcpregistry.api.schemas.basics import Page, Problem, Slug, Text
 from mcpregistry.api.v1 import api
 from mcpregistry.domain.errors import Denied
-from mcpregistry.models import RegistryEntry
+from mcpregistry.models import Configuration, RegistryEntry
 from subagents.api.maintenance_schemas import (
     Activity,
     CancelOrder,
@@ -37,7 +37,7 @@ from subagents.api.maintenance_schemas import (
 )
 from subagents.domain.maintenance import Kind, ProposalState, State
 from subagents.energy import unpooled
-from subagents.maintenance import proposals, queue
+from subagents.maintenance import proposals, queue, supervision
 from subagents.models import MaintenanceRequest, Proposal
 from subagents.models.maintenance import MaintenanceRequestQuerySet
 
@@ -53,6 +53,8 @@ TABLE.update(
         "GET /maintenance/messages": Rule(_VIEW, agent=True),
         "POST /maintenance/messages/poll": Rule(_STEER, agent=True),
         "GET /maintenance/active": Rule(_VIEW, agent=True),
+        "POST /maintenance/start": Rule("mcpregistry.change_configuration"),
+        "POST /maintenance/stop": Rule("mcpregistry.change_configuration"),
         "POST /maintenance/energy/poll": Rule(_STEER, agent=True),
         "GET /maintenance/proposals": Rule("subagents.view_proposal"),
         "POST /maintenance/proposals/{proposal_id}/apply": Rule("subagents.decide_proposal"),
@@ -96,15 +98,21 @@ def ask(request: HttpRequest, payload: Order) -> Status[RequestOut]:
     if who.agent is not None and Kind(payload.type) is Kind.TRY:
         raise Denied("An agent's token tries no servers.", remedy="Ask for a test: type test_server.")
     asked = queue.ask(
-        kind=Kind(payload.type), params=params, actor=who.actor, priority=priority_of(payload.priority), agent=who.agent
+        kind=Kind(payload.type),
+        params=params,
+        actor=who.actor,
+        priority=priority_of(payload.priority),
+        agent=who.agent,
+        supervisor=payload.supervisor,
     )
     return Status(202, request_out(asked))
 
 
 @router.get("/maintenance/requests/{request_id}", response=RequestOut)
 def get_request(request: HttpRequest, request_id: RequestId) -> RequestOut:
-    """How one request stands."""
-    return request_out(_own(principal(request), request_id))
+    """How one request stands, and why nothing of it is done where nobody may work on it."""
+    row = _own(principal(request), request_id)
+    return request_out(row).model_copy(update={"message": supervision.shown_message(row)})
 
 
 @router.post("/maintenance/requests/{request_id}/cancel", response=RequestOut)
@@ -146,7 +154,22 @@ def poll_messages(request: HttpRequest) -> MessagesOut:
 def get_activity(request: HttpRequest) -> Activity:
     """Whether the sub-agent works on something now, and how much waits."""
     rows = _visible(principal(request))
-    return Activity(active=queue.has_active_work(rows), open=rows.open().count())
+    on = Configuration.load().sub_agent_enabled
+    return Activity(enabled=on, active=queue.has_active_work(rows), open=rows.open().count())
+
+
+@router.post("/maintenance/start", response=Activity)
+def start_sub_agent(request: HttpRequest) -> Activity:
+    """Switch the sub-agent on for the whole site: what is queued is worked on."""
+    supervision.switch(on=True, actor=actor(request))
+    return get_activity(request)
+
+
+@router.post("/maintenance/stop", response=Activity)
+def stop_sub_agent(request: HttpRequest) -> Activity:
+    """Switch it off: what is queued stays so, what is under way stands still within a second. Nothing is lost."""
+    supervision.switch(on=False, actor=actor(request))
+    return get_activity(request)
 
 
 @router.post("/maintenance/energy/poll", response=EnergyOut)

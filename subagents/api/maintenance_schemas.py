@@ -68,16 +68,25 @@ class SearchParams(Input):
     limit: Annotated[int, Field(ge=1, le=MOST_FOUND)] = 10
 
 
+class ChangedFields(ServerFields):
+    """The same of a server that there is, and whether it shall be served."""
+
+    enabled: bool | None = None
+
+
 class ModifyParams(Input):
     """New values by field, and why."""
 
     server: Slug
-    fields: ServerFields
+    fields: ChangedFields
     reason: Reason = ""
 
 
 class _Order(Input):
+    """``supervisor``: a speaking agent; while its cycles stand still, nothing of the request is done."""
+
     priority: PriorityName = "medium"
+    supervisor: Annotated[Text, Field(max_length=63)] = ""
 
 
 class AddOrder(_Order):
@@ -148,6 +157,7 @@ class RequestOut(Schema):
     result: dict[str, Any] | None
     error: str | None
     agent: str
+    supervisor: str = Field(description="The speaking agent without whose cycles nothing of it is done, or empty.")
     requestedBy: str
     timestamp: datetime
     startedAt: datetime | None
@@ -170,8 +180,9 @@ class MessagesOut(Schema):
 
 
 class Activity(Schema):
-    """``open``: requests without an end, those that wait included."""
+    """``open``: requests without an end, those that wait included. ``enabled``: whether the sub-agent is switched on."""
 
+    enabled: bool
     active: bool
     open: int
 
@@ -218,7 +229,7 @@ def request_out(row: MaintenanceRequest) -> RequestOut:
     return RequestOut(
         requestId=row.pk, type=Kind(row.kind), params=row.params, priority=_priority(row), state=State(row.state),
         substate=row.substate, progress=row.progress, message=row.message, energyConsumed=round(row.energy_total, 3),
-        result=row.result, error=row.error or None, agent=row.agent, requestedBy=row.requested_by,
+        result=row.result, error=row.error or None, agent=row.agent, supervisor=row.supervisor, requestedBy=row.requested_by,
         timestamp=row.created_at, startedAt=row.started_at, finishedAt=row.finished_at,
     )  # fmt: skip
 

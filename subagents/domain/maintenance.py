@@ -19,6 +19,10 @@ class Kind(StrEnum):
     MODIFY = "modify_server"
 
 
+# Kinds that a model can work on, and before which step of their plans it does.
+MODELLED: dict[Kind, int] = {Kind.TEST: 1, Kind.TRY: 1, Kind.SEARCH: 0, Kind.ADD: 1}
+
+
 class State(StrEnum):
     """How far a request is; stored. Paused and cancelled are substates, so programs know exactly these four."""
 
@@ -37,11 +41,12 @@ class Substate(StrEnum):
 
 
 class Wish(StrEnum):
-    """What somebody wants of a request that is under way; the worker sees it at once."""
+    """What somebody wants of a request that is under way; the worker sees it at once. ``HALT`` is never stored."""
 
     NONE = ""
     PAUSE = "pause"
     CANCEL = "cancel"
+    HALT = "halt"  # the sub-agent is off, or its supervisor's cycles stand still
 
 
 class Priority(IntEnum):

@@ -1,11 +1,14 @@
 """One cycle: give the answers that are there, and have new ones made, as energy allows.
 
-It waits for nothing: models are asked by runs, which it starts and finds ended. All of it is one transaction of whoever
-holds the lease, so a worker that dies leaves a whole cycle undone.
+It waits for nothing: models are asked by runs, which it starts and finds ended. First it polls the background sub-agent
+(what it tells, what it has used) and decides on its work; then it answers. Each of the two is one transaction of whoever holds
+the lease, so a worker that dies leaves it undone as a whole.
 """
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,17 +20,21 @@ from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery
 from mcpregistry.db import database_now
 from mcpregistry.domain.calls.requester import NOBODY, Requester
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.models import Conversation, Message
+from mcpregistry.models import Conversation, EnergyPool, Message
 from mcpregistry.models.conversation import LONGEST_MESSAGE, MessageKind
 from mcpregistry.queries.conversations import latest_messages
 from mcpregistry.services.conversations import messages
+from subagents import energy
 from subagents.domain.lifecycle import RunState
-from subagents.effort.agents import parameter
+from subagents.domain.maintenance import MessageKind as Told
 from subagents.leased.leases import Lease, Leases
-from subagents.models import CycleLog, EffortAgent, Exchange
+from subagents.maintenance import queue
+from subagents.models import CycleLog, EffortAgent, Exchange, MaintenanceRequest
 from subagents.services import runs
+from subagents.services.experts import text_parameter
 
 AGENTS = Leases(EffortAgent)
+SUB_AGENT = "sub-agent"  # the author of what it tells, in a conversation
 AT_ONCE = 3  # answers of one agent that are made beside each other
 _SAID = 40  # messages that an answer sees
 _LONGEST = 60_000  # characters of them
@@ -53,7 +60,7 @@ def renew(lease: Lease) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """What a cycle needs to know: the agent, and how its energy stands (None without a pool)."""
+    """What a cycle needs to know: the agent, and how its energy stands once the sub-agent's is taken (None without a pool)."""
 
     agent: EffortAgent
     level: float | None
@@ -69,16 +76,59 @@ class Cycle:
 
 def turn(lease: Lease) -> float | None:
     """One cycle. Returns the seconds until the next; None: it was switched off. Raises LostLease."""
+    began = time.monotonic()
+    with transaction.atomic():  # by itself: calls of the agent wait for its pool meanwhile
+        if renew(lease):
+            return None
+        before, polled, did = _poll(_agent(lease))
     with transaction.atomic():
         if renew(lease):
             return None
-        agent = EffortAgent.objects.select_related("expert__agent__energy_pool").get(pk=lease.key)
-        pool = agent.expert.agent.energy_pool
-        level = pool.stand.level_at(database_now()) if pool else None
+        agent = _agent(lease)
+        pool = _pool(agent)
+        level = _level(pool)
         cycle = Cycle(agent, level, pool.critical if pool else 0.0)
-        if did := [*_tell(cycle), *_begin(cycle)]:
-            CycleLog.objects.create(agent=agent, at=database_now(), level=level, decision="; ".join(did)[:500])
+        did += [*_tell(cycle), *_begin(cycle)]
+        if did or polled:
+            CycleLog.objects.create(
+                agent=agent, at=database_now(), level=before, level_after=level, polled=polled,
+                took_ms=(time.monotonic() - began) * 1000, decision="; ".join(did)[:500],
+            )  # fmt: skip
         return agent.cycle_seconds
+
+
+def _agent(lease: Lease) -> EffortAgent:
+    return EffortAgent.objects.select_related("expert__agent").get(pk=lease.key)
+
+
+def _pool(agent: EffortAgent) -> EnergyPool | None:
+    return EnergyPool.objects.with_reserved().filter(agents=agent.expert.agent_id).first()
+
+
+def _level(pool: EnergyPool | None) -> float | None:
+    return pool.stand.level_at(database_now()) if pool else None
+
+
+def _poll(agent: EffortAgent) -> tuple[float | None, float, list[str]]:
+    """Hear the sub-agent, take what it has used, and decide on its work. Returns the level before, what was used, what was done."""
+    did, pool = _hear(agent), _pool(agent)
+    if pool is None:
+        return None, 0.0, did
+    before = _level(pool)
+    used = energy.charge(agent.expert.agent.slug, pool.pk)
+    return before, used, did + energy.decide(_pool(agent) or pool)
+
+
+def _hear(agent: EffortAgent) -> list[str]:
+    """What the sub-agent tells is written where the agent asked, if that goes on: then it answers to it."""
+    heard = queue.poll_messages(MaintenanceRequest.objects.filter(agent=agent.expert.agent.slug))
+    open_ones = Conversation.objects.open().filter(agent=agent.expert.agent)
+    for each in heard:
+        talk = open_ones.filter(pk=each.request.conversation).first() if each.kind != Told.STATUS else None
+        if talk is not None:
+            text = f"{each.request}: {each.kind} {json.dumps(each.data, ensure_ascii=False)}"[:LONGEST_MESSAGE]
+            messages.say(conversation=talk, kind=MessageKind.IN, text=text, author=SUB_AGENT)
+    return [f"heard {len(heard)} message{'s' * (len(heard) > 1)} of the sub-agent"] if heard else []
 
 
 def _tell(cycle: Cycle) -> list[str]:
@@ -115,7 +165,7 @@ def _begin(cycle: Cycle) -> list[str]:
 
 
 def _said_before(agent: EffortAgent) -> bool:
-    last = CycleLog.objects.filter(agent=agent).first()
+    last = CycleLog.objects.filter(agent=agent).exclude(decision="").first()
     return last is not None and "wait for energy" in last.decision
 
 
@@ -140,7 +190,7 @@ def _begun(agent: EffortAgent, conversation: Any) -> str:
     try:
         with transaction.atomic():
             run = runs.start(
-                expert=agent.expert.name, arguments={parameter(agent.expert): transcript(said)}, origin="talk",
+                expert=agent.expert.name, arguments={text_parameter(agent.expert): transcript(said)}, origin="talk",
                 requester=_asker(said), conversation=conversation.pk,
             )  # fmt: skip
             Exchange.objects.create(conversation=conversation, run=run, read_to=conversation.newest)
@@ -164,7 +214,8 @@ def transcript(said: Sequence[Message]) -> str:
     lines: list[str] = []
     room = _LONGEST
     for each in reversed(said):
-        line = f"{names[MessageKind(each.kind)]}: {each.text}"
+        who = "The background sub-agent" if each.author == SUB_AGENT else names[MessageKind(each.kind)]
+        line = f"{who}: {each.text}"
         room -= len(line)
         if room < 0 and lines:
             break

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
@@ -15,57 +14,40 @@ from mcpregistry.calls.pipeline import Dispatcher
 from mcpregistry.db import database_now, db_call
 from mcpregistry.domain.errors import ArgumentsInvalid, Denied, SlipsnisseError
 from mcpregistry.domain.snapshot import Snapshot
-from mcpregistry.domain.specs import RUNS, AgentSpec, EndpointSpec, ServerSpec, ToolSpec
-from mcpregistry.domain.text.canonical import digest, stored
+from mcpregistry.domain.specs import RUNS, AgentSpec, EndpointSpec
 from mcpregistry.models import Conversation
 from mcpregistry.models.conversation import LONGEST_MESSAGE, MessageKind
 from mcpregistry.services.conversations import lifecycle, messages
+from subagents import own_tools
 from subagents.models import EffortAgent
+from subagents.own_tools import listing, said
 from subagents.services.offers import speaks
 
 KIND = "effort"
-_SERVER = ServerSpec(
-    id=-4, slug="conversation", title="Conversation", revision=0, transport="none", connect_mode="none",
-    request_timeout=10.0, max_message_bytes=0, available=True,
-)  # fmt: skip
+_SERVER = own_tools.server(-4, "conversation", "Conversation")
 _TEXT = {"type": "string", "minLength": 1, "maxLength": LONGEST_MESSAGE}
 
 
-def _listing(name: str, description: str, **properties: Any) -> dict[str, Any]:
-    schema = {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
-    hints = {"readOnlyHint": False, "destructiveHint": False, "openWorldHint": False}
-    return {"name": name, "description": description, "inputSchema": schema, "annotations": hints}
-
-
 LISTINGS: tuple[Mapping[str, Any], ...] = (
-    _listing("respond", "Writes to the person at once, before your final answer, which is written too.", text=_TEXT),
-    _listing("think", "Keeps a thought for yourself; nobody is sent it.", text=_TEXT),
-    _listing("end_conversation", "Ends this conversation for good; nothing more is written in it."),
-    _listing(
+    listing("respond", "Writes to the person at once, before your final answer, which is written too.", text=_TEXT),
+    listing("think", "Keeps a thought for yourself; nobody is sent it.", text=_TEXT),
+    listing("end_conversation", "Ends this conversation for good; nothing more is written in it."),
+    listing(
         "snooze_conversation", "Leaves this conversation alone for so many seconds, whatever is written in it.",
         seconds={"type": "integer", "minimum": 1, "maximum": 30 * 86_400},
     ),
-    _listing(
+    listing(
         "select_conversation", "From now on only this conversation is answered; with an empty id all are again.",
         id={"type": "string", "maxLength": 32},
     ),
-    _listing(
+    listing(
         "await_energy", "Answers nothing more until your energy pool has reached this level.",
         level={"type": "number", "minimum": 0},
     ),
 )  # fmt: skip
 
 
-def _offer(number: int, listing: Mapping[str, Any]) -> Offer:
-    hashed = digest(stored(listing))
-    tool = ToolSpec(
-        id=-30 - number, server_id=_SERVER.id, name=listing["name"], definition_hash=hashed, data=listing,
-        idempotent=False,
-    )  # fmt: skip
-    return Offer(KIND, _SERVER, tool, own=True)
-
-
-_OFFERS = tuple(_offer(number, listing) for number, listing in enumerate(LISTINGS))
+_OFFERS = tuple(own_tools.offer(KIND, _SERVER, -30 - number, listed) for number, listed in enumerate(LISTINGS))
 
 
 class ConversationTools:
@@ -81,11 +63,11 @@ class ConversationTools:
         """Do it and say so. A refusal is a result marked as an error, with its remedy."""
         agent, conversation = call.request.catalogue.agent.slug, call.request.conversation
         try:
-            return _said(
+            return said(
                 {"done": await db_call(_act, call.entry.offer.tool.name, agent, conversation, call.request.arguments)}
             )
         except SlipsnisseError as error:
-            return _said({"error": error.code, "message": error.message, "remedy": error.remedy}) | {"isError": True}
+            return own_tools.refused(error)
 
 
 def effort_source(engine: object) -> tuple[Source, Dispatcher]:
@@ -134,7 +116,3 @@ def _awaiting(agent: str, level: float) -> str:
         raise ArgumentsInvalid(held, remedy="Go on without waiting, or wait for less.")
     EffortAgent.objects.filter(pk=loop.pk).update(awaits_level=level)
     return f"Nothing more is answered below {level:g}."
-
-
-def _said(facts: dict[str, Any]) -> dict[str, Any]:
-    return {"content": [{"type": "text", "text": json.dumps(facts, ensure_ascii=False)}], "structuredContent": facts}

@@ -65,6 +65,11 @@ def proposed(result: dict[str, Any] | None) -> list[RegistryEntry]:
     return [found[key] for key in keys if key in found]
 
 
+def told_of(keys: Iterable[Iterable[str]]) -> list[dict[str, Any]]:
+    """Those of these (registry, name) that can be added, in their order, each in the version that is the newest now."""
+    return _told(proposed({"registry_entries": [{"registry": slug, "name": name} for slug, name in keys]}))
+
+
 def _offered() -> Any:
     return RegistryEntry.objects.offered().select_related("source")
 

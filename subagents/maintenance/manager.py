@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import structlog
 
@@ -21,15 +22,16 @@ from subagents.domain.maintenance import Kind, MessageKind, State, Substate, Wis
 from subagents.leased.driver import Driver
 from subagents.leased.leases import Lease
 from subagents.leased.patience import patiently
-from subagents.maintenance import queue, request_lease
+from subagents.maintenance import by_model, queue, request_lease, supervision
 from subagents.maintenance.plans import PLANS
 from subagents.maintenance.request_lease import Meter
 from subagents.maintenance.steps import Step
-from subagents.models import MAINTENANCE_TOPIC, MaintenanceRequest
+from subagents.models import MAINTENANCE_TOPIC, RUN_TOPIC, MaintenanceRequest, Run
 
 log = structlog.get_logger(__name__)
 
-AT_ONCE = 2  # requests that one worker works on
+AT_ONCE = 3  # requests that one worker works on
+_PARTING = 10.0  # seconds that the run of a model has to end
 CHARGED_EVERY = 1.0  # seconds: that often energy is counted while a step runs
 _CRASHED = "The request failed inside the control plane. The operator finds the reason in the log."
 
@@ -42,6 +44,7 @@ class Manager(Driver[Wish]):
     def __init__(self, engine: Engine, worker: str) -> None:
         super().__init__(Watch(engine.feed, MAINTENANCE_TOPIC, _wishes), Wish.NONE)
         self._pool, self._worker = engine.pool, worker
+        self._runs = Watch(engine.feed, RUN_TOPIC, _run_ends)
         self._meters: dict[str, Meter] = {}
         self._looking: asyncio.Task[None] | None = None
         self._stopping = False
@@ -93,11 +96,16 @@ class Manager(Driver[Wish]):
         await db_call(request_lease.release, taken)
 
     async def fulfil(self, taken: Lease, wish: Wish) -> None:
-        """Pause or cancel it."""
-        if wish is Wish.PAUSE:
-            await db_call(request_lease.paused, taken, self._meters[taken.key])
-        else:
-            await db_call(request_lease.cancelled, taken, self._meters[taken.key])
+        """Pause, cancel or put it down. The run of a model ends first, and lets go of what it has started."""
+        if run := await db_call(request_lease.cut_run, taken, self._meters[taken.key]):
+            await self._runs.until_not(run, False, _PARTING)
+        match wish:
+            case Wish.PAUSE:
+                await db_call(request_lease.paused, taken, self._meters[taken.key])
+            case Wish.HALT:
+                await db_call(request_lease.halted, taken, self._meters[taken.key])
+            case _:
+                await db_call(request_lease.cancelled, taken, self._meters[taken.key])
 
     async def crashed(self, taken: Lease) -> None:
         """It failed."""
@@ -108,13 +116,20 @@ class Manager(Driver[Wish]):
         meter = self._meters[taken.key]
         while isinstance(begun := await patiently(partial(db_call, _begin, taken, meter)), _Begun):
             try:
-                outcome = await patiently(partial(begun.step.act, self._pool, begun.request))
+                outcome = await patiently(partial(self._act, begun))
                 failpoint("maintenance_acted")
                 await patiently(partial(db_call, _done, taken, meter, begun.step, outcome))
             except SlipsnisseError as error:
                 await patiently(partial(db_call, request_lease.failed, taken, meter, str(error)))
         if begun:
             await patiently(partial(self.fulfil, taken, begun))
+
+    async def _act(self, begun: _Begun) -> Any:
+        if begun.step is not by_model.STEP:
+            return await begun.step.act(self._pool, begun.request)
+        run = begun.request.notes["model"]["run"]
+        await self._runs.until_not(run, False, max(0.0, await db_call(by_model.patience, run)))
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,14 +149,27 @@ def _begin(taken: Lease, meter: Meter) -> _Begun | Wish:
     with request_lease.fenced(taken, meter) as request:
         if request.wish:
             return Wish(request.wish)
-        if request.agent and queue.unled(database_now()).filter(expert__agent__slug=request.agent).exists():
-            request_lease.release(taken)  # whoever asked is stopped: it goes on with them
-            return Wish.NONE
-        step = PLANS[Kind(request.kind)][request.step]
+        if supervision.why_still(request):
+            return Wish.HALT
+        step = _next(request)
         if request.message != step.says:
             MaintenanceRequest.objects.filter(pk=request.pk).update(message=step.says)
             queue.tell(request, MessageKind.STATUS, progress=request.progress, step=step.name, message=step.says)
         return _Begun(request, step)
+
+
+def _next(request: MaintenanceRequest) -> Step:
+    """The model's stage, where that is due, or the plan's next step that no model has done."""
+    if by_model.is_due(request) and by_model.begin(request):
+        return by_model.STEP
+    plan, done = PLANS[Kind(request.kind)], request.notes.get("done", ())
+    skipped = 0
+    while plan[request.step].name in done:
+        request.step += 1
+        skipped += 1
+    if skipped:
+        MaintenanceRequest.objects.filter(pk=request.pk).update(step=request.step)
+    return plan[request.step]
 
 
 def _done(taken: Lease, meter: Meter, step: Step, outcome: object) -> None:
@@ -150,6 +178,11 @@ def _done(taken: Lease, meter: Meter, step: Step, outcome: object) -> None:
         if request.wish == Wish.CANCEL:
             queue.end(request, State.FAILED, substate=Substate.CANCELLED, error=f"cancelled: {request.wish_reason}")
             return
+        if step is by_model.STEP:
+            by_model.keep(request)
+            MaintenanceRequest.objects.filter(pk=request.pk).update(notes=request.notes)
+            return
+        told = by_model.told(request.notes)
         step.keep(request, outcome)
         last = request.step + 1 == len(PLANS[Kind(request.kind)])
         MaintenanceRequest.objects.filter(pk=request.pk).update(
@@ -157,7 +190,7 @@ def _done(taken: Lease, meter: Meter, step: Step, outcome: object) -> None:
         )
         if last:
             request_lease.charge(request, energy_to_least(Kind(request.kind), request.energy_total))
-            queue.end(request, State.COMPLETED, result=request.result)
+            queue.end(request, State.COMPLETED, result=(request.result or {}) | told)
             log.info("maintenance.done", request=request.pk, what=request.kind)
 
 
@@ -165,3 +198,9 @@ def _wishes(keys: list[str]) -> dict[str, Wish]:
     """What somebody wants of them."""
     rows = MaintenanceRequest.objects.filter(pk__in=keys).values_list("pk", "wish")
     return {key: Wish(wish) for key, wish in rows}
+
+
+def _run_ends(keys: list[str]) -> dict[str, bool]:
+    """Whether these runs have ended; one that is forgotten has."""
+    there = dict(Run.objects.filter(pk__in=keys).values_list("pk", "finished_at"))
+    return {key: there.get(key, True) is not None for key in keys}

@@ -42,6 +42,7 @@ FIELDS = (
     "request_timeout", "idle_timeout", "max_concurrency", "check_interval",
 )  # fmt: skip
 _NO_REGISTRIES = "; registries are not searched for agents: a person has to switch that on (search registries unasked)"
+SWITCH = "enabled"  # as well, of a server that there is: whether it is served
 MOST_FOUND = 50
 MOST_PROPOSED = 5  # entries of registries for one new server
 # Errors of a server that was there, before it had introduced itself.
@@ -108,25 +109,38 @@ def _report_test(request: MaintenanceRequest, _: Any) -> None:
 # search_servers: query, limit
 
 
-def _search(request: MaintenanceRequest, _: Any) -> None:
+def found_for(request: MaintenanceRequest, query: str, limit: int) -> dict[str, Any]:
+    """The servers of this site that whoever asked knows of, and what registries list, best first."""
     servers = _visible(request)
     tools: dict[int, list[str]] = {}
     for key, name in Tool.objects.filter(server__in=servers, pinned__isnull=False).values_list("server_id", "name"):
         tools.setdefault(key, []).append(name)
     known = [Known(row.slug, row.name, row.description, tuple(tools.get(row.pk, ()))) for row in servers]
-    query, limit = str(request.params["query"]), min(int(request.params.get("limit") or 10), MOST_FOUND)
     found = search(query, known, limit)
-    registries = _may_search(request)
-    request.result = {
+    return {
         "servers": [{"server": match.slug, "score": match.score, "reasons": list(match.reasons)} for match in found],
-        "registry_entries": listed.found(query, limit) if registries else [],
-        "searched": f"the servers of this site{', and its copies of registries' if registries else _NO_REGISTRIES}",
+        "registry_entries": listed.found(query, limit) if _may_search(request) else [],
     }  # fmt: skip
 
 
 def _may_search(request: MaintenanceRequest) -> bool:
     """People search registries whenever they ask for it; for agents only where a person has switched that on."""
     return not request.agent or Configuration.load().discovers
+
+
+def _search(request: MaintenanceRequest, _: Any) -> None:
+    query, limit = str(request.params["query"]), min(int(request.params.get("limit") or 10), MOST_FOUND)
+    found = found_for(request, query, limit)
+    found["registry_entries"] = _chosen_first(request, found["registry_entries"])
+    registries = ", and its copies of registries" if _may_search(request) else _NO_REGISTRIES
+    request.result = found | {"searched": f"the servers of this site{registries}"}
+
+
+def _chosen_first(request: MaintenanceRequest, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What a model has chosen, as registries list it now, before the others; it chooses only where it may search."""
+    picked = (request.notes.get("model") or {}).get("chosen", ()) if _may_search(request) else ()
+    chosen = listed.told_of(picked)
+    return [*chosen, *(each for each in entries if each not in chosen)]
 
 
 # add_server: server (its slug), purpose, fields, registry_name
@@ -153,14 +167,15 @@ def _propose_new(request: MaintenanceRequest, _: Any) -> None:
         return
     else:
         entries = listed.fitting(request.server_slug, request.params.get("purpose", ""), MOST_PROPOSED)
-    request.result = {**(request.result or {}), "registry_entries": entries}
+    request.result = {**(request.result or {}), "registry_entries": _chosen_first(request, entries)}
 
 
 # modify_server: server, fields, reason; remove_server: server, reason
 
 
 def _check_change(request: MaintenanceRequest, _: Any) -> None:
-    changed = _with(copy(server_of(request)), request.params["fields"])
+    fields = {name: value for name, value in request.params["fields"].items() if name != SWITCH}
+    changed = _with(copy(server_of(request)), fields)
     check_server(changed)
     check_fields(changed)
 

@@ -22,6 +22,7 @@ from mcpregistry.services.servers import lifecycle
 from mcpregistry.services.servers.sandbox import usual_mode
 from subagents.domain.maintenance import Kind, MessageKind, ProposalState
 from subagents.maintenance import listed, queue, whitelist
+from subagents.maintenance.plans import SWITCH
 from subagents.models import Proposal
 
 # What the one who applies it needs besides the right to decide: that to do it by hand.
@@ -73,10 +74,15 @@ def decline(*, proposal_id: int, actor: str) -> Proposal:
 
 
 def _change(server: Server, proposal: Proposal, actor: str) -> None:
-    for name, value in proposal.fields.items():
+    fields = dict(proposal.fields)
+    on = fields.pop(SWITCH, None)
+    for name, value in fields.items():
         setattr(server, name, value)
-    if proposal.fields:
+    if fields:
         lifecycle.save_server(server=server, actor=actor)
+    if on is not None:
+        switch = lifecycle.enable_server if on else lifecycle.disable_server
+        switch(server=server, actor=actor)
 
 
 def _add(proposal: Proposal, actor: str) -> None:

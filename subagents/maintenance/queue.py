@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
 from django.db import transaction
-from django.db.models import F, Q, QuerySet
+from django.db.models import F, QuerySet
 from django.utils import timezone
 
 from mcpregistry.calls.catalog import DownstreamTools
@@ -24,7 +25,9 @@ from mcpregistry.services.configuration.dispatch import send
 from mcpregistry.services.configuration.snapshot import load_snapshot
 from mcpregistry.services.records import audit
 from subagents.domain.maintenance import Kind, MessageKind, Priority, State, Substate, Wish
+from subagents.maintenance import supervision
 from subagents.models import EffortAgent, MaintenanceMessage, MaintenanceRequest
+from subagents.services import runs
 
 CLOCK = "clock"  # who asks for what repeats
 MOST_OPEN = 20  # requests of one agent at a time
@@ -39,15 +42,20 @@ def ask(
     actor: str,
     priority: Priority = Priority.MEDIUM,
     agent: Agent | None = None,
+    supervisor: str = "",
+    conversation: str = "",
 ) -> MaintenanceRequest:
     """Queue a request; a worker is woken once it is committed. The same one of the same agent, still open, is joined.
 
-    ``params`` are those of the kind, see ``subagents.maintenance.plans``. Raises NotFound (no such server, or none of
-    this agent's) and Busy (the agent has ``MOST_OPEN`` already).
+    ``params`` are those of the kind, see ``subagents.maintenance.plans``; ``supervisor``: the agent without whose cycles
+    nothing of it shall be done; ``conversation``: that in which the agent asked. Raises NotFound (no such server, or none
+    of this agent's, or no such supervisor) and Busy (the agent has ``MOST_OPEN`` already).
     """
     slug = str(params.get("server", ""))
     if kind not in (Kind.ADD, Kind.SEARCH):
         visible_server(slug, agent)
+    if supervisor and not EffortAgent.objects.filter(expert__agent__slug=supervisor).exists():
+        raise NotFound(f"There is no speaking agent '{plain(supervisor, 63)}'.", remedy="Name one, or none.")
     if agent is not None:
         Agent.objects.select_for_update(no_key=True).get(pk=agent.pk)  # one of its requests after the other
         if (same := _same(kind, params, agent)) is not None:
@@ -56,6 +64,7 @@ def ask(
     request = MaintenanceRequest.objects.create(
         kind=kind, params=dict(params), priority=priority, server_slug=slug[:63], created_at=timezone.now(),
         agent=agent.slug if agent else "", requested_by=plain(actor, 200), message="Waiting for a worker.",
+        supervisor=supervisor, conversation=conversation,
     )  # fmt: skip
     audit.record(kind="maintenance.requested", actor=actor, subject=f"maintenance:{request.pk}", what=kind, server=slug)
     transaction.on_commit(lambda: send("subagents.tasks.work_maintenance"))
@@ -115,6 +124,8 @@ def pause(*, request_id: str, actor: str, reason: str = "") -> MaintenanceReques
     taken_over = request.wish == Wish.PAUSE and request.wish_reason != "" and reason == ""
     if request.wish and not taken_over:  # paused already, or being cancelled
         return request
+    if request.lease_until is None:
+        cut_run(request, "its request is paused")
     waits = {} if request.lease_until else {"substate": Substate.PAUSED, "message": reason or "Paused."}
     MaintenanceRequest.objects.filter(pk=request.pk).update(wish=Wish.PAUSE, wish_reason=reason, **waits)
     facts = {"reason": reason} if reason else {}
@@ -138,6 +149,7 @@ def resume(*, request_id: str, actor: str) -> MaintenanceRequest:
 
 def end(request: MaintenanceRequest, state: State, **values: Any) -> MaintenanceRequest:
     """Write the end of a request whose row is locked, or under our lease, and tell it."""
+    cut_run(request, "its request has ended")
     told = {"message": "Done.", "progress": 100} if state == State.COMPLETED else {"message": values["error"][:500]}
     MaintenanceRequest.objects.filter(pk=request.pk, finished_at=None).update(
         state=state, finished_at=database_now(), lease_until=None, worker="", working_on=None, **told, **values
@@ -146,6 +158,18 @@ def end(request: MaintenanceRequest, state: State, **values: Any) -> Maintenance
     kind = MessageKind.COMPLETION if state == State.COMPLETED else MessageKind.ERROR
     tell(request, kind, result=request.result, error=request.error or None)
     return request
+
+
+def cut_run(request: MaintenanceRequest, reason: str) -> str:
+    """Stop the run of the model that works on a request whose row is ours. Returns its id, or "" where there is none."""
+    model = request.notes.get("model") or {"ended": True}
+    if model["ended"] or not (run := model["run"]):
+        return ""
+    with suppress(NotFound):  # forgotten meanwhile
+        runs.cancel(run_id=run, actor="sub-agent", reason=reason)
+    model["run"] = ""
+    MaintenanceRequest.objects.filter(pk=request.pk).update(notes=request.notes)
+    return str(run)
 
 
 def tell(request: MaintenanceRequest, kind: MessageKind, **data: Any) -> None:
@@ -184,8 +208,7 @@ def has_active_work(requests: QuerySet[MaintenanceRequest]) -> bool:
 
 def due(now: datetime, limit: int) -> list[str]:
     """Requests that somebody could work on now, one a server: first those of the dead, then the most urgent."""
-    rows = MaintenanceRequest.objects.open().exclude(lease_until__gte=now)
-    rows = rows.exclude(agent__in=unled(now))
+    rows = supervision.workable(MaintenanceRequest.objects.open().exclude(lease_until__gte=now), now)
     rows = rows.exclude(wish=Wish.PAUSE, lease_until=None)  # one that died before it could pause is looked at
     busy = set(MaintenanceRequest.objects.open().filter(lease_until__gte=now).values_list("server_slug", flat=True))
     found: list[str] = []
@@ -198,12 +221,6 @@ def due(now: datetime, limit: int) -> list[str]:
         if len(found) == limit:
             break
     return found
-
-
-def unled(now: datetime) -> QuerySet[EffortAgent, str]:
-    """Slugs of agents that hold conversations and whose cycles have stopped: what they have asked stands still."""
-    out = Q(lease_until=None) | Q(lease_until__lt=now)
-    return EffortAgent.objects.filter(out).values_list("expert__agent__slug", flat=True)
 
 
 def _locked(request_id: str) -> MaintenanceRequest:

@@ -12,9 +12,9 @@ from django.db.models.functions import Coalesce
 
 from mcpregistry.db import database_now
 from mcpregistry.prepared_queries import Given
-from subagents.domain.maintenance import Kind, State, Substate, Wish, energy_for
+from subagents.domain.maintenance import Kind, MessageKind, State, Substate, Wish, energy_for
 from subagents.leased.leases import Lease, Leases
-from subagents.maintenance import queue
+from subagents.maintenance import queue, supervision
 from subagents.models import MaintenanceRequest
 
 REQUESTS = Leases(
@@ -79,12 +79,18 @@ def charge(request: MaintenanceRequest, units: float) -> None:
 def renew(lease: Lease, meter: Meter) -> Wish:
     """Keep the lease; what somebody wishes by now. Raises LostLease."""
     with fenced(lease, meter) as request:
-        return Wish(request.wish)
+        return Wish(request.wish) or (Wish.HALT if supervision.why_still(request) else Wish.NONE)
 
 
 def release(lease: Lease) -> None:
     """Give it back: another worker goes on after the last step that was done."""
     REQUESTS.release(lease, working_on=None)
+
+
+def cut_run(lease: Lease, meter: Meter) -> str:
+    """Stop the run of the model that works on it. Returns its id, which ends within a second, or ""."""
+    with fenced(lease, meter) as request:
+        return queue.cut_run(request, "its request was stopped")
 
 
 def paused(lease: Lease, meter: Meter) -> None:
@@ -93,6 +99,16 @@ def paused(lease: Lease, meter: Meter) -> None:
         message = f"Paused after step {request.step}."
         still = MaintenanceRequest.objects.filter(pk=request.pk, wish=Wish.PAUSE)
         still.update(substate=Substate.PAUSED, message=message)
+        REQUESTS.release(lease, working_on=None)
+
+
+def halted(lease: Lease, meter: Meter) -> None:
+    """It is put down as it is: whoever may go on with it does, once the sub-agent may work again."""
+    with fenced(lease, meter) as request:
+        why = supervision.why_still(request)
+        if why and request.message != why:
+            queue.tell(request, MessageKind.STATUS, progress=request.progress, message=why)
+        MaintenanceRequest.objects.filter(pk=request.pk).update(message="Waiting for a worker.")
         REQUESTS.release(lease, working_on=None)
 
 

@@ -7,7 +7,6 @@ nothing by themselves: an addition is proposed to people, and an agent sees only
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -15,82 +14,75 @@ from typing import Any
 from django.db import DatabaseError
 
 from mcpregistry.calls import energy
-from mcpregistry.calls.call import Call
+from mcpregistry.calls.call import Call, OnProgress
 from mcpregistry.calls.catalog import Catalogue, Entry, Offer, Source
+from mcpregistry.calls.engine import Engine
 from mcpregistry.calls.pipeline import Dispatcher
+from mcpregistry.calls.watch.changes import Feed
 from mcpregistry.db import db_call, unheard
 from mcpregistry.domain.errors import NotFound, SlipsnisseError
 from mcpregistry.domain.snapshot import Snapshot
-from mcpregistry.domain.specs import RUNS, AgentSpec, EndpointSpec, ServerSpec, ToolSpec
-from mcpregistry.domain.text.canonical import digest, stored
+from mcpregistry.domain.specs import RUNS, AgentSpec, EndpointSpec
 from mcpregistry.models import Agent
-from subagents.domain.maintenance import Kind, Priority, ProposalState
-from subagents.maintenance import queue
+from subagents import own_tools
+from subagents.domain.maintenance import Kind, Priority, ProposalState, State
+from subagents.maintenance import queue, supervision
+from subagents.maintenance.waiting import LONGEST, Waiting
 from subagents.models import MaintenanceRequest, Proposal, TrialReport
+from subagents.own_tools import listing, said
 from subagents.services.offers import speaks
 
 KIND = "maintenance"
-_SERVER = ServerSpec(
-    id=-3, slug="sub-agent", title="Sub-agent", revision=0, transport="none", connect_mode="none", request_timeout=10.0,
-    max_message_bytes=0, available=True,
-)  # fmt: skip
+_SERVER = own_tools.server(-3, "sub-agent", "Sub-agent", LONGEST + 10.0)
 _ID = {"type": "string", "minLength": 1, "maxLength": 36, "description": "from the answer to the request"}
 
 
-def _listing(name: str, title: str, description: str, required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
-    schema = {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
-    hints = {
-        "readOnlyHint": name.startswith(("mcp_check", "mcp_list")),
-        "destructiveHint": False,
-        "openWorldHint": False,
-    }
-    return {"name": name, "title": title, "description": description, "inputSchema": schema, "annotations": hints}
-
-
 LISTINGS: tuple[Mapping[str, Any], ...] = (
-    _listing(
-        "mcp_request_server_addition", "Ask for a server",
+    listing(
+        "mcp_request_server_addition",
         "Asks the background sub-agent for an MCP server that is missing here. It answers at once with a requestId; a person "
         "decides about what the sub-agent proposes, so do not wait for it.",
-        ("serverName", "purpose"),
+        ("serverName", "purpose"), title="Ask for a server",
         serverName={"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9.-]{0,62}$", "description": "short name of the server"},
         purpose={"type": "string", "minLength": 1, "maxLength": 500, "description": "what it is needed for"},
         registryName={"type": "string", "maxLength": 200, "description": "the server's name in an MCP registry, if you know it"},
         priority={"type": "string", "enum": ["low", "medium", "high"], "default": "medium"},
     ),
-    _listing(
-        "mcp_check_subagent_status", "Status of a request to the sub-agent",
+    listing(
+        "mcp_check_subagent_status",
         "Tells how a request stands: its state, progress from 0 to 100, what is being done, and the result or error.",
-        ("requestId",), requestId=_ID,
+        ("requestId",), title="Status of a request to the sub-agent", reads=True, requestId=_ID,
+        waitSeconds={
+            "type": "integer", "minimum": 0, "maximum": LONGEST, "default": 0,
+            "description": "so long the answer may wait for the end of the request; 0: it comes at once",
+        },
     ),
-    _listing(
-        "mcp_cancel_subagent_work", "Cancel a request to the sub-agent",
-        "Ends a request that is no longer needed; what it has started is stopped.",
-        ("requestId",), requestId=_ID, reason={"type": "string", "maxLength": 500, "description": "why"},
+    listing(
+        "mcp_cancel_subagent_work", "Ends a request that is no longer needed; what it has started is stopped.",
+        ("requestId",), title="Cancel a request to the sub-agent", requestId=_ID,
+        reason={"type": "string", "maxLength": 500, "description": "why"},
     ),
-    _listing(
-        "mcp_list_available_tools", "List the tools that are available",
+    listing(
+        "mcp_list_available_tools",
         "Names every tool that you can call here, with its server, what it does and what a call is estimated to cost of your "
-        "energy.", (),
+        "energy.", title="List the tools that are available", reads=True,
     ),
 )  # fmt: skip
 
 
-def _offer(number: int, listing: Mapping[str, Any]) -> Offer:
-    tool = ToolSpec(
-        id=-10 - number, server_id=_SERVER.id, name=listing["name"], definition_hash=digest(stored(listing)), data=listing,
-        idempotent=listing["annotations"]["readOnlyHint"],
-    )  # fmt: skip
-    return Offer(KIND, _SERVER, tool, own=True)
-
-
-_OFFERS = tuple(_offer(number, listing) for number, listing in enumerate(LISTINGS))
+_OFFERS = tuple(
+    own_tools.offer(KIND, _SERVER, -10 - number, listed, idempotent=listed["annotations"]["readOnlyHint"])
+    for number, listed in enumerate(LISTINGS)
+)
 
 
 class MaintenanceTools:
-    """Both the source of the four tools and what serves them."""
+    """Both the source of the four tools and what serves them. ``feed``: tells of changes to callers that wait."""
 
     kind = KIND
+
+    def __init__(self, feed: Feed) -> None:
+        self._waiting = Waiting(feed)
 
     def offers(self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float) -> Iterable[Offer]:
         """All four, on endpoints that have them, and in runs of agents that hold conversations."""
@@ -104,16 +96,25 @@ class MaintenanceTools:
         try:
             match name:
                 case "mcp_request_server_addition":
-                    return _said(await _written(partial(db_call, _ask, agent, arguments), on_sent))
+                    ask = partial(db_call, _ask, agent, arguments, call.request.conversation)
+                    return said(await _written(ask, on_sent))
                 case "mcp_check_subagent_status":
-                    return _said(await db_call(_status, agent, arguments["requestId"]))
+                    return said(await self._stands(agent, arguments, call.request.on_progress))
                 case "mcp_cancel_subagent_work":
                     key, reason = arguments["requestId"], arguments.get("reason", "")
-                    return _said(await _written(partial(db_call, _cancel, agent, key, reason), on_sent))
+                    return said(await _written(partial(db_call, _cancel, agent, key, reason), on_sent))
                 case _:
-                    return _said({"tools": await _listed(call.request.catalogue)})
+                    return said({"tools": await _listed(call.request.catalogue)})
         except SlipsnisseError as error:
-            return _said({"error": error.code, "message": error.message, "remedy": error.remedy}) | {"isError": True}
+            return own_tools.refused(error)
+
+    async def _stands(self, agent: str, arguments: Mapping[str, Any], on_progress: OnProgress | None) -> dict[str, Any]:
+        found = await db_call(_status, agent, arguments["requestId"])
+        seconds = arguments.get("waitSeconds", 0)
+        if not seconds or found["state"] in (State.COMPLETED, State.FAILED):
+            return found
+        await self._waiting.until_ended(found["requestId"], seconds, on_progress)
+        return await db_call(_status, agent, found["requestId"])
 
 
 async def _written(write: Callable[[], Awaitable[dict[str, Any]]], on_sent: Callable[[], None]) -> dict[str, Any]:
@@ -129,21 +130,22 @@ async def _written(write: Callable[[], Awaitable[dict[str, Any]]], on_sent: Call
         raise
 
 
-def maintenance_source(engine: object) -> tuple[Source, Dispatcher]:
+def maintenance_source(engine: Engine) -> tuple[Source, Dispatcher]:
     """The source and its dispatcher for an engine; registered with ``calls.more_sources.add_source``."""
-    served = MaintenanceTools()
+    served = MaintenanceTools(engine.feed)
     return served, served
 
 
 def status(row: MaintenanceRequest) -> dict[str, Any]:
     """The record of the sub-agent's design: ``SubAgentStatus``."""
     return {
-        "requestId": row.pk, "state": row.state, "substate": row.substate, "progress": row.progress, "message": row.message,
+        "requestId": row.pk, "state": row.state, "substate": row.substate, "progress": row.progress,
+        "message": supervision.shown_message(row),
         "energyConsumed": round(row.energy_total, 3), "result": row.result, "error": row.error or None,
     }  # fmt: skip
 
 
-def _ask(agent: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _ask(agent: str, arguments: Mapping[str, Any], conversation: str) -> dict[str, Any]:
     row = queue.ask(
         kind=Kind.ADD, actor=f"agent:{agent}", agent=Agent.objects.get(slug=agent),
         priority=Priority[arguments.get("priority", "medium").upper()],
@@ -151,6 +153,7 @@ def _ask(agent: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
             "server": arguments["serverName"], "purpose": arguments["purpose"], "fields": {},
             "registry_name": arguments.get("registryName", ""),
         },
+        conversation=conversation,
     )  # fmt: skip
     return status(row)
 
@@ -192,7 +195,3 @@ def _told(name: str, entry: Entry, costs: Mapping[int, float]) -> dict[str, Any]
     return {
         "name": name, "server": entry.offer.server.slug, "description": str(entry.listing.get("description", ""))[:300],
     } | ({} if cost is None else {"estimatedEnergyCost": round(cost, 2)})  # fmt: skip
-
-
-def _said(facts: dict[str, Any]) -> dict[str, Any]:
-    return {"content": [{"type": "text", "text": json.dumps(facts, ensure_ascii=False)}], "structuredContent": facts}

@@ -14,14 +14,15 @@ from typing import Any, Literal
 from django.utils import timezone
 
 from mcpregistry.db import db_call
-from mcpregistry.domain.errors import NotFound
+from mcpregistry.domain.errors import Conflict, NotFound
 from mcpregistry.domain.notifications.events import Event
 from mcpregistry.domain.servers.target import ProtocolMode, Target
 from mcpregistry.domain.text.canonical import plain
+from mcpregistry.domain.trials import advice
 from mcpregistry.domain.trials import tools as looking
 from mcpregistry.domain.trials import verdict as judging
 from mcpregistry.domain.trials.differences import differences
-from mcpregistry.domain.trials.report import Report, Row, Start, ToolSeen
+from mcpregistry.domain.trials.report import Called, Report, Row, Start, ToolSeen
 from mcpregistry.downstream.pool.discovery import Discovery
 from mcpregistry.downstream.pool.pool import Pool
 from mcpregistry.downstream.pool.trying import tried
@@ -46,6 +47,7 @@ class Looked:
 
     start: Start
     tools: list[ToolSeen]
+    definitions: dict[str, dict[str, Any]]  # by name: what a model has to know to call them
 
 
 def look_at_server(request: MaintenanceRequest, _: Any) -> None:
@@ -84,6 +86,8 @@ def keep_start(request: MaintenanceRequest, looked: Looked) -> None:
     request.notes["starts"].append(looked.start)
     if looked.start["ok"] and looked.tools:
         request.notes["tools"] = looked.tools
+        if "model" in request.notes:
+            request.notes["definitions"] = looked.definitions
 
 
 def keep_open(request: MaintenanceRequest, looked: Looked | None) -> None:
@@ -126,8 +130,10 @@ async def _start(request: MaintenanceRequest, era: ProtocolMode, *, network: boo
     target, others = await db_call(_given, request.notes["server_id"])
     sandbox = target.sandbox and replace(target.sandbox, network=network and target.sandbox.network)
     rows: list[ToolSeen] = []
+    definitions: dict[str, dict[str, Any]] = {}
 
     def choose(discovery: Discovery) -> Mapping[str, bytes]:
+        definitions.update(looking.shortened(discovery.tools))
         rows.extend(
             looking.seen(discovery.tools, instructions=discovery.instructions, others=others, count=counter(REFERENCE))
         )
@@ -141,7 +147,35 @@ async def _start(request: MaintenanceRequest, era: ProtocolMode, *, network: boo
         row["call"] = found.called.get(row["name"], row["call"])
     if found.discovery is not None:
         found.start["era"] = found.discovery.era
-    return Looked(found.start, rows)
+    return Looked(found.start, rows, definitions)
+
+
+async def called_once(request: MaintenanceRequest, name: str, arguments: bytes) -> Called:
+    """One more start without the network, for one call of a tool that only reads, with arguments that a model has made.
+
+    Raises Conflict of a server that no sandbox confines, and where it did not start without the network.
+    """
+    target, others = await db_call(_given, request.notes["server_id"])
+    era: ProtocolMode | None = next(
+        (start["era"] for start in request.notes["starts"] if start["ok"] and start["network"] == "closed"), None
+    )
+    if target.sandbox is None or era is None:
+        raise Conflict(
+            "Only a server that starts in its sandbox without the network is called.", remedy="Leave it to people."
+        )
+    hashed = next(tool["hash"] for tool in request.notes["tools"] if tool["name"] == name)
+
+    def choose(discovery: Discovery) -> Mapping[str, bytes]:
+        seen = looking.seen(
+            discovery.tools, instructions=discovery.instructions, others=others, count=counter(REFERENCE)
+        )
+        same = any(tool["name"] == name and tool["hash"] == hashed for tool in seen)
+        return {name: arguments} if same else {}
+
+    target = replace(target, protocol=era, connect="eager", sandbox=replace(target.sandbox, network=False))
+    found = await tried(target, choose)
+    why = found.start["error"] or "its definition was another one in this start"
+    return found.called.get(name) or Called(outcome="failed", why=why)
 
 
 def _given(server_id: int) -> tuple[Target, frozenset[str]]:
@@ -158,10 +192,11 @@ def _report(server: Server, notes: Mapping[str, Any]) -> Report:
     local = server.transport == Transport.STDIO
     needed = judging.network_needed(starts, closed, opened) if local else None
     tools = _best(closed, opened)
-    found = judging.findings(starts, tools, unread_by(server) if local else ())
+    model = notes.get("model") or {"rules": {}, "concerns": ()}
+    found = judging.findings(starts, tools, unread_by(server) if local else (), advice.concerns(model["concerns"]))
     now = {"sandbox": server.sandbox, "sandbox_network": server.sandbox_network}
     proposal = {
-        "tools": _undecided(server, judging.rows(tools)[:MOST_ROWS]),
+        "tools": _undecided(server, advice.stricter(judging.rows(tools), model["rules"])[:MOST_ROWS]),
         "fields": judging.sandbox_fields(starts, needed, now) if local else {},
     }
     return Report(

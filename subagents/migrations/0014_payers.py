@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('subagents', '0012_proposed_packages'),
+        ('subagents', '0013_energy_of_turns'),
     ]
 
     operations = [

@@ -31,6 +31,10 @@ class EffortAgent(Leased):
     cycle_seconds = models.FloatField(
         default=1.0, validators=[MinValueValidator(0.2), MaxValueValidator(60)], help_text="From one look to the next."
     )
+    supervises = models.BooleanField(
+        "supervises the sub-agent", default=False, db_default=False,
+        help_text="The background sub-agent works for nobody while the cycles of this agent stand still.",
+    )  # fmt: skip
     focus = models.CharField(
         max_length=32, blank=True, default="", editable=False, help_text="The one conversation that it answers."
     )
@@ -78,12 +82,20 @@ class Exchange(models.Model):
 
 
 class CycleLog(models.Model):
-    """What a cycle did, if it did anything. Levels are those of the agent's energy pool, empty without one."""
+    """What a cycle did, if it did anything. Levels are those of the agent's energy pool, empty without one.
+
+    ``level`` is that before the cycle.
+    """
 
     agent = models.ForeignKey(EffortAgent, on_delete=models.CASCADE, related_name="cycles")
     at = models.DateTimeField()
     level = models.FloatField(null=True, blank=True)
-    decision = models.CharField(max_length=500)
+    level_after = models.FloatField(null=True, blank=True)
+    polled = models.FloatField(
+        default=0, db_default=0, help_text="Energy that the background sub-agent has used since the cycle before."
+    )
+    took_ms = models.FloatField(null=True, blank=True)
+    decision = models.CharField(max_length=500, blank=True)
 
     class Meta:
         ordering = ["-id"]

@@ -89,6 +89,11 @@ class ExpertTool(models.Model):
         help_text="For this long the same agent gets the same answer to the same arguments, if the run only read and "
         "nothing was configured otherwise since. 0: always run.",
     )
+    maintains = models.JSONField(
+        "works for the sub-agent on", default=list, db_default=[], blank=True,
+        help_text="Requests to the background sub-agent that its model works on, with the operations of the sub-agent as "
+        "tools. For each kind one expert tool; the others follow a fixed plan.",
+    )  # fmt: skip
     temperature = models.FloatField(default=0.0, validators=[MinValueValidator(0), MaxValueValidator(2)])
     enabled = models.BooleanField(default=True)
     created_at = models.DateTimeField(auto_now_add=True)

@@ -44,7 +44,9 @@ class MaintenanceRequest(Leased):
     substate = models.CharField(
         max_length=10, blank=True, choices=[(each.value, each.value) for each in Substate if each]
     )
-    wish = models.CharField(max_length=10, blank=True, choices=[(wish.value, wish.value) for wish in Wish if wish])
+    wish = models.CharField(
+        max_length=10, blank=True, choices=[(wish.value, wish.value) for wish in (Wish.PAUSE, Wish.CANCEL)]
+    )
     wish_reason = models.CharField(max_length=500, blank=True)
     progress = models.PositiveSmallIntegerField(default=0, help_text="0 to 100.")
     step = models.PositiveSmallIntegerField(default=0, help_text="Steps done; work goes on after them.")
@@ -59,6 +61,13 @@ class MaintenanceRequest(Leased):
         max_length=63, null=True, blank=True, unique=True, help_text="The server, while somebody works on the request."
     )  # fmt: skip
     agent = models.CharField(max_length=63, blank=True, help_text="The agent that asked; empty: a person.")
+    supervisor = models.CharField(
+        max_length=63, blank=True, default="", db_default="",
+        help_text="The speaking agent without whose cycles nothing of it is done; empty: that of the site, if any.",
+    )  # fmt: skip
+    conversation = models.CharField(
+        max_length=32, blank=True, default="", db_default="", help_text="The id of that in which the agent asked."
+    )
     requested_by = models.CharField(max_length=200, help_text="As the audit log names who asked.")
     created_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True, blank=True)

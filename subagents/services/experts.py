@@ -17,6 +17,7 @@ from mcpregistry.services.access.agents import save_agent
 from mcpregistry.services.configuration.saving import save_checked
 from mcpregistry.services.records import audit
 from subagents.domain.chains import MAX_DEPTH, leads_back, longest_through
+from subagents.domain.maintenance import MODELLED
 from subagents.models import ExpertTarget, ExpertTool, ExpertVersion, LanguageModel, Run
 from subagents.models.expert import OnDeath
 
@@ -34,6 +35,7 @@ def save_expert(*, expert: ExpertTool, targets: Sequence[LanguageModel], actor: 
     _check_schemas(expert)
     _check_targets(expert, targets)
     _check_awaited(expert)
+    _check_maintains(expert)
     if not expert.pk and not expert.agent_id:
         expert.agent = _identity(expert.name, actor)
     save_checked(expert)
@@ -66,6 +68,19 @@ def schema_of(expert: ExpertTool) -> dict[str, Any]:
     from mcpregistry.domain.formats.slipsnisse import input_schema  # brings YAML along, which runmcp can do without
 
     return input_schema(expert.arguments)
+
+
+def text_parameter(expert: ExpertTool) -> str:
+    """The argument of the expert tool that takes what was said. Raises ConfigInvalid when there is no such one."""
+    schema = schema_of(expert)
+    texts = [name for name, each in schema.get("properties", {}).items() if each.get("type") == "string"]
+    required = schema.get("required") or texts[:1]
+    if len(required) != 1 or required[0] not in texts:
+        raise ConfigInvalid(
+            f"The expert tool '{expert.name}' does not take one text.",
+            remedy='Give it one required argument: {"text": {"type": "string"}}.',
+        )
+    return str(required[0])
 
 
 def _check_targets(expert: ExpertTool, targets: Sequence[LanguageModel]) -> None:
@@ -140,6 +155,21 @@ def _check_awaited(expert: ExpertTool) -> None:
         raise ConfigInvalid(
             "Awaited tools are a list of names.", remedy='Write each as server::tool: ["git::git_log"].'
         )
+
+
+def _check_maintains(expert: ExpertTool) -> None:
+    """For each kind of requests there is one expert tool at most, and it takes what it is told as one text."""
+    known = [str(kind) for kind in MODELLED]
+    if not isinstance(expert.maintains, list) or not set(expert.maintains) <= {*known}:
+        raise ConfigInvalid("No model works on these for the sub-agent.", remedy=f"Choose among {', '.join(known)}.")
+    if expert.maintains:
+        text_parameter(expert)
+    for other in ExpertTool.objects.exclude(pk=expert.pk).exclude(maintains=[]).order_by("name"):
+        if both := sorted({*other.maintains} & {*expert.maintains}):
+            raise ConfigInvalid(
+                f"The expert tool '{other.name}' works on {', '.join(both)} already.",
+                remedy="Take it off that one first.",
+            )
 
 
 @transaction.atomic

@@ -30,6 +30,7 @@ class Offered:
     version: str
     cache_seconds: int
     speaks: bool  # whether its agent answers in conversations
+    maintains: tuple[str, ...]  # kinds of requests to the background sub-agent that its model works on
 
 
 def offered() -> tuple[Offered, ...]:
@@ -52,6 +53,7 @@ def _offered(expert: ExpertTool) -> Offered:
         version=expert.newest_hash or "",
         cache_seconds=expert.cache_seconds,
         speaks=hasattr(expert, "effort_agent") and expert.effort_agent.enabled,
+        maintains=tuple(expert.maintains),
     )
 
 

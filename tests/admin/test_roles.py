@@ -38,7 +38,7 @@ DELETES = ADDS | {"credential": ADMIN, "provider": ADMIN, "languagemodel": ADMIN
 ADDS |= {"maintenancerequest": OPERATOR, "install": OPERATOR, "conversation": OPERATOR}  # asked, and then only stopped
 VERBS = {
     ("server", "confirm"): ADMIN, ("server", "test"): OPERATOR, ("server", "refresh"): OPERATOR,
-    ("server", "reconnect"): OPERATOR, ("server", "approve"): APPROVER, ("server", "enable"): OPERATOR,
+    ("server", "reconnect"): OPERATOR, ("server", "connect"): OPERATOR, ("server", "disconnect"): OPERATOR, ("server", "approve"): APPROVER, ("server", "enable"): OPERATOR,
     ("server", "disable"): OPERATOR, ("server", "try-sandbox"): OPERATOR, ("server", "enforce-sandbox"): OPERATOR, ("server", "auto-approve"): ADMIN, ("server", "ask-again"): ADMIN,
     ("tool", "enable"): OPERATOR, ("tool", "disable"): OPERATOR, ("tool", "approve"): APPROVER,
     ("tool", "reject"): APPROVER, ("tool", "revert"): APPROVER, ("tool", "confirm-claims"): APPROVER,

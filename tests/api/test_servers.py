@@ -158,7 +158,7 @@ def test_a_test_takes_no_configuration(operator, sent):
 
 def test_drafts_are_neither_tested_nor_refreshed_nor_reconnected(operator, sent):
     new_server("draft")
-    for verb in ("tests", "refresh", "reconnect"):
+    for verb in ("tests", "refresh", "connect", "disconnect", "reconnect"):
         response = operator.post(f"/servers/draft/{verb}", {} if verb == "tests" else None)
         assert response.status_code in (409, 422), verb
         assert response.json()["remedy"]
@@ -171,6 +171,16 @@ def test_refresh_and_reconnect_are_accepted(operator, sent):
     assert sent.call_args.args == ("mcpregistry.tasks.refresh_server",)
     assert operator.post("/servers/echo/reconnect").status_code == 202
     assert Server.objects.get().revision == revision + 1
+    assert operator.post("/servers/echo/disconnect").status_code == 202
+    left = Server.objects.get()
+    assert (left.revision, left.next_check_at > timezone.now()) == (revision + 2, True), (
+        "nothing connects at once again"
+    )
+    assert operator.post("/servers/echo/connect").status_code == 202
+    assert (Server.objects.get().revision, sent.call_count) == (revision + 2, 2)
+    Server.objects.update(connect_mode="eager")
+    refused = operator.post("/servers/echo/disconnect")
+    assert (refused.status_code, "by themselves" in refused.json()["message"]) == (409, True)
 
 
 @pytest.mark.attack
@@ -193,7 +203,20 @@ def test_status_tells_state_per_process_counters_and_the_last_error(operator):
     )
     for number, state in enumerate(("succeeded", "succeeded", "tool_error", "not_sent", "denied")):
         new_call(number, state=state)
+    for number in (7, 8):
+        new_call(
+            number, state="tool_error", error_code="TOOL_CALL_FAILED", reason=f"No row {number} in 'table{number}'"
+        )
     status = operator.get("/servers/echo/status").json()
+    assert status["last_used_time"] is not None
+    first = status["error_patterns"][0]
+    assert [first[name] for name in ("tool", "code", "shape", "count")] == [
+        "say",
+        "TOOL_CALL_FAILED",
+        "No row # in '…'",
+        2,
+    ]
+    assert (first["first"] <= first["last"], len(status["error_patterns"])) == (True, 2)
     facts = (
         "server_name",
         "name",
@@ -204,7 +227,7 @@ def test_status_tells_state_per_process_counters_and_the_last_error(operator):
         "success_calls",
         "failed_calls",
     )
-    assert [status[name] for name in facts] == ["echo", "The echo", True, "stdio", 1, 4, 2, 2]
+    assert [status[name] for name in facts] == ["echo", "The echo", True, "stdio", 1, 6, 2, 4]
     assert status["last_error"] == "it fell over"
     used = Invocation.objects.exclude(state="denied").order_by("-received_at").first()
     assert abs(datetime.fromisoformat(status["last_used_time"]) - used.received_at) < timedelta(milliseconds=1)

@@ -98,6 +98,9 @@ def test_no_floor_imports_a_higher_one(floor: int):
     assert climbing == []
 
 
+FILES = {"os", "io", "pathlib", "shutil", "tempfile", "subprocess"}  # by which files are written
+
+
 def test_the_sub_agent_knows_neither_energy_pools_nor_conversations():
     """It counts what it uses, and talks to nobody: its owner charges, pauses and speaks."""
     closed = (
@@ -114,6 +117,20 @@ def test_the_sub_agent_knows_neither_energy_pools_nor_conversations():
         if inside(name, *closed) or name.rpartition(".")[2] in ("Conversation", "Message", "EnergyPool", "EnergyEntry")
     }  # fmt: skip
     assert found == set()
+
+
+def test_the_sub_agent_writes_no_files():
+    """What it changes are rows: a configuration file is written by people's exports alone."""
+    mine = [path for path in sources() if inside(module_of(path), "subagents.maintenance")]
+    assert mine
+    ways = {name for path in mine for name, _ in imports(path) if name.partition(".")[0] in FILES}
+    opened = {
+        module_of(path)
+        for path in mine
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("open", "os.open")
+    }
+    assert (ways, opened) == (set(), set())
 
 
 def test_no_modules_import_each_other_in_a_circle():

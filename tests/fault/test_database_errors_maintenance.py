@@ -13,7 +13,7 @@ from mcpregistry.services.servers import lifecycle
 from subagents.domain.maintenance import Kind, State
 from subagents.leased import driver
 from subagents.maintenance import manager as manager_module
-from subagents.maintenance import queue
+from subagents.maintenance import queue, supervision
 from subagents.maintenance.manager import Manager
 from subagents.models import MaintenanceMessage, MaintenanceRequest, TrialReport
 from tests.calls.conftest import add_server, tool
@@ -90,6 +90,13 @@ async def is_paused(here: Manager) -> str:
     return (await until_it(here, lambda row: row.lease_until is None)).substate
 
 
+async def is_switched_off(here: Manager) -> str:
+    row = await _working(here)
+    await elsewhere(lambda: supervision.switch(on=False, actor="test"))
+    row = await until_it(here, lambda row: row.lease_until is None)
+    return f"{row.state} {row.substate} {row.finished_at}"
+
+
 async def is_stopped(here: Manager) -> str:
     """Its worker stops. What is not given back is free when its lease is over."""
     row = await _working(here)
@@ -104,6 +111,7 @@ STORIES: dict[str, tuple[Callable[[Manager], Awaitable[str]], str]] = {
     "refused": (is_refused, State.FAILED),
     "cancelled": (is_cancelled, "cancelled: enough"),
     "paused": (is_paused, "paused"),
+    "switched off": (is_switched_off, f"{State.IN_PROGRESS}  None"),
     "stopped": (is_stopped, f"{State.IN_PROGRESS} None"),
 }
 POINTS: dict[str, list[str]] = {
@@ -114,7 +122,8 @@ POINTS: dict[str, list[str]] = {
     "on trial": ["trials._given"],
     "refused": ["request_lease.failed"],
     "cancelled": ["request_lease.cancelled", "request_lease.renew", "manager._wishes"],
-    "paused": ["request_lease.paused"],
+    "paused": ["request_lease.cut_run", "request_lease.paused"],
+    "switched off": ["request_lease.halted"],
     "stopped": ["request_lease.release"],
 }  # fmt: skip
 

@@ -20,6 +20,9 @@ from mcpregistry.models import Agent, Endpoint, Grant, Server
 from mcpregistry.services.access import agents, grants
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.servers import lifecycle
+from subagents.domain.maintenance import Kind, MessageKind, State
+from subagents.maintenance import queue
+from subagents.models import MaintenanceRequest
 from tests.fakes.stage import ACTOR, MODERN, Stage, Web, fresh, listed, outside
 from tests.launcher import Launcher
 from tests.waiting import until
@@ -28,6 +31,7 @@ pytestmark = pytest.mark.e2e
 # Seconds. A busy machine is given more tries, and the best must keep the promise. What looks only now and then, every few
 # seconds, keeps it in none: each change follows at once on one that the process has seen, when that is longest away.
 PROMISE, TRIES = 1.0, 10
+STATUS = "mcp_check_subagent_status"
 
 
 class Scene:
@@ -189,3 +193,45 @@ async def test_changes_that_leave_this_callers_list_alone_are_not_told(stage, si
         # Had the earlier changes been told, there would be one more.
         await host.seconds_after(scene.withdraw)
         assert host.told.empty()
+
+
+@pytest.mark.parametrize("mode", ["legacy", MODERN])
+@pytest.mark.parametrize("door", ["http", "stdio"])
+async def test_a_host_that_waits_for_the_sub_agent_hears_what_it_tells_as_progress(
+    stage, site, door, mode, launched, monkeypatch
+):
+    monkeypatch.setattr("subagents.maintenance.queue.send", lambda task: True)  # the test is the worker
+    scene = await outside(Scene, stage)
+
+    def asked() -> MaintenanceRequest:
+        scene.endpoint.maintenance_tools = True
+        agents.save_endpoint(endpoint=scene.endpoint, actor=ACTOR)
+        return queue.ask(kind=Kind.SEARCH, params={"query": "x"}, actor=ACTOR, agent=scene.agent)
+
+    request = await outside(asked)
+    await outside(site.wait_known, scene.stranger_token)
+    heard: asyncio.Queue[tuple[float, float | None, str | None]] = asyncio.Queue()
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        if not str(message).startswith("Still running"):  # a busy machine: what the door says by itself
+            heard.put_nowait((progress, total, message))
+
+    async with connected(door, mode, scene, site, launched) as host:
+        await until(lambda: _offered(host))
+        given = {"requestId": request.pk, "waitSeconds": 50}
+        calling = asyncio.create_task(host.client.call_tool(STATUS, given, progress_callback=hear))
+        for progress, message in ((5, "First."), (40, "Second.")):
+            await outside(
+                lambda p, m: queue.tell(request, MessageKind.STATUS, progress=p, message=m), progress, message
+            )
+            await outside(MaintenanceRequest.objects.filter(pk=request.pk).update, message=message)
+            assert await asyncio.wait_for(heard.get(), 20) == (progress, 100, message)
+        await outside(lambda: queue.end(request, State.COMPLETED, result={"servers": []}))
+        said = (await asyncio.wait_for(calling, 20)).structured_content
+    assert (said["state"], said["progress"], said["result"]) == ("completed", 100, {"servers": []})
+    left = await outside(lambda: queue.waiting_messages(MaintenanceRequest.objects.filter(pk=request.pk)).count())
+    assert left == 3, "what was heard is still there to be polled"
+
+
+async def _offered(host: Listener) -> bool:
+    return STATUS in await host.names()

@@ -11,7 +11,7 @@ from django.utils import timezone
 from mcpregistry.models import Configuration, PolicyRule, Server, Tool
 from mcpregistry.services.exchange.exporting import export_config
 from mcpregistry.services.exchange.importing import Outcome, import_file
-from mcpregistry.services.exchange.policy import DISCOVERY_WAITS, FLAG_WAITS, WAITS
+from mcpregistry.services.exchange.policy import DISCOVERY_WAITS, FLAG_WAITS, SWITCH_WAITS, WAITS
 from mcpregistry.services.policy import rules
 
 pytestmark = pytest.mark.django_db
@@ -132,3 +132,17 @@ def test_a_dry_run_changes_no_rule():
     assert not found.refused
     assert not PolicyRule.objects.exists()
     assert Configuration.load().default_outcome == "ask"
+
+
+@pytest.mark.parametrize("may", [True, False])
+def test_a_file_switches_the_sub_agent_where_whoever_imports_it_may(may: bool):
+    for on in (False, True):
+        entry = {"id": "echo", "name": "echo", "command": "echo", "args": [], "enabled": True}
+        raw = json.dumps({"servers": [entry], "subAgentEnabled": on}).encode()
+        found = import_file(raw=raw, path="mcp-servers.json", actor="test", may_rule=may)
+        assert found.saved
+        now = Configuration.load().sub_agent_enabled
+        assert now is (on or not may)
+        assert export_config(format_name="mcp-servers", actor="test").data["subAgentEnabled"] is now
+        told = [note.sentence for note in found.notes]
+        assert (SWITCH_WAITS in told) is (not may and not on)

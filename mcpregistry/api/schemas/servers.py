@@ -181,6 +181,17 @@ class StatusOut(Schema):
     processes: list[ConnectionOut]
 
 
+class ErrorPatternOut(Schema):
+    """Failures of one tool that are alike; ``shape`` is their text without names and numbers, which vary."""
+
+    tool: str
+    code: str
+    shape: str
+    count: int
+    first: datetime
+    last: datetime
+
+
 class ToolFigures(Schema):
     """Calls of one tool, of all on record."""
 
@@ -198,6 +209,7 @@ class StatusDetail(StatusOut):
 
     tools: list[ToolFigures]
     errors: list[str] = Field(description="What went wrong lately, newest first.")
+    error_patterns: list[ErrorPatternOut] = Field(description="Of its newest 5,000 calls, the most frequent first.")
 
 
 class EventOut(Schema):

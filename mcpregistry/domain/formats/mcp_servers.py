@@ -39,9 +39,7 @@ def read(data: JsonObject, path: str) -> Document:
     parked = park_root(data, [ROOT, *FLAGS], report)
     flags = {name: data[name] for name in FLAGS if name in data}
     for name, value in flags.items():
-        if isinstance(value, bool) and name == "subAgentEnabled":
-            report.add("kept", pointer(name), "Kept for sub-agents, not yet applied.")
-        elif not isinstance(value, bool):
+        if not isinstance(value, bool):
             report.refuse(pointer(name), "The value is neither true nor false.", "Write true or false.")
     servers = _servers(data.get(ROOT), report)
     return Document(servers, flags=flags, parked={KEYS.family: parked}, notes=tuple(report.notes))

@@ -18,6 +18,7 @@ from mcpregistry.domain.trials.arguments import Impossible, arguments_for
 from mcpregistry.domain.trials.report import Called, ToolSeen
 
 MOST_CALLS, MOST_FOUND = 10, 3
+MOST_SHORTENED, LONGEST_SCHEMA = 50, 4_000
 
 
 def seen(
@@ -58,7 +59,7 @@ def chosen(tools: Sequence[dict[str, Any]], rows: Sequence[ToolSeen]) -> dict[st
     """Arguments (JSON) for the tools that claim to read and raise no alarm, a few; in ``rows`` stands why not of others."""
     found: dict[str, bytes] = {}
     for tool, row in zip(tools, rows, strict=True):
-        if why := _not_called(row, len(found)):
+        if why := not_called(row, len(found)):
             row["call"] = Called(outcome="skipped", why=why)
             continue
         try:
@@ -68,7 +69,8 @@ def chosen(tools: Sequence[dict[str, Any]], rows: Sequence[ToolSeen]) -> dict[st
     return found
 
 
-def _not_called(row: ToolSeen, so_far: int) -> str:
+def not_called(row: ToolSeen, so_far: int) -> str:
+    """Why a trial does not call it; empty where it may. ``so_far``: calls that it has made."""
     if not row["reads"]:
         return "it does not claim to only read"
     if row["destroys"]:
@@ -78,3 +80,14 @@ def _not_called(row: ToolSeen, so_far: int) -> str:
     if row["schema"]:
         return "its schema cannot be used"
     return f"{MOST_CALLS} others were called" if so_far >= MOST_CALLS else ""
+
+
+def shortened(tools: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Description and input schema by name, for a model that shall call them; of long schemas none, of many tools the first."""
+    found: dict[str, dict[str, Any]] = {}
+    for tool in [*tools][:MOST_SHORTENED]:
+        schema = tool.get("inputSchema")
+        short = {"description": plain(str(tool.get("description", "")), 300)}
+        fits = len(stored(schema)) <= LONGEST_SCHEMA
+        found[plain(str(tool["name"]), 500)] = short | ({"inputSchema": schema} if fits else {})
+    return found

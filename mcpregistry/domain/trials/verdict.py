@@ -16,9 +16,12 @@ MANY_TOKENS, MUCH_MEMORY_KB, MANY_PROCESSES, SLOW_MS = 20_000, 1024 * 1024, 20, 
 ERAS = {"modern": "2026-07-28", "legacy": "2025-11-25 and older"}
 
 
-def findings(starts: Sequence[Start], tools: Sequence[ToolSeen], unread: Sequence[str] = ()) -> list[Finding]:
-    """Everything that people should know, worst first. ``unread``: what its command names and its sandbox keeps from it."""
-    found = [*_of_starts(starts), *_of_figures(starts, tools)]
+def findings(
+    starts: Sequence[Start], tools: Sequence[ToolSeen], unread: Sequence[str] = (), more: Sequence[Finding] = ()
+) -> list[Finding]:
+    """Everything that people should know, worst first. ``unread``: what its command names and its sandbox keeps from it;
+    ``more``: what somebody else has found."""
+    found = [*_of_starts(starts), *_of_figures(starts, tools), *more]
     for path in unread:
         text = f"Its command names {path}, which its sandbox does not let it read. Name it under 'May read', if it needs it."
         found.append(_finding("alarm", "unread", text))

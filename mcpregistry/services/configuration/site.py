@@ -31,6 +31,7 @@ def save_configuration(*, configuration: Configuration, actor: str) -> Configura
         "default_outcome": configuration.default_outcome,
         "auto_discovery": configuration.auto_discovery,
         "only_listed": configuration.only_listed,
+        "sub_agent": configuration.sub_agent_enabled,
     }
     audit.record(kind="configuration.changed", actor=actor, subject="configuration", **facts)
     return configuration

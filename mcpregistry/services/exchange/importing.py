@@ -28,13 +28,9 @@ from mcpregistry.models.server import Lifecycle
 from mcpregistry.services.access.credentials import save_credential
 from mcpregistry.services.exchange.policy import (
     APPLIED,
-    DISCOVERY,
-    DISCOVERY_WAITS,
-    FLAG,
-    FLAG_WAITS,
-    follow_discovery,
+    FOLLOWED,
+    WAITING,
     follow_file,
-    follow_flag,
     known,
 )
 from mcpregistry.services.exchange.rows import brought_by, entry_of, fill_row, shown
@@ -267,15 +263,10 @@ class _Import:
             self._note("translated" if told == APPLIED else "parked", entry.at + pointer("auto_approve"), told)
 
     def _flags(self) -> None:
-        told = {}
-        if (required := self.document.flags.get(FLAG)) is not None:
-            told[FLAG] = follow_flag(required=required, actor=self.actor, may_rule=self.may_rule)
-        if (wanted := self.document.flags.get(DISCOVERY)) is not None:
-            told[DISCOVERY] = follow_discovery(wanted=wanted, actor=self.actor, may_rule=self.may_rule)
-        for name, sentence in told.items():
-            if sentence:
-                waits = sentence in (FLAG_WAITS, DISCOVERY_WAITS)
-                self._note("parked" if waits else "translated", pointer(name), sentence)
+        for name, follow in FOLLOWED.items():
+            wanted = self.document.flags.get(name)
+            if wanted is not None and (told := follow(wanted=wanted, actor=self.actor, may_rule=self.may_rule)):
+                self._note("parked" if told in WAITING else "translated", pointer(name), told)
 
     def _credentials(self) -> None:
         """Every prompt of the file is a credential that waits for its value."""

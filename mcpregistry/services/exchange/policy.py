@@ -18,8 +18,7 @@ from mcpregistry.services.configuration.site import save_configuration
 from mcpregistry.services.exchange.rows import entry_of
 from mcpregistry.services.policy.rules import AUTO, auto_rules, delete_rule, save_rule
 
-FLAG = "toolApprovalRequired"
-DISCOVERY = "autoDiscoveryEnabled"
+FLAG, DISCOVERY, SUB_AGENT = "toolApprovalRequired", "autoDiscoveryEnabled", "subAgentEnabled"
 _OURS = "autoApprove of "
 _NAMES = re.compile(r"tool\.name in (\[.*\])", re.DOTALL)
 
@@ -30,6 +29,7 @@ DISCOVERY_WAITS = (
     "Kept, not applied: only somebody who may change rules lets the sub-agent search registries by itself."
 )
 FLAG_WAITS = "Kept, not applied: only somebody who may change rules decides what happens when no rule fits."
+SWITCH_WAITS = "Kept, not applied: only somebody who may change rules switches the sub-agent on or off."
 
 
 def known(server: Server) -> ServerEntry:
@@ -106,17 +106,17 @@ def _withdraw_others(server: Server, approved: tuple[str, ...], actor: str) -> N
         delete_rule(rule=whole, actor=actor)
 
 
-def follow_flag(*, required: bool, actor: str, may_rule: bool) -> str:
+def follow_flag(*, wanted: bool, actor: str, may_rule: bool) -> str:
     """Take ``toolApprovalRequired`` as what happens when no rule fits. A default of deny stays."""
     configuration = Configuration.locked()
-    wanted = Outcome.ASK if required else Outcome.ALLOW
-    if configuration.default_outcome in (wanted, Outcome.DENY):
+    outcome = Outcome.ASK if wanted else Outcome.ALLOW
+    if configuration.default_outcome in (outcome, Outcome.DENY):
         return ""
     if not may_rule:
         return FLAG_WAITS
-    configuration.default_outcome = wanted
+    configuration.default_outcome = outcome
     save_configuration(configuration=configuration, actor=actor)
-    return f"Applied: a call that no rule speaks about {'waits for a person' if required else 'runs at once'}."
+    return f"Applied: a call that no rule speaks about {'waits for a person' if wanted else 'runs at once'}."
 
 
 def follow_discovery(*, wanted: bool, actor: str, may_rule: bool) -> str:
@@ -131,8 +131,26 @@ def follow_discovery(*, wanted: bool, actor: str, may_rule: bool) -> str:
     return f"Applied: the sub-agent {'searches registries for agents by itself' if wanted else 'searches no registry unasked'}."
 
 
+def follow_switch(*, wanted: bool, actor: str, may_rule: bool) -> str:
+    """Switch the background sub-agent as ``subAgentEnabled`` says. Returns a sentence for the import's notes, or ""."""
+    configuration = Configuration.locked()
+    if configuration.sub_agent_enabled == wanted:
+        return ""
+    if not may_rule:
+        return SWITCH_WAITS
+    configuration.sub_agent_enabled = wanted
+    save_configuration(configuration=configuration, actor=actor)
+    return f"Applied: the sub-agent is switched {'on' if wanted else 'off'}."
+
+
+FOLLOWED = {FLAG: follow_flag, DISCOVERY: follow_discovery, SUB_AGENT: follow_switch}
+WAITING = (FLAG_WAITS, DISCOVERY_WAITS, SWITCH_WAITS)  # what is said of a flag that somebody else has to take
+
+
 def flags_now(flags: dict[str, bool]) -> dict[str, bool]:
-    """The flags of a file with those that this site follows as they are now."""
+    """The flags of a file with those that are settings of the site as these are now."""
     site = Configuration.load()
-    now = {FLAG: site.default_outcome != Outcome.ALLOW, DISCOVERY: site.auto_discovery}
+    now = {
+        FLAG: site.default_outcome != Outcome.ALLOW, DISCOVERY: site.auto_discovery, SUB_AGENT: site.sub_agent_enabled,
+    }  # fmt: skip
     return {name: now.get(name, value) for name, value in flags.items()}

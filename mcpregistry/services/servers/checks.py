@@ -18,7 +18,7 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from mcpregistry.domain.errors import ArgumentsInvalid, Denied
+from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, Denied
 from mcpregistry.domain.notifications.events import Event
 from mcpregistry.domain.servers.health import UNAVAILABLE_AFTER, check_delay
 from mcpregistry.domain.text.canonical import plain
@@ -114,22 +114,47 @@ def request_refresh(*, server: Server, actor: str) -> bool:
 
     Raises Conflict or ConfigInvalid when the server may not run.
     """
+    return _look_soon(server, "server.refresh_requested", actor)
+
+
+def request_connect(*, server: Server, actor: str) -> bool:
+    """Ask a worker to connect to the server soon, and to read what it offers. As ``request_refresh`` else."""
+    return _look_soon(server, "server.connect_requested", actor)
+
+
+def _look_soon(server: Server, kind: str, actor: str) -> bool:
     refuse_unless_runnable(server)
     with transaction.atomic():
         Server.objects.filter(pk=server.pk).update(next_check_at=timezone.now())
-        audit.record(kind="server.refresh_requested", actor=actor, subject=f"server:{server.slug}")
+        audit.record(kind=kind, actor=actor, subject=f"server:{server.slug}")
     return wake("refresh_server", server.pk)
 
 
 @transaction.atomic
 def request_reconnect(*, server: Server, actor: str) -> Server:
-    """Make every process drop its connection to the server; the next call or check opens a new one."""
+    """Make every process drop its connection to the server; the check that is due then opens a new one."""
+    return _dropped(server, "server.reconnect_requested", actor, timezone.now())
+
+
+@transaction.atomic
+def request_disconnect(*, server: Server, actor: str) -> Server:
+    """Make every process drop its connection to the server until the next call, check or ``request_connect``.
+
+    Raises Conflict of a server to which processes connect by themselves.
+    """
+    if server.connect_mode == ConnectMode.EAGER:
+        raise Conflict(
+            f"Processes connect to '{server.slug}' by themselves, and would at once.",
+            remedy="Set its connect mode to lazy or manual first, or disable it.",
+        )
+    return _dropped(server, "server.disconnect_requested", actor, _next_check(server, 0, timezone.now()))
+
+
+def _dropped(server: Server, kind: str, actor: str, next_check: datetime | None) -> Server:
     refuse_unless_runnable(server)
-    Server.objects.filter(pk=server.pk).update(revision=F("revision") + 1, next_check_at=timezone.now())
+    Server.objects.filter(pk=server.pk).update(revision=F("revision") + 1, next_check_at=next_check)
     server.refresh_from_db()
-    audit.record(
-        kind="server.reconnect_requested", actor=actor, subject=f"server:{server.slug}", revision=server.revision
-    )
+    audit.record(kind=kind, actor=actor, subject=f"server:{server.slug}", revision=server.revision)
     return server
 
 

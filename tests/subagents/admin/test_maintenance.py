@@ -87,6 +87,21 @@ def test_a_request_is_paused_resumed_and_cancelled_by_those_who_may(server: Serv
     assert row.error == "cancelled: by hand"
 
 
+def test_the_list_says_whether_the_sub_agent_is_on_and_admins_switch_it(server: Server) -> None:
+    row = queue.ask(kind=Kind.TEST, params={"server": "git"}, actor="test")
+    admin, operator = client_as("admin"), client_as("operator")
+    operator.post(f"{LIST}switch/off/")
+    assert "works on what is queued" in operator.get(LIST).content.decode(), "it is on still"
+    assert f"{LIST}switch/" not in operator.get(LIST).content.decode()
+    assert admin.get(f"{LIST}switch/off/").status_code == 302
+    assert f'action="{LIST}switch/off/"' in admin.get(LIST).content.decode(), "to look at the address changes nothing"
+    admin.post(f"{LIST}switch/off/")
+    assert "what is queued stays queued" in operator.get(LIST).content.decode()
+    assert "The sub-agent is switched off." in operator.get(f"{LIST}{row.pk}/change/").content.decode()
+    admin.post(f"{LIST}switch/on/")
+    assert "works on what is queued" in admin.get(LIST).content.decode()
+
+
 def test_a_proposal_shows_the_difference_and_is_applied_by_one_click(server: Server) -> None:
     row = queue.ask(kind=Kind.MODIFY, params={"server": "git", "fields": {"idle_timeout": 60.0}}, actor="agent:ann")
     made = Proposal.objects.create(

@@ -16,12 +16,13 @@ from mcpregistry.models import Agent, Conversation, EnergyPool, Invocation, Mess
 from mcpregistry.models.conversation import MessageKind
 from mcpregistry.services.conversations import lifecycle, messages
 from mcpregistry.services.energy import pools
-from subagents.domain.maintenance import Kind, Wish
+from subagents.domain.maintenance import Kind, State, Wish
+from subagents.domain.maintenance import MessageKind as Told
 from subagents.effort import agents, cycle
 from subagents.effort.driver import Loops
 from subagents.effort.tools import _act
 from subagents.maintenance import manager, queue, request_lease
-from subagents.models import CycleLog, EffortAgent, Exchange, ExpertTool, Run
+from subagents.models import CycleLog, EffortAgent, Exchange, ExpertTool, MaintenanceRequest, Run
 from tests.calls.conftest import journal
 from tests.fault.database import until
 from tests.subagents.kit import Bench, calls
@@ -178,6 +179,45 @@ async def test_its_own_acts(bench: Bench, talking: Any) -> None:
     assert (await db_call(said, talk)) == [("in", "Go away.")], "nothing is written after the end"
 
 
+def test_each_cycle_polls_the_sub_agent_decides_on_its_work_and_writes_that_down(
+    bench: Bench, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("subagents.maintenance.queue.send", lambda task: True)
+    row, talk = speaking(bench, {"text": "x"}), begun()
+    pool = pools.save_pool(pool=EnergyPool(slug="p", regeneration=0, low_policy="auto"), actor=ACTOR)
+    Agent.objects.filter(pk=row.expert.agent_id).update(energy_pool=pool)
+    EnergyPool.objects.update(level=12)
+    asked = queue.ask(
+        kind=Kind.SEARCH, params={"query": "git", "limit": 1}, actor=ACTOR, agent=row.expert.agent, conversation=talk.pk
+    )
+    work = MaintenanceRequest.objects.filter(pk=asked.pk)
+    work.update(state="in_progress", energy_total=3, energy_unreported=3)
+    taken = held(row)
+
+    def logged() -> tuple[float | None, float, float | None, str]:
+        cycle.turn(taken)
+        log = CycleLog.objects.first()
+        assert log is not None
+        return log.level, log.polled, log.level_after, log.decision
+
+    assert logged() == (12, 3, 9, f"paused {asked}")
+    cycle.turn(taken)
+    assert CycleLog.objects.count() == 1, "a cycle that finds nothing leaves no row"
+    EnergyPool.objects.update(level=29.9)
+    cycle.turn(taken)
+    assert work.get().wish == Wish.PAUSE
+    EnergyPool.objects.update(level=30)
+    assert logged() == (30, 0, 30, f"resumed {asked}")
+    queue.tell(asked, Told.STATUS, progress=40, message="Looking.")
+    assert logged()[3] == "heard 1 message of the sub-agent"
+    assert said(talk) == []
+    queue.end(work.get(), State.COMPLETED, result={"servers": []})
+    assert f"{talk.pk}: asks its model" in logged()[3]
+    assert "completion" in said(talk)[0][1]
+    assert "The background sub-agent: " in Run.objects.get().arguments
+    assert min(CycleLog.objects.values_list("took_ms", flat=True)) < 100
+
+
 def test_what_it_asked_of_the_sub_agent_stands_still_while_its_cycles_do(bench: Bench, monkeypatch: Any) -> None:
     monkeypatch.setattr("subagents.maintenance.queue.send", lambda task: True)
     row = speaking(bench, {"text": "x"})
@@ -189,7 +229,9 @@ def test_what_it_asked_of_the_sub_agent_stands_still_while_its_cycles_do(bench: 
     work = request_lease.take(asked.pk, worker="w")
     assert work is not None
     cycle.AGENTS.release(taken)
-    assert manager._begin(work, request_lease.Meter()) == Wish.NONE, "it stops at its next step"
+    meter = request_lease.Meter()
+    assert manager._begin(work, meter) == Wish.HALT, "it stops at its next step"
+    request_lease.halted(work, meter)
     asked.refresh_from_db()
     assert (asked.lease_until, asked.finished_at) == (None, None)
     assert queue.due(timezone.now(), 9) == [other.pk]

@@ -16,7 +16,7 @@ from mcpregistry.models import Agent, Grant, Server
 from mcpregistry.services.access import agents, grants
 from mcpregistry.services.configuration import dispatch
 from subagents.domain.maintenance import Kind, MessageKind, State
-from subagents.maintenance import queue
+from subagents.maintenance import queue, supervision
 from subagents.maintenance.plans import PLANS
 from subagents.models import MaintenanceRequest, Proposal
 from subagents.services import retention
@@ -181,8 +181,23 @@ def test_messages_are_handed_out_once() -> None:
     assert polled == [looked, looked], "an answer that was lost is had again by its key"
     assert operator.post("/maintenance/messages/poll").json()["items"] == []
     assert operator.get("/maintenance/messages").json()["items"] == []
-    assert operator.get("/maintenance/active").json() == {"active": False, "open": 1}
+    assert operator.get("/maintenance/active").json() == {"enabled": True, "active": False, "open": 1}
     assert operator.post("/maintenance/energy/poll").json() == {"energy": 0}
+
+
+def test_the_sub_agent_is_stopped_and_started_by_those_who_may_change_the_site() -> None:
+    admin, operator = person("admin"), person("operator")
+    assert operator.post("/maintenance/stop").status_code == 403
+    assert agent("robot").post("/maintenance/start").status_code == 403
+    assert admin.post("/maintenance/stop").json() == {"enabled": False, "active": False, "open": 0}
+    add_server("echo", tool("echo"))
+    made = operator.post(REQUESTS, order("test_server", server="echo"))
+    assert (made.status_code, made.json()["state"]) == (202, "queued"), "it may be asked all the same"
+    assert operator.get(f"{REQUESTS}/{made.json()['requestId']}").json()["message"] == supervision.OFF
+    assert admin.post("/maintenance/start").json()["enabled"] is True
+    assert operator.get(f"{REQUESTS}/{made.json()['requestId']}").json()["message"] == "Waiting for a worker."
+    unknown = operator.post(REQUESTS, order("test_server", server="echo") | {"supervisor": "nobody"})
+    assert (unknown.status_code, "no speaking agent" in unknown.json()["message"]) == (404, True)
 
 
 def test_with_the_broker_away_the_request_waits_and_the_answer_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:

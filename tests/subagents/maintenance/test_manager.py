@@ -393,3 +393,17 @@ async def test_energy_is_counted_while_it_works_and_taken_once(manager: Any, mon
     both = await asyncio.gather(*(db_call(queue.take_energy, everything) for _ in range(4)))
     assert sum(taken) + sum(both) == pytest.approx(done.energy_total)
     assert (await now(request)).energy_unreported == pytest.approx(0)
+
+
+async def test_switching_a_server_off_or_on_is_proposed_and_done_by_a_person(manager: Any) -> None:
+    await db_call(add_server, "echo", tool("echo"))
+    here, user = await manager(), await db_call(ann)
+    for on, lifecycle_then in ((False, "disabled"), (True, "active")):
+        request = await db_call(ask, Kind.MODIFY, server="echo", fields={"enabled": on}, reason="it hangs")
+        done = await ended(here, request)
+        assert done.result["fields"] == {"enabled": on}, done.error
+        assert (await db_call(Server.objects.get)).enabled is not on, "until then nothing happens"
+        await db_call(proposals.apply, proposal_id=done.result["proposal"], user=user, actor="user:ann")
+        assert (await db_call(Server.objects.get)).lifecycle == lifecycle_then
+    same = await ended(here, await db_call(ask, Kind.MODIFY, server="echo", fields={"enabled": True}, reason=""))
+    assert "is so already" in same.error

@@ -16,7 +16,7 @@ from mcpregistry.db import db_call
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import Agent, Endpoint, Invocation, Server, Tool, ToolUsage
 from mcpregistry.services.access import agents
-from subagents.domain.maintenance import Kind
+from subagents.domain.maintenance import Kind, MessageKind
 from subagents.maintenance import queue
 from subagents.maintenance.tools import LISTINGS
 from subagents.models import MaintenanceRequest
@@ -72,7 +72,9 @@ async def test_a_server_is_asked_for_watched_and_cancelled(site: Any, manager: A
     assert (await said(here, "mcp_cancel_subagent_work", agent="bob", requestId=key, reason="x"))["failed"]
     again = await said(here, "mcp_request_server_addition", serverName="git", purpose="history")
     assert again["requestId"] == key, "asked twice, made once"
-    await ended(await manager(), row)
+    worker = await manager()
+    await ended(worker, row)
+    await worker.stop()  # nobody takes what is asked from here on
     done = await said(here, "mcp_check_subagent_status", requestId=key)
     assert (done["state"], done["progress"], done["result"]["waits_for"]) == ("completed", 100, "a person")
     assert not await db_call(Server.objects.filter(slug="git").exists)
@@ -188,3 +190,32 @@ async def test_a_caller_that_leaves_while_its_request_is_written_is_recorded_as_
     go_on.set()
     await until(lambda: db_call(MaintenanceRequest.objects.exists))
     await until(lambda: db_call(Invocation.objects.filter(state=State.UNKNOWN).exists))
+
+
+async def test_a_caller_that_leaves_while_it_waits_leaves_the_work_as_it_is(site: Any, manager: Any) -> None:
+    await db_call(furnished)
+    here, ann = await site(), await db_call(Agent.objects.get, slug="ann")
+    request = await db_call(ask, Kind.SEARCH, query="x", agent=ann)
+    heard: list[str] = []
+    wait = {"requestId": request.pk, "waitSeconds": 50}
+    entry = CallRequest(
+        here.engine.catalogue("default", "ann"), "mcp_check_subagent_status", wait, "http",
+        on_progress=lambda done, total, message: heard.append(str(message)),
+    )  # fmt: skip
+    waiting = asyncio.create_task(here.engine.call(entry))
+    await db_call(queue.tell, request, MessageKind.STATUS, progress=1, message="Looking.")
+    await db_call(MaintenanceRequest.objects.update, message="Looking.")
+    await until(lambda: heard == ["Looking."])
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    over = Invocation.objects.exclude(state=State.DISPATCHED).filter(exposed_name="mcp_check_subagent_status")
+    call_state = await until(lambda: db_call(over.values_list("state", flat=True).first))
+    assert call_state in (State.CANCELLED, State.NOT_SENT), "nothing was done by it"
+    row = await db_call(MaintenanceRequest.objects.get)
+    assert (row.state, row.wish) == ("queued", "")
+    soon = await said(here, "mcp_check_subagent_status", requestId=request.pk, waitSeconds=1)
+    assert soon["state"] == "queued", "it comes when the time is over, too"
+    await ended(await manager(), request)
+    assert (await said(here, "mcp_check_subagent_status", requestId=request.pk, waitSeconds=50))["state"] == "completed"
+    too_long = await call(here, "mcp_check_subagent_status", requestId=request.pk, waitSeconds=51)
+    assert too_long.state == State.DENIED

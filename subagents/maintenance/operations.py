@@ -1,0 +1,312 @@
+"""The operations of the sub-agent as tools of a run that works on a request: they look and propose, and change nothing.
+
+A run reaches its own request alone, and only while a worker holds that: paused, cancelled, ended or taken away, all of them
+refuse. What starts a server is a step of the request's own plan, done at most once, or one call of a tool that only reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+from weakref import WeakValueDictionary
+
+from django.db import transaction
+
+from mcpregistry.calls.call import Call
+from mcpregistry.calls.catalog import Offer, Source
+from mcpregistry.calls.engine import Engine
+from mcpregistry.calls.pipeline import Dispatcher
+from mcpregistry.db import database_now, db_call
+from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, DownstreamError, SlipsnisseError
+from mcpregistry.domain.snapshot import Snapshot
+from mcpregistry.domain.specs import RUNS, AgentSpec, EndpointSpec
+from mcpregistry.domain.text.canonical import canonical, plain
+from mcpregistry.domain.trials.report import Called, ToolSeen
+from mcpregistry.domain.trials.tools import MOST_CALLS, not_called
+from mcpregistry.services.tasks import long_calls
+from subagents import own_tools
+from subagents.domain.maintenance import Kind, MessageKind, Wish
+from subagents.maintenance import queue, trials
+from subagents.maintenance.plans import MOST_FOUND, MOST_PROPOSED, PLANS, found_for
+from subagents.models import MaintenanceRequest
+from subagents.own_tools import listing
+from subagents.services.offers import SECTION
+
+KIND = "operations"
+_ALIVE_EVERY = 20.0  # seconds between signs that this process works on the call still, see ``long_calls.KEEP``
+_MOST_SHOWN = 50  # tools of a server that the model is shown at a time
+_SERVER = own_tools.server(-5, "sub-agent-work", "Work of the sub-agent", 60.0)
+_SHORT = {"type": "string", "maxLength": 300}
+_NAME = {"type": "string", "minLength": 1, "maxLength": 500}
+
+
+_FINISH = listing(
+    "finish_request", "Says what you have found, and what people should be concerned about. Call it once, at the end.",
+    ("summary",), summary={"type": "string", "minLength": 1, "maxLength": 2000},
+    concerns={"type": "array", "maxItems": 10, "items": _SHORT},
+)  # fmt: skip
+_SEARCH = listing(
+    "search_servers", "Searches the servers of this site and what registries list.", ("query",),
+    query={"type": "string", "minLength": 1, "maxLength": 200}, limit={"type": "integer", "minimum": 1, "maximum": MOST_FOUND},
+)  # fmt: skip
+_CHOOSE = listing(
+    "choose_entries", "Names the entries of registries that fit best, of those that a search has found.", ("entries",),
+    entries={
+        "type": "array", "maxItems": MOST_PROPOSED,
+        "items": {"type": "object", "properties": {"registry": _NAME, "name": _NAME}, "required": ["registry", "name"]},
+    },
+)  # fmt: skip
+LISTINGS: Mapping[Kind, tuple[dict[str, Any], ...]] = {
+    Kind.TRY: (
+        listing(
+            "start_trial", "Starts the server in its sandbox, reads its lists, calls tools that only read; each start is done once. "
+            "With the network only after it was started without, and only where that makes a difference.",
+            ("protocol",), protocol={"type": "string", "enum": ["legacy", "modern"]}, network={"type": "boolean", "default": False},
+        ),
+        listing(
+            "call_reading_tool", "Calls a tool that only reads, in the sandbox without the network, with arguments of yours. You are "
+            "told whether it answered, not what.",
+            ("tool", "arguments"), tool=_NAME, arguments={"type": "object"},
+        ),
+        listing(
+            "propose_rules", "Proposes stricter rules for tools of the server: ask a person at each call, or hide.", ("rules",),
+            rules={
+                "type": "array", "maxItems": 100,
+                "items": {
+                    "type": "object", "required": ["tool", "rule", "why"],
+                    "properties": {"tool": _NAME, "rule": {"type": "string", "enum": ["ask", "hide"]}, "why": _SHORT},
+                },
+            },
+        ),
+        _FINISH,
+    ),
+    Kind.TEST: (listing("run_test", "Starts the server, reads its lists, and ends it; done once."), _FINISH),
+    Kind.SEARCH: (_SEARCH, _CHOOSE, _FINISH),
+    Kind.ADD: (_SEARCH, _CHOOSE, _FINISH),
+}  # fmt: skip
+
+
+_NAMES = {listed["name"]: listed for listings in LISTINGS.values() for listed in listings}
+_OFFERS = {
+    name: own_tools.offer(KIND, _SERVER, -60 - number, listed, idempotent=True)
+    for number, (name, listed) in enumerate(_NAMES.items())
+}
+
+
+class Operations:
+    """Both the source of the operations and what serves them."""
+
+    kind = KIND
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._one_at_a_time: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def offers(self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float) -> Iterable[Offer]:
+        """Those of the requests that the expert tool of this agent works on, in its runs."""
+        if endpoint.slug != RUNS.slug:
+            return ()
+        kinds = [
+            kind for each in snapshot.sections.get(SECTION, ()) if each.agent == agent.slug for kind in each.maintains
+        ]
+        names = dict.fromkeys(listed["name"] for kind in kinds for listed in LISTINGS.get(Kind(kind), ()))
+        return [_OFFERS[name] for name in names]
+
+    async def __call__(self, call: Call, *, on_sent: Callable[[], None]) -> dict[str, Any]:
+        """Do it and say what was seen. A refusal is a result marked as an error, with its remedy."""
+        run = call.request.request_id
+        lock = self._one_at_a_time.setdefault(run, asyncio.Lock())
+        try:
+            async with lock:
+                name, arguments = call.entry.offer.tool.name, call.request.arguments
+                return own_tools.said(await _kept_alive(call, self._done(name, run, arguments)))
+        except SlipsnisseError as error:
+            return own_tools.refused(error)
+
+    async def _done(self, name: str, run: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        match name:
+            case "start_trial":
+                return await self._step(run, "open" if arguments.get("network") else arguments["protocol"])
+            case "run_test":
+                return await self._step(run, "probe")
+            case "call_reading_tool":
+                return await self._call(run, arguments["tool"], arguments["arguments"])
+            case _:
+                return await db_call(_noted, run, name, dict(arguments))
+
+    async def _step(self, run: str, name: str) -> dict[str, Any]:
+        request = await db_call(_about_to, run, name)
+        step = next(step for step in PLANS[Kind(request.kind)] if step.name == name)
+        outcome = await step.act(self._engine.pool, request)
+        return await db_call(_kept, run, name, outcome)
+
+    async def _call(self, run: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        request = await db_call(_about_to_call, run, tool)
+        called = await trials.called_once(request, tool, canonical(arguments).encode())
+        return await db_call(_called, run, tool, called)
+
+
+def operations_source(engine: Engine) -> tuple[Source, Dispatcher]:
+    """The source and its dispatcher for an engine; registered with ``calls.more_sources.add_source``."""
+    served = Operations(engine)
+    return served, served
+
+
+async def _kept_alive(call: Call, work: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+    """What ``work`` comes to, however long that takes; it ends with whoever waits for it."""
+    task = asyncio.ensure_future(work)
+    try:
+        while not (await asyncio.wait({task}, timeout=_ALIVE_EVERY))[0]:
+            if not await db_call(long_calls.keep, call_id=call.id, fence=call.fence):
+                raise DownstreamError(
+                    "The call was given up: this process had not been heard of for too long.", sent=True
+                )
+        return task.result()
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError, Exception):
+            await task
+
+
+def _claimed(run: str, *, locked: bool = False) -> MaintenanceRequest:
+    """The request that this run works on, while a worker holds it. Raises Conflict."""
+    rows = MaintenanceRequest.objects.open().filter(
+        notes__model__run=run, wish=Wish.NONE, lease_until__gte=database_now()
+    )
+    found = (rows.select_for_update() if locked else rows).first() if run else None
+    if found is None or found.notes["model"]["ended"]:
+        raise Conflict(
+            "This run works on no request of the sub-agent, or not any more.", remedy="Answer without this tool."
+        )
+    return found
+
+
+def _offered(request: MaintenanceRequest, name: str) -> None:
+    if name not in {listed["name"] for listed in LISTINGS[Kind(request.kind)]}:
+        raise Conflict(
+            f"'{name}' is nothing for a request of type {request.kind}.", remedy="Use another tool, or finish."
+        )
+
+
+@transaction.atomic
+def _about_to(run: str, name: str) -> MaintenanceRequest:
+    """The request, once its step ``name`` may be done. Raises Conflict where it has none, was done, or is too early."""
+    request = _claimed(run)
+    step = next((step for step in PLANS[Kind(request.kind)] if step.name == name), None)
+    if step is None:
+        raise Conflict(
+            f"Nothing of this is done for a request of type {request.kind}.", remedy="Use another tool, or finish."
+        )
+    if name in request.notes.get("done", ()):
+        raise Conflict("It was done already.", remedy="Go on with what it has shown.")
+    if name == "open" and not request.notes["starts"]:
+        raise Conflict("It has not been started without the network.", remedy="Start it without first.")
+    MaintenanceRequest.objects.filter(pk=request.pk).update(message=step.says)
+    queue.tell(request, MessageKind.STATUS, progress=request.progress, step=name, message=step.says)
+    return request
+
+
+@transaction.atomic
+def _kept(run: str, name: str, outcome: Any) -> dict[str, Any]:
+    request = _claimed(run, locked=True)
+    step = next(step for step in PLANS[Kind(request.kind)] if step.name == name)
+    step.keep(request, outcome)
+    request.notes["done"] = [*request.notes.get("done", ()), name]
+    _save(request, progress=max(request.progress, step.progress))
+    return _shown(request)
+
+
+def _save(request: MaintenanceRequest, **values: Any) -> None:
+    MaintenanceRequest.objects.filter(pk=request.pk).update(notes=request.notes, **values)
+
+
+def _shown(request: MaintenanceRequest) -> dict[str, Any]:
+    """What was seen so far, as the model reads it."""
+    notes = request.notes
+    if request.kind == Kind.TEST:
+        return {"steps": notes["steps"], "ok": notes["ok"]}
+    start = notes["starts"][-1] if notes["starts"] else {}
+    listed = notes.get("definitions", {})
+    tools = [
+        {name: tool[name] for name in ("name", "reads", "destroys", "found", "schema", "call")}
+        | listed.get(tool["name"], {})
+        for tool in (notes["opened"] or notes["tools"])[:_MOST_SHOWN]
+    ]
+    return {
+        "start": {name: start.get(name) for name in ("era", "network", "ok", "error", "tools", "denied")},
+        "tools": tools,
+    }
+
+
+def _tool(request: MaintenanceRequest, name: str) -> ToolSeen:
+    seen: list[ToolSeen] = request.notes.get("tools", [])
+    if (found := next((tool for tool in seen if tool["name"] == name), None)) is None:
+        raise ArgumentsInvalid(
+            f"No start has shown a tool '{plain(name, 80)}'.",
+            remedy="Start the server first, and name a tool as it is listed.",
+        )
+    return found
+
+
+def _about_to_call(run: str, name: str) -> MaintenanceRequest:
+    request = _claimed(run)
+    _offered(request, "call_reading_tool")
+    if why := not_called(_tool(request, name), request.notes["model"].get("calls", 0)):
+        raise Conflict(f"It is not called: {why}.", remedy="Leave it to people.")
+    return request
+
+
+@transaction.atomic
+def _called(run: str, name: str, called: Called) -> dict[str, Any]:
+    request = _claimed(run, locked=True)
+    model, tool = request.notes["model"], _tool(request, name)
+    model["calls"] = model.get("calls", 0) + 1
+    if called.get("outcome") == "ok" or tool["call"].get("outcome") == "skipped":
+        tool["call"] = called
+    _save(request)
+    return {"call": called, "calls left": MOST_CALLS - model["calls"]}
+
+
+@transaction.atomic
+def _noted(run: str, name: str, given: dict[str, Any]) -> dict[str, Any]:
+    """What only reads or writes the request's notes."""
+    request = _claimed(run, locked=True)
+    _offered(request, name)
+    model = request.notes["model"]
+    match name:
+        case "search_servers":
+            said = found_for(request, given["query"], given.get("limit", 10))
+            model["seen"] = [*model["seen"], *([each["registry"], each["name"]] for each in said["registry_entries"])][
+                -500:
+            ]
+        case "choose_entries":
+            said = {"chosen": _chosen(model, given["entries"])}
+        case "propose_rules":
+            said = {"proposed": _ruled(request, model, given["rules"])}
+        case _:
+            model |= {
+                "said": plain(given["summary"], 2_000),
+                "concerns": [plain(each, 300) for each in given.get("concerns", ())],
+            }
+            said = {"written": True}
+    _save(request)
+    return said
+
+
+def _chosen(model: dict[str, Any], entries: list[dict[str, str]]) -> int:
+    wanted = [[each["registry"], each["name"]] for each in entries]
+    if unknown := [name for registry, name in wanted if [registry, name] not in model["seen"]]:
+        raise ArgumentsInvalid(
+            f"No search has found {plain(', '.join(unknown), 200)}.", remedy="Choose among what a search has found."
+        )
+    model["chosen"] = wanted
+    return len(wanted)
+
+
+def _ruled(request: MaintenanceRequest, model: dict[str, Any], rules: list[dict[str, str]]) -> int:
+    for each in rules:
+        _tool(request, each["tool"])
+    model["rules"] |= {each["tool"]: {"rule": each["rule"], "why": plain(each["why"], 300)} for each in rules}
+    return len(rules)

@@ -1,0 +1,79 @@
+"""Whether the background sub-agent may work: it is switched on, and the cycles of whoever supervises a request go on.
+
+While it may not, what is queued stays queued, and what is under way stands still after the step that is done.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.db import transaction
+from django.db.models import Q, QuerySet
+
+from mcpregistry.db import database_now
+from mcpregistry.models import Configuration
+from mcpregistry.services.configuration.dispatch import send
+from mcpregistry.services.configuration.site import save_configuration
+from subagents.domain.maintenance import Wish
+from subagents.models import EffortAgent, MaintenanceRequest
+from subagents.models.maintenance import MaintenanceRequestQuerySet
+
+OFF = "The sub-agent is switched off."
+
+
+@transaction.atomic
+def switch(*, on: bool, actor: str) -> bool:
+    """Switch the sub-agent on or off for the whole site. Returns whether that was a change."""
+    configuration = Configuration.locked()
+    if configuration.sub_agent_enabled == on:
+        return False
+    configuration.sub_agent_enabled = on
+    save_configuration(configuration=configuration, actor=actor)
+    transaction.on_commit(lambda: send("subagents.tasks.work_maintenance"))
+    return True
+
+
+def workable(rows: MaintenanceRequestQuerySet, now: datetime) -> MaintenanceRequestQuerySet:
+    """Those of ``rows`` that may be worked on; what shall be cancelled may always be ended."""
+    ending = Q(wish=Wish.CANCEL)
+    if _why_nothing(now):
+        return rows.filter(ending)
+    led = Q(supervisor="") | Q(supervisor__in=_slugs(EffortAgent.objects.exclude(_stopped(now))))
+    return rows.filter(ending | led & ~Q(agent__in=_slugs(EffortAgent.objects.filter(_stopped(now)))))
+
+
+def why_still(request: MaintenanceRequest) -> str:
+    """Why nobody may work on this request now, in words for whoever asked; empty: somebody may."""
+    now = database_now()
+    if request.finished_at is not None or request.wish == Wish.CANCEL:
+        return ""
+    if nothing := _why_nothing(now):
+        return nothing
+    agents = EffortAgent.objects.all()
+    if request.supervisor and not agents.exclude(_stopped(now)).filter(expert__agent__slug=request.supervisor).exists():
+        return f"It waits for its supervisor: the cycles of '{request.supervisor}' stand still."
+    if request.agent and agents.filter(_stopped(now), expert__agent__slug=request.agent).exists():
+        return "It waits for the agent that has asked: its cycles stand still."
+    return ""
+
+
+def shown_message(request: MaintenanceRequest) -> str:
+    """What is being done of it, or why nothing is."""
+    return (request.message if request.substate else why_still(request)) or request.message
+
+
+def _why_nothing(now: datetime) -> str:
+    """Why no request at all may be worked on."""
+    if not Configuration.load().sub_agent_enabled:
+        return OFF
+    out = _slugs(EffortAgent.objects.filter(_stopped(now), supervises=True)).first()
+    return f"The sub-agent waits for its supervisor: the cycles of '{out}' stand still." if out else ""
+
+
+def _stopped(now: datetime) -> Q:
+    """No worker drives the agent's cycles, or none has said for too long that it does."""
+    return Q(lease_until=None) | Q(lease_until__lt=now)
+
+
+def _slugs(rows: QuerySet[EffortAgent]) -> QuerySet[EffortAgent, str]:
+    return rows.values_list("expert__agent__slug", flat=True)

@@ -18,7 +18,7 @@ M = TypeVar("M", bound=Model)
 
 Id = Annotated[int, Path(ge=1, lt=2**63)]
 
-_TOOLS = Tool.objects.select_related("server", "pinned", "latest")
+_TOOLS = Tool.offers.select_related("server", "pinned", "latest")
 
 
 def one(rows: QuerySet[M], what: str, **exact: Any) -> M:
@@ -45,8 +45,8 @@ def endpoint(slug: str) -> Endpoint:
 
 
 def tool(name: str) -> Tool:
-    """The tool by any of its spellings (see ``ToolQuerySet.named``); else ``NotFound``."""
-    found = Tool.objects.named(name)
+    """The tool, or ``server::prompt:name``, by any of its spellings (see ``ToolQuerySet.named``); else ``NotFound``."""
+    found = Tool.offers.named(name)
     return one(_TOOLS.all(), "tool", pk=found.pk if found else None)
 
 

@@ -29,7 +29,7 @@ def described(instructions: object, server_info: object, capabilities: object) -
 class Listed:
     """What a server lists: raw definitions, and how many more there were than are taken."""
 
-    tools: list[Any]
+    items: list[Any]
     beyond: int = 0
 
 
@@ -41,10 +41,10 @@ async def list_pages(ask: Ask, *, most: int, what: str = "tools") -> Listed:
     cursor: str | None = None
     for _ in range(MAX_PAGES):
         page = await _page(ask, what, cursor)
-        tools = page.get(what)
-        if type(tools) is not list:
+        items = page.get(what)
+        if type(items) is not list:
             raise ProtocolError(f"The server's {what}/list answer holds no list of {what}.")
-        listed += tools
+        listed += items
         if len(listed) > most:
             beyond += len(listed) - most
             listed = sorted(listed, key=_name)[:most]
@@ -54,8 +54,8 @@ async def list_pages(ask: Ask, *, most: int, what: str = "tools") -> Listed:
     raise ProtocolError(f"The server's list of {what} does not end after {MAX_PAGES} pages.")
 
 
-def _name(tool: object) -> str:
-    name = tool.get("name") if isinstance(tool, dict) else None
+def _name(item: object) -> str:
+    name = item.get("name") if isinstance(item, dict) else None
     return name if isinstance(name, str) else ""
 
 

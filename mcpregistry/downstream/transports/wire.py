@@ -28,6 +28,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 from pydantic import ValidationError
 
+from mcpregistry.domain.definitions.kinds import CHANGED
 from mcpregistry.domain.errors import (
     ConnectionFailed,
     DownstreamError,
@@ -317,7 +318,7 @@ class Wire:
             if waiting is not None and waiting.on_progress is not None:
                 report_progress(waiting.on_progress, params)
                 return
-        if method == "notifications/tools/list_changed" and self.on_tools_changed is not None:
+        if method in CHANGED and self.on_tools_changed is not None:
             self.on_tools_changed()
         elif method != "notifications/message":  # nobody reads a server's log lines; a flood must cost nothing
             self._to_session(message, data)

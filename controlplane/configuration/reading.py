@@ -16,7 +16,7 @@ from controlplane.configuration.kinds import KINDS, Kind, kind_of, lookup
 from controlplane.configuration.saving import ACTOR, SAVERS
 from controlplane.configuration.values import ADDRESSES, Entry, Secrets, read, references, unknown_address
 from controlplane.configuration.writing import VERSION, WHOLE
-from mcpregistry.domain.definitions import kinds
+from mcpregistry.domain import kinds
 from mcpregistry.domain.errors import ConfigInvalid, SlipsnisseError
 from mcpregistry.domain.policy.decision import Outcome
 from mcpregistry.domain.text.canonical import stored

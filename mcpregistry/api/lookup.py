@@ -12,6 +12,7 @@ from ninja import Path
 
 from mcpregistry.domain.definitions.naming import exposed_names
 from mcpregistry.domain.errors import NotFound
+from mcpregistry.domain.kinds import TOOL
 from mcpregistry.models import Agent, Endpoint, Server, Tool
 
 M = TypeVar("M", bound=Model)
@@ -50,6 +51,6 @@ def tool(name: str) -> Tool:
     return one(_TOOLS.all(), "tool", pk=found.pk if found else None)
 
 
-def tool_names() -> dict[tuple[str, str], str]:
-    """Exposed names of all tools in the default style, by (server slug, tool name)."""
-    return exposed_names(Tool.objects.order_by().values_list("server__slug", "name"), "double")
+def tool_names(kind: str = TOOL) -> dict[tuple[str, str], str]:
+    """Exposed names of all tools (or prompts) in the default style, by (server slug, name)."""
+    return exposed_names(Tool.offers.filter(kind=kind).order_by().values_list("server__slug", "name"), "double")

@@ -14,8 +14,8 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, Protocol
 
-from mcpregistry.domain.definitions.kinds import KINDS, OTHERS, TOOL
 from mcpregistry.domain.definitions.naming import OWN_NAMES, described, exposed_names
+from mcpregistry.domain.kinds import KINDS, OTHERS, TOOL
 from mcpregistry.domain.policy.access import may_see, next_expiry
 from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.domain.specs import AgentSpec, EndpointSpec, ServerSpec, ToolSpec

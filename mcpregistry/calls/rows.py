@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from mcpregistry.calls.call import Call, CallOutcome
 from mcpregistry.db import reckoned_now
 from mcpregistry.domain.calls import ends
-from mcpregistry.domain.definitions.kinds import spelled
 from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.kinds import spelled
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.schema.output import output_warning
 from mcpregistry.domain.text.canonical import digest, plain, stored

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mcpregistry.domain.definitions.kinds import TOOL, arguments_schema, spelled
+from mcpregistry.domain.kinds import TOOL, arguments_schema, spelled
 
 
 @dataclass(frozen=True, slots=True)

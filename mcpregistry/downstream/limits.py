@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
-from mcpregistry.domain.definitions.kinds import TOOL
 from mcpregistry.domain.errors import (
     ProtocolError,
     ResourceLimit,
 )
+from mcpregistry.domain.kinds import TOOL
 from mcpregistry.domain.servers.target import Limits
 
 MAX_DEPTH = 128

@@ -16,7 +16,7 @@ from mcpregistry.calls.approvals.status import status_of
 from mcpregistry.calls.call import CallOutcome
 from mcpregistry.domain.calls.edits import META_KEY
 from mcpregistry.domain.calls.ends import RECORD_LATE, headline
-from mcpregistry.domain.definitions.kinds import PROMPT, TOOL
+from mcpregistry.domain.kinds import PROMPT, TOOL
 from mcpregistry.domain.lifecycle import TERMINAL
 
 RECORD_KEY = "slipsnisse/record"  # in the _meta of a result

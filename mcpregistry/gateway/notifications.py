@@ -20,8 +20,8 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, PromptsListChanged, ToolsListChanged
 
 from mcpregistry.calls.engine import Engine
-from mcpregistry.domain.definitions.kinds import KINDS, PROMPT, TOOL
 from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.kinds import KINDS, PROMPT, TOOL
 from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.gateway.identity import Caller
 

@@ -27,8 +27,8 @@ from mcpregistry.calls.call import CallOutcome, CallRequest, OnProgress
 from mcpregistry.calls.catalog import Catalogue, Entry
 from mcpregistry.calls.conversations import within
 from mcpregistry.calls.engine import Engine
-from mcpregistry.domain.definitions.kinds import KINDS, PROMPT, TOOL
 from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, NotFound, SlipsnisseError
+from mcpregistry.domain.kinds import KINDS, PROMPT, TOOL
 from mcpregistry.domain.version import VERSION
 from mcpregistry.gateway.answers import prompt_result, tool_result
 from mcpregistry.gateway.conversations import conversation_of

@@ -11,7 +11,7 @@ from django.core.validators import MinValueValidator
 from django.db import models
 from simple_history.models import HistoricalRecords
 
-from mcpregistry.domain.definitions import kinds
+from mcpregistry.domain import kinds
 from mcpregistry.domain.definitions.findings import Finding, Severity
 from mcpregistry.domain.definitions.naming import exposed_names
 from mcpregistry.domain.text.display import printable

@@ -12,8 +12,8 @@ from mcpregistry.calls.call import Call, CallRequest, Host
 from mcpregistry.calls.catalog import Catalogue, Entry
 from mcpregistry.domain.calls.forwarding import AS_TASK, NOTHING, Forwarding
 from mcpregistry.domain.calls.requester import Requester
-from mcpregistry.domain.definitions.kinds import read
 from mcpregistry.domain.errors import Conflict, NotFound
+from mcpregistry.domain.kinds import read
 from mcpregistry.domain.policy.access import may_call
 from mcpregistry.domain.policy.decision import Decision, Outcome, Policy, Question, decide
 from mcpregistry.models import ApprovalRequest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mcpregistry.domain.definitions.kinds import TOOL
+from mcpregistry.domain.kinds import TOOL
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.services.approvals.held_calls import Ticket
 

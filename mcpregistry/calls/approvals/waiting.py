@@ -28,8 +28,8 @@ from mcpregistry.calls.rows import outcome_of
 from mcpregistry.db import unheard
 from mcpregistry.domain.calls.ends import LOOK_FIRST
 from mcpregistry.domain.calls.wait_strategy import Answer, WaitStep, meant, wait_steps
-from mcpregistry.domain.definitions.kinds import TOOL
 from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.kinds import TOOL
 from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.domain.text.display import printable
 from mcpregistry.domain.text.durations import two_units

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mcpregistry.domain.definitions.kinds import TOOL
+from mcpregistry.domain.kinds import TOOL
 from mcpregistry.domain.text.canonical import digest, stored
 
 # Every field of a tool that hosts may put before a model or go by (MCP 2026-07-28 and 2025-11-25, server/tools).

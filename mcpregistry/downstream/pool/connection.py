@@ -12,7 +12,6 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -39,21 +38,19 @@ from mcp_types.version import LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
 
 from mcpregistry.domain.calls.forwarding import NOTHING, Forwarding
 from mcpregistry.domain.definitions.definition import definition_hash
-from mcpregistry.domain.definitions.kinds import KINDS, OTHERS, PROMPT, TOOL
 from mcpregistry.domain.errors import DownstreamError, ProtocolError, TimedOut, ToolRefused
+from mcpregistry.domain.kinds import KINDS, PROMPT, TOOL
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.domain.text.redaction import Redactor, redacted
 from mcpregistry.domain.version import VERSION
 from mcpregistry.downstream.limits import (
     check_instructions,
-    check_prompts,
     check_result,
-    check_tools,
     public_meta,
 )
 from mcpregistry.downstream.pool.discovery import Discovery, Era, SharedReading
 from mcpregistry.downstream.pool.failures import typed_error
-from mcpregistry.downstream.pool.listing import bad_header, described, header_maps, list_pages, task_only
+from mcpregistry.downstream.pool.listing import bad_header, described, header_maps, read_offers, task_only
 from mcpregistry.downstream.transports.registry import channel_for
 from mcpregistry.downstream.transports.wire import Channel, ProgressCallback, Request
 
@@ -249,22 +246,9 @@ class Connection:
 
     async def _read_now(self) -> None:
         assert self.discovery is not None
-        started = time.monotonic()
-        tools, problems = check_tools(*await self._listed(TOOL), self.target.limits, self._unusable)
-        timings = {**self.discovery.timings, "list": (time.monotonic() - started) * 1000}
-        others = {}
-        for kind in OTHERS:
-            try:
-                found, more = check_prompts(*await self._listed(kind), self.target.limits)
-            except ProtocolError as error:  # its tools work all the same
-                problems.append(error.message)
-                continue
-            others[kind] = tuple(found)
-            problems += more
-        self.discovery = replace(
-            self.discovery, tools=tuple(tools), problems=tuple(problems), timings=timings, others=others
-        )
-        self._header_maps = header_maps(tools) if self._modern and self.target.transport == "http" else {}
+        self.discovery = await read_offers(self.ask, self.discovery, self.target.limits, self._unusable)
+        mirrors = self._modern and self.target.transport == "http"
+        self._header_maps = header_maps(self.discovery.tools) if mirrors else {}
         self._hashes = {}
 
     async def reread(self) -> None:
@@ -288,15 +272,6 @@ class Connection:
             return task_only(tool)
         return bad_header(tool) if self.target.transport == "http" else ""
 
-    async def _listed(self, kind: str) -> tuple[list[Any], int]:
-        """What it lists of this kind, as far as it is taken, and how many there were beyond that."""
-        assert self.discovery is not None
-        what = KINDS[kind].listed
-        if what not in self.discovery.capabilities:
-            return [], 0
-        found = await list_pages(self.ask, most=self.target.limits.max_tools, what=what)
-        return found.items, found.beyond
-
     async def _on_message(self, message: object) -> None:
         if isinstance(message, ToolListChangedNotification | PromptListChangedNotification):
             self._dirty.set()
@@ -307,7 +282,7 @@ class Connection:
     async def _listen(self, client: Client) -> None:
         """Hold a modern server's change stream open; a legacy server notifies on its own."""
         assert self.discovery is not None
-        tells = {kind: self._tells_changes(kind) for kind in KINDS}
+        tells = {kind: self.discovery.tells_changes(kind) for kind in KINDS}
         if not self._modern or not any(tells.values()):
             return
         delay = LISTEN_RETRY_FIRST
@@ -325,11 +300,6 @@ class Connection:
             await anyio.sleep(delay)
             delay = min(delay * 2, LISTEN_RETRY_MOST)
             self._dirty.set()  # what changed meanwhile was not told
-
-    def _tells_changes(self, kind: str) -> bool:
-        assert self.discovery is not None
-        said = self.discovery.capabilities.get(KINDS[kind].listed)
-        return isinstance(said, dict) and bool(said.get("listChanged"))
 
     async def _refresh(self) -> None:
         while True:

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from mcpregistry.domain.definitions.kinds import TOOL
 from mcpregistry.domain.errors import DownstreamError
+from mcpregistry.domain.kinds import KINDS, TOOL
 
 Era = Literal["legacy", "modern"]
 
@@ -34,6 +34,11 @@ class Discovery:
     def of_kind(self, kind: str) -> tuple[dict[str, Any], ...]:
         """What of this kind it listed last."""
         return self.tools if kind == TOOL else self.others.get(kind, ())
+
+    def tells_changes(self, kind: str) -> bool:
+        """Whether it says that it tells when its list of this kind changes."""
+        said = self.capabilities.get(KINDS[kind].listed)
+        return isinstance(said, dict) and bool(said.get("listChanged"))
 
 
 class SharedReading:

@@ -19,7 +19,6 @@ from typing import Any
 import structlog
 
 from mcpregistry.domain.calls.forwarding import NOTHING, Forwarding
-from mcpregistry.domain.definitions.kinds import TOOL
 from mcpregistry.domain.errors import (
     Busy,
     ConnectionFailed,
@@ -30,6 +29,7 @@ from mcpregistry.domain.errors import (
     TimedOut,
     ToolRefused,
 )
+from mcpregistry.domain.kinds import TOOL
 from mcpregistry.domain.servers import health
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.downstream.limits import parse_arguments
@@ -103,8 +103,7 @@ class Pool:
                 await slot.load()
             connection = slot.enter_now() or await _entered(slot, deadline)
             try:
-                _check_revision(connection, revision)
-                await _check_definition(connection, kind, name, definition)
+                await _check(connection, revision, kind, name, definition)
                 result = await connection.call(
                     name, arguments, meta=meta, timeout=seconds_left(deadline), max_result_bytes=max_result_bytes,
                     on_progress=progress_without_secrets(on_progress, connection.redactor), on_sent=on_sent, host=host, kind=kind,
@@ -335,13 +334,10 @@ async def _shown(result: dict[str, Any], slot: Slot, connection: Connection, wha
     return shown
 
 
-def _check_revision(connection: Connection, revision: int | None) -> None:
+async def _check(connection: Connection, revision: int | None, kind: str, name: str, definition: str | None) -> None:
+    """It is the server that was decided on; and one that was just started may say something else than was approved."""
     if revision is not None and connection.target.revision != revision:
         raise StaleRevision("The server was changed after this call was decided on.", remedy="Call again.")
-
-
-async def _check_definition(connection: Connection, kind: str, name: str, definition: str | None) -> None:
-    """A server that was just started may say something else than when it was approved."""
     if definition is None or connection.says(name, kind) == definition:
         return
     await connection.reread()

@@ -19,8 +19,8 @@ from mcp.client._transport import TransportStreams
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 
-from mcpregistry.domain.definitions.kinds import CHANGED
 from mcpregistry.domain.errors import ConnectionFailed, DownstreamError, ProtocolError, TimedOut
+from mcpregistry.domain.kinds import CHANGED
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.downstream.http_client.client import Attempt, Outbound, Reply, redirect_target, status_error
 from mcpregistry.downstream.http_client.guard import check_url

@@ -28,7 +28,6 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 from pydantic import ValidationError
 
-from mcpregistry.domain.definitions.kinds import CHANGED
 from mcpregistry.domain.errors import (
     ConnectionFailed,
     DownstreamError,
@@ -37,6 +36,7 @@ from mcpregistry.domain.errors import (
     TimedOut,
     ToolRefused,
 )
+from mcpregistry.domain.kinds import CHANGED
 from mcpregistry.downstream.limits import too_deep, too_large
 
 ProgressCallback = Callable[[float, float | None, str | None], None]

@@ -25,7 +25,7 @@ from mcpregistry.calls.watch.changes import Feed
 from mcpregistry.calls.watch.waiting import Look
 from mcpregistry.db import db_call
 from mcpregistry.domain.calls.task_view import DONE
-from mcpregistry.domain.definitions.kinds import PROMPT, TOOL
+from mcpregistry.domain.kinds import PROMPT, TOOL
 from mcpregistry.gateway.identity import Caller
 from mcpregistry.gateway.tasks.handlers import Tasks, require_tasks
 from mcpregistry.models.feed import CALLS, TASKS

@@ -14,7 +14,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from mcpregistry.domain.definitions.definition import INSTRUCTIONS, listing
-from mcpregistry.domain.definitions.kinds import PROMPT, TOOL
+from mcpregistry.domain.kinds import PROMPT, TOOL
 from mcpregistry.domain.policy.decision import Outcome
 from mcpregistry.domain.policy.rules import RuleSpec
 from mcpregistry.domain.snapshot import Snapshot

@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from mcpregistry.domain.definitions.definition import hash_of, visible
 from mcpregistry.domain.definitions.findings import VERSION
-from mcpregistry.domain.definitions.kinds import TOOL, read, spelled
+from mcpregistry.domain.kinds import TOOL, read, spelled
 from mcpregistry.domain.text.canonical import plain, stored
 from mcpregistry.models import Definition, Server, ServerEvent, Tool
 from mcpregistry.services.notifications import outbox

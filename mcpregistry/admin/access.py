@@ -238,6 +238,7 @@ class GrantForm(RecordForm[Grant]):
     class Meta:
         model = Grant
         fields = "__all__"
+        labels = {"tool": "Tool or prompt"}
         widgets = {"argument_pins": UnfoldAdminTextareaWidget(attrs={"rows": 3, "class": "sn-code"})}
         help_texts = {
             "agent": "Who may use it. Either an agent or an endpoint.",

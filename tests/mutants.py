@@ -125,7 +125,8 @@ MUTANTS = [
         "tests/domain/test_access.py",
         ("access: expired grants", "if grant.expires_at is None or grant.expires_at > now)", ")"),
         ("access: true is 1", "return left == right and isinstance(left, bool) == isinstance(right, bool)", "return bool(left == right)"),
-        ("access: any tool of the server", "return grant.tool_id == tool.id if grant.tool_id is not None else", "return"),
+        ("access: any tool of the server", "        return grant.tool_id == tool.id\n", "        return True\n"),
+        ("access: prompts with the tools", " and grant.kind in (tool.kind, \"\")", ""),
     ),
     *_of(
         "mcpregistry/downstream/http_client/guard.py",

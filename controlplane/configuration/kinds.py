@@ -43,7 +43,7 @@ from subagents.models import EffortAgent, ExpertTool, LanguageModel, Provider
 _MADE = {"id", "uid", "created_at", "updated_at", "created_by"}
 NAMES: dict[type[Model], Callable[[Any], str]] = {
     Server: lambda row: row.slug,
-    Tool: lambda row: f"{row.server.slug}::{row.name}",
+    Tool: lambda row: f"{row.server.slug}::{row.key}",
     Agent: lambda row: row.slug,
     EnergyPool: lambda row: row.slug,
     Budget: lambda row: row.slug,
@@ -227,7 +227,7 @@ def _tools() -> QuerySet[Tool]:
     """Those that are approved, or that a grant or rule names; what else waits for a decision is no configuration."""
     named = [model.objects.filter(tool__isnull=False).values("tool") for model in (Grant, PolicyRule)]
     wanted = Q(pinned__isnull=False) | Q(pk__in=named[0]) | Q(pk__in=named[1])
-    return Tool.objects.filter(wanted, latest__isnull=False).select_related("pinned", "latest", "server")
+    return Tool.offers.filter(wanted, latest__isnull=False).select_related("pinned", "latest", "server")
 
 
 def _permits() -> QuerySet[Permit]:
@@ -259,7 +259,7 @@ KINDS = (
     Kind("credentials", Credential, inside=frozenset({"name"})),
     Kind("servers", Server, _SEEN, _of_server, frozenset({"confirmed", "enabled"}), inside=frozenset({"slug"})),
     Kind("tools", Tool, frozenset({"pinned", "latest", "present", "first_seen_at", "last_seen_at"}), _of_tool,
-         frozenset({"definition", "approved"}), _tools, frozenset({"server", "name"})),
+         frozenset({"definition", "approved"}), _tools, frozenset({"server", "kind", "name"})),
     Kind("energy_pools", EnergyPool, frozenset({"level", "level_at"}), inside=frozenset({"slug"})),
     Kind("registries", RegistrySource, frozenset(READ), inside=frozenset({"slug"})),
     Kind("agents", Agent, inside=frozenset({"slug"})),

@@ -16,6 +16,7 @@ from controlplane.configuration.kinds import KINDS, Kind, kind_of, lookup
 from controlplane.configuration.saving import ACTOR, SAVERS
 from controlplane.configuration.values import ADDRESSES, Entry, Secrets, read, references, unknown_address
 from controlplane.configuration.writing import VERSION, WHOLE
+from mcpregistry.domain import kinds
 from mcpregistry.domain.errors import ConfigInvalid, SlipsnisseError
 from mcpregistry.domain.policy.decision import Outcome
 from mcpregistry.domain.text.canonical import stored
@@ -160,8 +161,9 @@ class _Taking:
 
     def _new(self, kind: Kind, name: str) -> Any:
         if kind.model is Tool:
-            server, _, tool = name.partition("::")
-            return Tool(server=self._found(Server, server), name=tool)
+            server, _, key = name.partition("::")
+            of_kind, tool = kinds.read(key)
+            return Tool(server=self._found(Server, server), kind=of_kind, name=tool)
         if kind.model is LanguageModel:
             provider, _, model = name.partition("/")
             return LanguageModel(provider=self._found(Provider, provider), name=model)

@@ -92,7 +92,7 @@ def _tool(taking: Taking, row: Tool, entry: Entry) -> Tool:
     body = _definition(entry.get("definition"))
     if body.get("name") != row.name:
         raise ConfigInvalid("its definition is that of another tool.", remedy="Correct the name.")
-    tool = observe.described(server=row.server, name=row.name, body=body)
+    tool = observe.described(server=row.server, key=row.key, body=body)
     if taking.confirms(entry) and tool.latest is not None:
         tool = decisions.approve(definition=tool.latest, actor=ACTOR)
     for column in _TOOL.fields():

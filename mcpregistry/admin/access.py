@@ -255,12 +255,13 @@ class GrantForm(RecordForm[Grant]):
     class Meta:
         model = Grant
         fields = "__all__"
+        labels = {"tool": "Tool or prompt"}
         widgets = {"argument_pins": UnfoldAdminTextareaWidget(attrs={"rows": 3, "class": "sn-code"})}
         help_texts = {
             "agent": "Who may use it. Either an agent or an endpoint.",
             "endpoint": "Or: which endpoint lists it, if it shows only what is listed.",
-            "server": "All approved tools of this server, later ones too. Either a server or one tool.",
-            "tool": "Or: this one tool.",
+            "server": "What is approved of this server, later additions too. Either a server, or one tool or prompt.",
+            "tool": "Or: this one tool or prompt.",
             "note": "Why, for whoever reads this later.",
         }
 
@@ -287,13 +288,13 @@ class GrantAdmin(RecordAdmin):
 
     form = GrantForm
     list_display = ("holder", "object", "pinned_arguments", "expires_at", "note", "created_by", "created_at")
-    list_filter = (ExpiryFilter, "agent", "endpoint", "server")
+    list_filter = (ExpiryFilter, "kind", "agent", "endpoint", "server")
     list_select_related = ("agent", "endpoint", "server", "tool__server", "created_by")
     search_fields = ("agent__slug", "endpoint__slug", "server__slug", "tool__name", "tool__server__slug", "note")
     autocomplete_fields = ("agent", "endpoint", "server", "tool")
     fieldsets = (
         ("Who", {"fields": (("agent", "endpoint"),)}),
-        ("May use what", {"fields": (("server", "tool"), "argument_pins")}),
+        ("May use what", {"fields": (("server", "kind"), "tool", "argument_pins")}),
         ("Until when", {"fields": ("expires_at", "note")}),
     )
 
@@ -309,7 +310,7 @@ class GrantAdmin(RecordAdmin):
 
     @display(description="may use")
     def object(self, grant: Grant) -> str:
-        return printable(str(grant.tool), 100) if grant.tool else f"{grant.server}: all tools"
+        return printable(str(grant.tool), 100) if grant.tool else f"{grant.server}: {grant.get_kind_display()}"
 
     @display(description="with")
     def pinned_arguments(self, grant: Grant) -> str:

@@ -20,7 +20,7 @@ from mcpregistry.admin.launch import LaunchPage
 from mcpregistry.admin.server_form import ServerForm
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.text.display import printable
-from mcpregistry.models import Server
+from mcpregistry.models import Server, Tool
 from mcpregistry.models.server import Lifecycle, Transport
 from mcpregistry.queries import calls, servers
 from mcpregistry.services.configuration.dispatch import NO_BROKER
@@ -221,7 +221,7 @@ class ServerAdmin(RecordAdmin):
     # The list
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Server]:
-        present = Count("tools", filter=Q(tools__present=True), distinct=True)
+        present = Count("tools", filter=Q(tools__present=True, tools__kind=Tool.Kind.TOOL), distinct=True)
         return super().get_queryset(request).annotate(tool_count=present)
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
@@ -282,7 +282,7 @@ class ServerAdmin(RecordAdmin):
     ) -> tuple[list[Any], dict[str, int], set[str], list[str]]:
         """Tools hold their approved definitions, so Django's own collector would refuse; the service knows better."""
         summary = [
-            f"{server.slug}: {server.tools.count()} tools with their definitions, {server.grants.count()} grants. "
+            f"{server.slug}: {server.tools.count()} tools and prompts with their definitions, {server.grants.count()} grants. "
             "The records of its calls stay."
             for server in objs
         ]

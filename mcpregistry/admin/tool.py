@@ -1,4 +1,4 @@
-"""Tools and their definitions: what waits for a decision, what changed, and the decision itself."""
+"""Tools, prompts and their definitions: what waits for a decision, what changed, and the decision itself."""
 
 from __future__ import annotations
 
@@ -110,10 +110,10 @@ class ServerFilter(admin.SimpleListFilter):
 
 @admin.register(Tool)
 class ToolAdmin(RecordAdmin):
-    """Tools: what changed in their definition, and the decision on it."""
+    """Tools and prompts: what changed in their definition, and the decision on it."""
 
-    list_display = ("shown_name", "server", "shown_status", "summary", "enabled", "last_seen_at")
-    list_filter = (StatusFilter, ServerFilter, "enabled", "idempotent")
+    list_display = ("shown_name", "shown_kind", "server", "shown_status", "summary", "enabled", "last_seen_at")
+    list_filter = (StatusFilter, "kind", ServerFilter, "enabled", "idempotent")
     list_select_related = ("server", "pinned", "latest")
     search_fields = ("name", "server__slug", "latest__body")
     ordering = ("server__slug", "name")
@@ -159,9 +159,13 @@ class ToolAdmin(RecordAdmin):
     def save(self, request: HttpRequest, row: Tool, form: ModelForm[Tool]) -> None:
         decisions.save_tool(tool=row, actor=actor(request))
 
-    @display(description="tool", ordering="name")
+    @display(description="name", ordering="name")
     def shown_name(self, tool: Tool) -> str:
         return printable(tool.name, 80)
+
+    @display(description="kind", ordering="kind", label={Tool.Kind.PROMPT.label: "info"})
+    def shown_kind(self, tool: Tool) -> str:
+        return Tool.Kind(tool.kind).label
 
     @display(description="status", label=STATUS_COLOURS)
     def shown_status(self, tool: Tool) -> str:

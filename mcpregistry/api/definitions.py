@@ -60,7 +60,7 @@ def list_drift(
     request: HttpRequest, *, server: Slug | None = None, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[DriftOut]:
     """Every tool that no agent sees because of its definition: new, changed, rejected, or gone from its server."""
-    rows = Tool.objects.exclude(pk__in=Tool.objects.serving()).select_related("server", "latest", "pinned")
+    rows = Tool.offers.exclude(pk__in=Tool.offers.serving()).select_related("server", "latest", "pinned")
     if server:
         rows = rows.filter(server__slug=server)
     return page(rows, order=("server__slug", "name"), limit=limit, cursor=cursor, show=drift_out)

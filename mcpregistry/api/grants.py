@@ -49,6 +49,7 @@ def create_grant(request: HttpRequest, payload: GrantNew) -> Status[GrantOut]:
         agent=lookup.agent(payload.agent) if payload.agent else None,
         endpoint=lookup.endpoint(payload.endpoint) if payload.endpoint else None,
         server=lookup.server(payload.server) if payload.server else None,
+        kind=payload.kind,
         tool=lookup.tool(payload.tool) if payload.tool else None,
         argument_pins=payload.argument_pins,
         expires_at=payload.expires_at,

@@ -12,13 +12,14 @@ from ninja import Path
 
 from mcpregistry.domain.definitions.naming import exposed_names
 from mcpregistry.domain.errors import NotFound
+from mcpregistry.domain.kinds import TOOL
 from mcpregistry.models import Agent, Endpoint, Server, Tool
 
 M = TypeVar("M", bound=Model)
 
 Id = Annotated[int, Path(ge=1, lt=2**63)]
 
-_TOOLS = Tool.objects.select_related("server", "pinned", "latest", "usage")
+_TOOLS = Tool.offers.select_related("server", "pinned", "latest", "usage")
 
 
 def one(rows: QuerySet[M], what: str, **exact: Any) -> M:
@@ -45,11 +46,11 @@ def endpoint(slug: str) -> Endpoint:
 
 
 def tool(name: str) -> Tool:
-    """The tool by any of its spellings (see ``ToolQuerySet.named``); else ``NotFound``."""
-    found = Tool.objects.named(name)
+    """The tool, or ``server::prompt:name``, by any of its spellings (see ``ToolQuerySet.named``); else ``NotFound``."""
+    found = Tool.offers.named(name)
     return one(_TOOLS.all(), "tool", pk=found.pk if found else None)
 
 
-def tool_names() -> dict[tuple[str, str], str]:
-    """Exposed names of all tools in the default style, by (server slug, tool name)."""
-    return exposed_names(Tool.objects.order_by().values_list("server__slug", "name"), "double")
+def tool_names(kind: str = TOOL) -> dict[tuple[str, str], str]:
+    """Exposed names of all tools (or prompts) in the default style, by (server slug, name)."""
+    return exposed_names(Tool.offers.filter(kind=kind).order_by().values_list("server__slug", "name"), "double")

@@ -162,7 +162,7 @@ def _servers(since: datetime) -> Iterator[Metric]:
 
 
 def _queues() -> Iterator[Metric]:
-    waiting = Tool.objects.waiting().count()
+    waiting = Tool.offers.waiting().count()
     yield GaugeMetricFamily("slipsnisse_definitions_waiting", "Tools that wait for a decision.", value=waiting)
     held = Invocation.objects.filter(state="pending").count()
     yield GaugeMetricFamily("slipsnisse_calls_held", "Calls that wait for a person.", value=held)

@@ -53,7 +53,7 @@ def get_status(request: HttpRequest) -> SiteStatus:
         servers_disabled=by_lifecycle.get("disabled", 0),
         servers_unavailable=Server.objects.active().filter(unavailable_since__isnull=False).count(),
         tools=Tool.objects.filter(present=True).count(),
-        definitions_waiting=Tool.objects.waiting().count(),
+        definitions_waiting=Tool.offers.waiting().count(),
         calls_open=Invocation.objects.filter(state__in=_OPEN).count(),
         tests_queued=ServerTest.objects.filter(verdict=ServerTest.Verdict.QUEUED).count(),
         changes=_changes(),

@@ -1,4 +1,4 @@
-"""Tools: find them, switch them on and off, vouch that one may be called twice."""
+"""Tools and prompts: find them, switch them on and off, vouch that one may be called twice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mcpregistry.api import lookup
 from mcpregistry.api.auth import actor, principal
 from mcpregistry.api.paging import Cursor, Limit, page
 from mcpregistry.api.routes import Routes
-from mcpregistry.api.schemas.basics import Page, Slug, Text
+from mcpregistry.api.schemas.basics import OfferKind, Page, Slug, Text
 from mcpregistry.api.schemas.tools import (
     DefinitionOut,
     ToolChange,
@@ -31,7 +31,9 @@ from mcpregistry.services.energy import estimates
 
 router = Routes(tags=["tools"])
 
-ToolName = Annotated[Text, Path(max_length=600, description="server::tool, or the exposed name server__tool.")]
+ToolName = Annotated[
+    Text, Path(max_length=600, description="server::tool, the exposed name server__tool, or server::prompt:name.")
+]
 
 
 @router.get("/tools", response=Page[ToolOut])
@@ -41,18 +43,19 @@ def list_tools(
     q: Annotated[Text | None, Query(max_length=200, description="Part of the tool's or server's name.")] = None,
     server: Slug | None = None,
     status: ToolStatus | None = None,
+    offers: Annotated[OfferKind, Query(description="Tools, or prompts.")] = "tool",
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[ToolOut]:
-    """Tools by server and name."""
-    rows: QuerySet[Tool] = Tool.objects.select_related("server", "pinned", "latest", "usage")
+    """Tools by server and name; or prompts."""
+    rows: QuerySet[Tool] = Tool.offers.filter(kind=offers).select_related("server", "pinned", "latest", "usage")
     if q:
         rows = rows.filter(Q(name__icontains=q) | Q(server__slug__icontains=q))
     if server:
         rows = rows.filter(server__slug=server)
     if status:
         rows = definitions.with_status(rows, status)
-    names, rates = lookup.tool_names(), _rates(request)
+    names, rates = lookup.tool_names(offers), _rates(request)
     return page(
         rows,
         order=("server__slug", "name"),
@@ -94,6 +97,6 @@ def _rates(request: HttpRequest) -> Rates | None:
 
 
 def _detail(tool: Tool, rates: Rates | None) -> ToolDetail:
-    name = lookup.tool_names()[tool.server.slug, tool.name]
+    name = lookup.tool_names(tool.kind)[tool.server.slug, tool.name]
     connected = Connection.objects.filter(server=tool.server, state="connected").exists()
     return tool_detail(tool, name, connected=connected, rates=rates)

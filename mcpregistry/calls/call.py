@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -73,6 +73,10 @@ class Host:
     @property
     def title(self) -> str:
         return f"{self.name} {self.version}".strip()
+
+    def without_tasks(self) -> Host:
+        """For what no task can be made of."""
+        return replace(self, tasks=False, forwarding=self.forwarding.without_tasks())
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What one agent sees on one endpoint: exact names, listings, and the bytes of ``tools/list``.
+"""What one agent sees on one endpoint: exact names, listings, and the bytes of ``tools/list`` (``prompts/list``).
 
 Built from the snapshot without touching a server, once per (snapshot, endpoint, agent), and again
 when a grant runs out. The order is by exposed name, so lists are stable and cacheable.
@@ -11,9 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
+from itertools import chain
 from typing import Any, Protocol
 
 from mcpregistry.domain.definitions.naming import OWN_NAMES, described, exposed_names
+from mcpregistry.domain.kinds import KINDS, OTHERS, TOOL
 from mcpregistry.domain.policy.access import may_see, next_expiry
 from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.domain.specs import AgentSpec, EndpointSpec, ServerSpec, ToolSpec
@@ -27,7 +29,7 @@ PAGE = 500  # every host follows a single page; not every host was seen to follo
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One tool that a source can serve to somebody. ``kind`` names the source that dispatches it.
+    """One tool or prompt that a source can serve to somebody. ``kind`` names the source that dispatches it.
 
     ``own``: one of ours, offered by its source to whom it is meant. It keeps its name in every style, needs
     no grant, and no rule is asked about it: it only tells a caller about itself, or every call that it
@@ -63,23 +65,33 @@ class Entry:
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The tools of one agent on one endpoint; ``entries`` is the exact name map, in list order."""
+    """What of one kind an agent sees on an endpoint: its tools, and ``of_kind`` the rest. ``entries`` is the exact name
+    map, in list order.
+    """
 
     endpoint: EndpointSpec
     agent: AgentSpec
     entries: Mapping[str, Entry]
     valid_until: float | None
+    kind: str = TOOL
+    others: Mapping[str, Catalogue] = field(default_factory=dict, repr=False)
     _pages: dict[tuple[str, int], bytes] = field(default_factory=dict, repr=False)
     _narrowed: dict[frozenset[str], Catalogue] = field(default_factory=dict, repr=False)
 
+    def of_kind(self, kind: str) -> Catalogue:
+        """What of this kind the same agent sees there."""
+        return self if kind == self.kind else self.others[kind]
+
     def of_servers(self, slugs: frozenset[str]) -> Catalogue:
-        """The same with tools of these servers alone, under the same names. Tools of ours stay: they belong to no server."""
+        """The same of these servers alone, under the same names. Tools of ours stay: they belong to no server."""
         found = self._narrowed.get(slugs)
         if found is None:
             if len(self._narrowed) >= _NARROWED:
                 self._narrowed.clear()
             kept = {name: e for name, e in self.entries.items() if e.offer.own or e.offer.server.slug in slugs}
-            found = self._narrowed[slugs] = Catalogue(self.endpoint, self.agent, kept, self.valid_until)
+            others = {kind: each.of_servers(slugs) for kind, each in self.others.items()}
+            found = Catalogue(self.endpoint, self.agent, kept, self.valid_until, self.kind, others)
+            self._narrowed[slugs] = found
         return found
 
     @cached_property
@@ -111,11 +123,11 @@ class Catalogue:
         return listings, f"{self.version}.{after}" if after else None
 
     def page_bytes(self, cursor: str | None, *, legacy: bool, extra: Mapping[str, Any]) -> bytes:
-        """The result object of ``tools/list`` as JSON bytes, made once. ``extra`` joins its top level."""
+        """The result object of the list as JSON bytes, made once. ``extra`` joins its top level."""
         key = ("legacy" if legacy else "modern", self._start(cursor))
         if key not in self._pages:
-            tools, after = self.page(cursor, legacy=legacy)
-            result = {"tools": tools} | ({"nextCursor": after} if after else {}) | dict(extra)
+            listings, after = self.page(cursor, legacy=legacy)
+            result = {KINDS[self.kind].listed: listings} | ({"nextCursor": after} if after else {}) | dict(extra)
             self._pages[key] = stored(result).encode()
         return self._pages[key]
 
@@ -124,7 +136,7 @@ class Catalogue:
             return 0
         version, _, offset = cursor.partition(".")
         if version != self.version or offset not in self._offsets:
-            raise ValueError("The list of tools has changed; start again without a cursor.")
+            raise ValueError(f"The list of {self.kind}s has changed; start again without a cursor.")
         return int(offset)
 
     @cached_property
@@ -154,23 +166,27 @@ class Catalogues:
     def _build(self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float) -> Catalogue:
         offers = [o for source in self.sources for o in source.offers(snapshot, endpoint, agent, now)]
         granted = [o for o in offers if not o.own]
-        names = exposed_names([(o.server.slug, o.tool.name) for o in granted], endpoint.naming_style)
-        entries = [_entry(names[o.server.slug, o.tool.name], o, endpoint) for o in granted]
-        # Only calls of servers' tools can be held: who may call none needs no tool about its calls.
-        entries += [Entry(o.tool.name, o, o.tool.data) for o in offers if o.own and (granted or not o.aside)]
-        ordered = {e.name: e for e in sorted(entries, key=lambda e: e.name)}
-        return Catalogue(endpoint, agent, ordered, next_expiry((*agent.grants, *endpoint.grants), now))
+        # Only calls of what servers offer can be held: who may call none needs no tool about its calls.
+        own = [Entry(o.tool.name, o, o.tool.data) for o in offers if o.own and (granted or not o.aside)]
+        until = next_expiry((*agent.grants, *endpoint.grants), now)
+
+        def of(kind: str, *more: Entry) -> dict[str, Entry]:
+            entries = [*_named([o for o in granted if o.tool.kind == kind], endpoint), *more]
+            return {e.name: e for e in sorted(entries, key=lambda e: e.name)}
+
+        others = {kind: Catalogue(endpoint, agent, of(kind), until, kind) for kind in OTHERS}
+        return Catalogue(endpoint, agent, of(TOOL, *own), until, TOOL, others)
 
 
 @dataclass(frozen=True, slots=True)
 class DownstreamTools:
-    """The approved tools of active servers, as far as they are granted."""
+    """The approved tools and prompts of active servers, as far as they are granted."""
 
     kind: str = "downstream"
 
     def offers(self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float) -> Iterable[Offer]:
         """What is granted and serves; pinned arguments play no part before a call."""
-        for tool in snapshot.tools.values():
+        for tool in chain(snapshot.tools.values(), snapshot.prompts.values()):
             server = snapshot.servers.get(tool.server_id)
             if server is None or (endpoint.hide_unavailable and not server.available):
                 continue
@@ -178,9 +194,16 @@ class DownstreamTools:
                 yield Offer(self.kind, server, tool)
 
 
+def _named(offers: list[Offer], endpoint: EndpointSpec) -> Iterable[Entry]:
+    """Those of one kind, under the endpoint's names for them."""
+    names = exposed_names([(o.server.slug, o.tool.name) for o in offers], endpoint.naming_style)
+    return (_entry(names[o.server.slug, o.tool.name], o, endpoint) for o in offers)
+
+
 def _entry(name: str, offer: Offer, endpoint: EndpointSpec) -> Entry:
     data = dict(offer.tool.data) | {"name": name}
-    data.setdefault("inputSchema", {"type": "object"})
+    if offer.tool.kind == TOOL:
+        data.setdefault("inputSchema", {"type": "object"})
     text = described(str(data.get("description") or ""), server=offer.server.slug, style=endpoint.description_style)
     if text:
         data["description"] = text

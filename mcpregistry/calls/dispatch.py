@@ -32,6 +32,7 @@ class DownstreamDispatcher:
             max_result_bytes=offer.server.max_message_bytes,
             idempotent=offer.tool.idempotent,
             host=forwarding,
+            kind=offer.tool.kind,
         )
         check_kind(result, forwarding)
         if result.get("resultType") == "task":

@@ -8,6 +8,7 @@ from mcpregistry.calls.call import Call, CallOutcome
 from mcpregistry.db import reckoned_now
 from mcpregistry.domain.calls import ends
 from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.kinds import spelled
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.schema.output import output_warning
 from mcpregistry.domain.text.canonical import digest, plain, stored
@@ -53,7 +54,7 @@ def identity(call: Call) -> Identity:
         "endpoint_slug": request.catalogue.endpoint.slug,
         "server_slug": offer.server.slug if offer else "",
         "server_revision": offer.server.revision if offer else 0,
-        "tool_name": plain(offer.tool.name if offer else request.name, 500),
+        "tool_name": plain(offer.tool.key if offer else spelled(request.catalogue.kind, request.name), 500),
         "exposed_name": plain(call.entry.name if call.entry else request.name, 500),
         "definition_hash": offer.tool.definition_hash if offer else "",
         "binding": call.binding,
@@ -137,7 +138,7 @@ def _about(call: Call) -> dict[str, object]:
     """Identities and hashes, never arguments or results themselves."""
     offer = call.entry.offer if call.entry else None
     about: dict[str, object] = {
-        "tool": f"{offer.server.slug}::{offer.tool.name}" if offer else plain(call.request.name, 500),
+        "tool": f"{offer.server.slug}::{offer.tool.key}" if offer else plain(call.request.name, 500),
         "binding": call.binding,
         "decision": call.decision.outcome.value,
     }

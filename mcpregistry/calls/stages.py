@@ -29,7 +29,7 @@ def resolve(request: CallRequest) -> Entry:
     """
     entry = request.catalogue.find(request.name)
     if entry is None:
-        raise NotFound(f"Unknown tool: {plain(request.name, 200)}")
+        raise NotFound(f"Unknown {request.catalogue.kind}: {plain(request.name, 200)}")
     return entry
 
 
@@ -48,7 +48,7 @@ def authorise(request: CallRequest, entry: Entry) -> None:
 def validate(request: CallRequest, entry: Entry) -> str:
     """The canonical JSON of the arguments, checked against the approved input schema."""
     tool = entry.offer.tool
-    check_arguments(tool.definition_hash, tool.data.get("inputSchema") or {}, request.arguments)
+    check_arguments(tool.definition_hash, tool.arguments_schema, request.arguments)
     try:
         return canonical(request.arguments)
     except ValueError as error:
@@ -63,7 +63,7 @@ def bind(request: CallRequest, entry: Entry, arguments_json: str, decision: Deci
     server, tool, catalogue = entry.offer.server, entry.offer.tool, request.catalogue
     return binding_of(
         agent=catalogue.agent.slug, endpoint=catalogue.endpoint.slug, server=server.slug, revision=server.revision,
-        tool=plain(tool.name, 500), definition=tool.definition_hash, arguments=arguments_json,
+        tool=plain(tool.key, 500), definition=tool.definition_hash, arguments=arguments_json,
         fingerprint=decision.terms.fingerprint if decision.terms else "", requester=request.requester.id,
         conversation=request.conversation,
     )  # fmt: skip

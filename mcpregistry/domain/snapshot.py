@@ -37,6 +37,7 @@ class Snapshot:
     sections: Mapping[str, Any] = field(default_factory=dict)  # what other apps have read, by their names
     servers: Mapping[int, ServerSpec] = field(default_factory=dict)
     tools: Mapping[int, ToolSpec] = field(default_factory=dict)
+    prompts: Mapping[int, ToolSpec] = field(default_factory=dict)
     agents: Mapping[str, AgentSpec] = field(default_factory=dict)
     tokens: Mapping[str, TokenSpec] = field(default_factory=dict)
     endpoints: Mapping[str, EndpointSpec] = field(default_factory=dict)
@@ -49,6 +50,10 @@ class Snapshot:
     def policy(self) -> Rules:
         """The rules, compiled when first asked for."""
         return Rules(self.rules, self.default_outcome)
+
+    def offer(self, tool_id: int) -> ToolSpec | None:
+        """The tool or prompt with this key; None if it does not serve."""
+        return self.tools.get(tool_id) or self.prompts.get(tool_id)
 
     def agent_of(self, token_hash: str, now: float) -> AgentSpec | None:
         """The agent that an unexpired token belongs to; None for any other token."""

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mcpregistry.domain.kinds import TOOL, arguments_schema, spelled
+
 
 @dataclass(frozen=True, slots=True)
 class ServerSpec:
@@ -27,7 +29,7 @@ class ServerSpec:
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool with its approved definition (``data``: the fields that a model can see).
+    """A tool, or a prompt (``kind``), with its approved definition (``data``: the fields that a model can see).
 
     ``read_only`` to ``open_world`` are what an operator has confirmed of its behaviour; None: nothing. Sources other
     than downstream servers give their tools negative ids, so that no rule about a tool means them.
@@ -45,16 +47,31 @@ class ToolSpec:
     energy: float = 0.0  # of one call, as an operator estimates it
     instructions: str = ""  # what its server tells every model, as it was approved with this tool
     cost: int = 0  # of one call, in hundred-millionths of a US dollar, as an operator estimates it
+    kind: str = TOOL
+
+    @property
+    def key(self) -> str:
+        """Its name with its kind, as records have it."""
+        return spelled(self.kind, self.name)
+
+    @property
+    def arguments_schema(self) -> Mapping[str, Any]:
+        """What the arguments of a call must fit."""
+        return arguments_schema(self.kind, self.data)
 
 
 @dataclass(frozen=True, slots=True)
 class GrantSpec:
-    """A grant of one server (all its tools) or of one tool; ``pins`` are the arguments that must have these values."""
+    """A grant of one server, or of one tool or prompt; ``pins`` are the arguments that must have these values.
+
+    ``kind``: of a server all that is of this kind; empty: everything.
+    """
 
     server_id: int | None
     tool_id: int | None
     pins: Mapping[str, Any]
     expires_at: float | None
+    kind: str = TOOL
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from mcpregistry.domain.errors import (
     ProtocolError,
     ResourceLimit,
 )
+from mcpregistry.domain.kinds import TOOL
 from mcpregistry.domain.servers.target import Limits
 
 MAX_DEPTH = 128
@@ -40,18 +41,18 @@ def _inside(value: object) -> list[object]:
     return []
 
 
-def check_result(result: dict[str, Any], limits: Limits) -> dict[str, Any]:
-    """A ``tools/call`` result within bounds; otherwise untouched. Raises ResourceLimit."""
-    content = result.get("content")
+def check_result(result: dict[str, Any], limits: Limits, kind: str = TOOL) -> dict[str, Any]:
+    """The result of a call within bounds; otherwise untouched. Raises ResourceLimit."""
+    content = result.get("content" if kind == TOOL else "messages")
     if type(content) is list and len(content) > limits.max_items:
         raise ResourceLimit(
-            f"The answer holds {len(content):,} content items; {limits.max_items:,} are allowed.",
+            f"The answer holds {len(content):,} items of content; {limits.max_items:,} are allowed.",
             remedy="Ask for less, or raise the server's item limit.",
             sent=True,
         )
     if exceeds_depth(result):
         raise too_deep()
-    return repair_result(result)
+    return repair_result(result) if kind == TOOL else result
 
 
 def too_deep() -> ResourceLimit:
@@ -69,9 +70,11 @@ def repair_result(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_tools(
-    listed: list[Any], limits: Limits, unusable: Callable[[Mapping[str, Any]], str] = lambda tool: ""
+    listed: list[Any], beyond: int, limits: Limits, unusable: Callable[[Mapping[str, Any]], str] = lambda tool: ""
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Usable tools, repaired, and a sentence for each that is left out; ``unusable`` gives further reasons."""
+    """Usable tools, repaired, and a sentence for each that is left out, and for those ``beyond`` what is taken;
+    ``unusable`` gives further reasons.
+    """
     tools, problems = [], []
     for raw in listed:
         try:
@@ -83,29 +86,56 @@ def check_tools(
             problems.append(reason)
         else:
             tools.append(tool)
-    return tools, problems
+    return tools, [*problems, *_too_many(beyond, limits)]
 
 
-def too_many(beyond: int, limits: Limits) -> str:
-    """What is said of the tools beyond the limit."""
-    return (
+def check_prompts(listed: list[Any], beyond: int, limits: Limits) -> tuple[list[dict[str, Any]], list[str]]:
+    """The same of prompts."""
+    prompts, problems = [], []
+    for raw in listed:
+        try:
+            prompts.append(check_prompt(raw, limits))
+        except (ResourceLimit, ProtocolError) as error:
+            problems.append(error.message)
+    return prompts, [*problems, *(f"Prompts: {said}" for said in _too_many(beyond, limits))]
+
+
+def _too_many(beyond: int, limits: Limits) -> list[str]:
+    """What is said of those beyond the limit."""
+    if not beyond:
+        return []
+    return [
         f"{beyond:,} beyond the limit of {limits.max_tools:,}: the first by name are taken. "
         "Raise the server's limit of tools, or connect a smaller server."
-    )
+    ]
 
 
 def check_tool(tool: object, limits: Limits) -> dict[str, Any]:
     """One listed tool within bounds. Raises ResourceLimit or ProtocolError with the reason."""
-    if type(tool) is not dict or type(name := tool.get("name")) is not str or not 0 < len(name) <= MAX_NAME:
-        raise ProtocolError(f"The server lists a tool without a usable name (1 to {MAX_NAME} characters).")
-    description = tool.get("description")
+    return repair_tool(_bounded(tool, "tool", limits))
+
+
+def check_prompt(prompt: object, limits: Limits) -> dict[str, Any]:
+    """One listed prompt within bounds, whose arguments have names. Raises ResourceLimit or ProtocolError."""
+    found = _bounded(prompt, "prompt", limits)
+    arguments = found.get("arguments")
+    listed = arguments if type(arguments) is list else [] if arguments is None else [arguments]
+    if not all(isinstance(each, dict) and type(each.get("name")) is str for each in listed):
+        raise ProtocolError(f"The arguments of prompt {found['name']} are not listed by their names.")
+    return found
+
+
+def _bounded(item: object, what: str, limits: Limits) -> dict[str, Any]:
+    if type(item) is not dict or type(name := item.get("name")) is not str or not 0 < len(name) <= MAX_NAME:
+        raise ProtocolError(f"The server lists a {what} without a usable name (1 to {MAX_NAME} characters).")
+    description = item.get("description")
     if isinstance(description, str) and len(description.encode()) > limits.max_description:
-        raise ResourceLimit(f"The description of tool {name} is larger than {limits.max_description:,} bytes.")
-    if exceeds_depth(tool):
-        raise ResourceLimit(f"The definition of tool {name} nests deeper than {MAX_DEPTH} levels.")
-    if len(msgspec.json.encode(tool)) > SCHEMA_BYTES + limits.max_description:
-        raise ResourceLimit(f"The definition of tool {name} is larger than {SCHEMA_BYTES:,} bytes.")
-    return repair_tool(tool)
+        raise ResourceLimit(f"The description of {what} {name} is larger than {limits.max_description:,} bytes.")
+    if exceeds_depth(item):
+        raise ResourceLimit(f"The definition of {what} {name} nests deeper than {MAX_DEPTH} levels.")
+    if len(msgspec.json.encode(item)) > SCHEMA_BYTES + limits.max_description:
+        raise ResourceLimit(f"The definition of {what} {name} is larger than {SCHEMA_BYTES:,} bytes.")
+    return item
 
 
 def check_instructions(instructions: str, limits: Limits) -> None:

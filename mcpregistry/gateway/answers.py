@@ -6,6 +6,7 @@ ourselves stands completely in both. What a server said passes through as it cam
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from mcp import types as t
@@ -15,6 +16,7 @@ from mcpregistry.calls.approvals.status import status_of
 from mcpregistry.calls.call import CallOutcome
 from mcpregistry.domain.calls.edits import META_KEY
 from mcpregistry.domain.calls.ends import RECORD_LATE, headline
+from mcpregistry.domain.kinds import PROMPT, TOOL
 from mcpregistry.domain.lifecycle import TERMINAL
 from mcpregistry.services.energy.reservations import Charged
 
@@ -42,6 +44,22 @@ def tool_result(outcome: CallOutcome, *, legacy: bool, typed: bool = False) -> d
         del own["structuredContent"]
         own["isError"] = True
     return _passed_through(noted(own, late=outcome.late, energy=outcome.energy), legacy=legacy)
+
+
+def prompt_result(outcome: CallOutcome, *, legacy: bool) -> dict[str, Any]:
+    """The result object for ``prompts/get``. It has no room for words of ours, so a refusal, or that people are still
+    asked, is raised as an MCPError: hosts show its message to the person who chose the prompt.
+    """
+    if outcome.result is not None:
+        result = noted(outcome.result, late=outcome.late, energy=outcome.energy)
+        return _checked(result, "messages", _is_message, legacy=legacy)
+    if outcome.error_code in {"NOT_FOUND", "ARGUMENTS_INVALID"}:
+        raise MCPError(t.INVALID_PARAMS, f"{outcome.message} {outcome.remedy}".strip())
+    if outcome.rpc_code:
+        raise MCPError(outcome.rpc_code, outcome.message, outcome.rpc_data)  # the server's own words
+    pending = outcome.ticket is not None and outcome.state not in TERMINAL
+    said = _not_yet(outcome, PROMPT) if pending else _own_words(outcome)
+    raise MCPError(t.INTERNAL_ERROR, said["content"][0]["text"], said["structuredContent"])
 
 
 def noted(result: dict[str, Any], *, energy: Charged | None, late: bool = False) -> dict[str, Any]:
@@ -74,11 +92,11 @@ def _edit_in_both(result: dict[str, Any]) -> dict[str, Any]:
     return {**result, "structuredContent": {META_KEY: result["content"][0]["text"], **said}}
 
 
-def _not_yet(outcome: CallOutcome) -> dict[str, Any]:
+def _not_yet(outcome: CallOutcome, kind: str = TOOL) -> dict[str, Any]:
     """ "Pending". No error: models take an error for a reason to try another way, which is what must not happen."""
     ticket = outcome.ticket
     assert ticket is not None
-    said = status_of(ticket, ticket.state)
+    said = status_of(ticket, ticket.state, kind)
     return {"content": [{"type": "text", "text": said["message"]}], "structuredContent": said}
 
 
@@ -100,9 +118,13 @@ def _own_words(outcome: CallOutcome) -> dict[str, Any]:
 
 def _passed_through(result: dict[str, Any], *, legacy: bool) -> dict[str, Any]:
     """The server's own result; only its name tag is replaced by ours, which the SDK adds."""
-    answer = {"resultType": "complete", "content": []} | result
-    if not _readable(answer["content"]):
-        raise MCPError(t.INTERNAL_ERROR, "The server's answer cannot be read: its content is no list of parts.")
+    return _checked(result, "content", _is_part, legacy=legacy)
+
+
+def _checked(result: dict[str, Any], key: str, fits: Callable[[Any], bool], *, legacy: bool) -> dict[str, Any]:
+    answer = {"resultType": "complete", key: []} | result
+    if not isinstance(answer[key], list) or not all(map(fits, answer[key])):
+        raise MCPError(t.INTERNAL_ERROR, f"The server's answer cannot be read: its {key} is no list of parts.")
     meta = answer.get("_meta")
     if isinstance(meta, dict):
         answer["_meta"] = {key: value for key, value in meta.items() if key != t.SERVER_INFO_META_KEY}
@@ -111,8 +133,14 @@ def _passed_through(result: dict[str, Any], *, legacy: bool) -> dict[str, Any]:
     return _for_legacy(answer) if legacy else answer
 
 
-def _readable(content: Any) -> bool:
-    return isinstance(content, list) and all(isinstance(p, dict) and isinstance(p.get("type"), str) for p in content)
+def _is_part(part: Any) -> bool:
+    return isinstance(part, dict) and isinstance(part.get("type"), str)
+
+
+def _is_message(message: Any) -> bool:
+    return (
+        isinstance(message, dict) and message.get("role") in ("user", "assistant") and _is_part(message.get("content"))
+    )
 
 
 def _for_legacy(answer: dict[str, Any]) -> dict[str, Any]:

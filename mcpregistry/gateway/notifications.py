@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakSet
@@ -17,10 +17,11 @@ import structlog
 from mcp import types as t
 from mcp.server.connection import Connection
 from mcp.server.context import ServerRequestContext
-from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, PromptsListChanged, ToolsListChanged
 
 from mcpregistry.calls.engine import Engine
 from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.kinds import KINDS, PROMPT, TOOL
 from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.gateway.identity import Caller
 
@@ -28,12 +29,18 @@ log = structlog.get_logger(__name__)
 
 _TICK = 0.5  # seconds between looks for grants that ran out
 
+# How hosts of the modern and of the older era are told, by kind.
+_TOLD: Mapping[str, tuple[type[Any], Callable[[Connection], Awaitable[None]]]] = {
+    TOOL: (ToolsListChanged, Connection.send_tool_list_changed),
+    PROMPT: (PromptsListChanged, Connection.send_prompt_list_changed),
+}
+
 
 @dataclass
 class _Audience:
-    """The hosts of one caller, and the list that they were last told of."""
+    """The hosts of one caller, and the lists that they were last told of, by kind."""
 
-    version: str
+    versions: dict[str, str]
     bus: InMemorySubscriptionBus = field(default_factory=InMemorySubscriptionBus)
     sessions: WeakSet[Connection] = field(default_factory=WeakSet)
 
@@ -85,21 +92,22 @@ class Changes:
         self._audience(caller).sessions.add(connection)
 
     def outdated(self, caller: Caller) -> None:
-        """This caller was shown a list that is not true any more: tell its hosts at the next look."""
-        self._audience(caller).version = "outdated"
+        """This caller was shown a list of tools that is not true any more: tell its hosts at the next look."""
+        self._audience(caller).versions[TOOL] = "outdated"
         self._look.set()
 
     def _audience(self, caller: Caller) -> _Audience:
         key = (caller.endpoint, caller.agent)
         if key not in self._audiences:
-            self._audiences[key] = _Audience(self._version(key))
+            self._audiences[key] = _Audience(self._versions(key))
         return self._audiences[key]
 
-    def _version(self, key: tuple[str, str]) -> str:
+    def _versions(self, key: tuple[str, str]) -> dict[str, str]:
         try:
-            return self._engine.catalogue(*key).version
+            catalogue = self._engine.catalogue(*key)
         except SlipsnisseError:
-            return ""  # endpoint or agent is gone: the list is empty now
+            return dict.fromkeys(KINDS, "")  # endpoint or agent is gone: the lists are empty now
+        return {kind: catalogue.of_kind(kind).version for kind in KINDS}
 
     async def _watch(self) -> None:
         while True:
@@ -107,16 +115,18 @@ class Changes:
                 await asyncio.wait_for(self._look.wait(), _TICK)
             self._look.clear()
             for key, audience in list(self._audiences.items()):
-                version = self._version(key)
-                if version != audience.version:
-                    audience.version = version
-                    await self._tell(audience)
+                versions, before = self._versions(key), audience.versions
+                audience.versions = versions
+                for kind in KINDS:
+                    if versions[kind] != before[kind]:
+                        await self._tell(audience, kind)
 
-    async def _tell(self, audience: _Audience) -> None:
-        await audience.bus.publish(ToolsListChanged())
+    async def _tell(self, audience: _Audience, kind: str) -> None:
+        event, push = _TOLD[kind]
+        await audience.bus.publish(event())
         for connection in list(audience.sessions):
             try:
                 async with asyncio.timeout(1.0):  # a host that does not read must not delay the others
-                    await connection.send_tool_list_changed()
+                    await push(connection)
             except TimeoutError:
                 log.info("host.does_not_read")

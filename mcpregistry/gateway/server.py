@@ -28,8 +28,9 @@ from mcpregistry.calls.catalog import Catalogue, Entry
 from mcpregistry.calls.conversations import within
 from mcpregistry.calls.engine import Engine
 from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, NotFound, SlipsnisseError
+from mcpregistry.domain.kinds import KINDS, PROMPT, TOOL
 from mcpregistry.domain.version import VERSION
-from mcpregistry.gateway.answers import tool_result
+from mcpregistry.gateway.answers import prompt_result, tool_result
 from mcpregistry.gateway.conversations import conversation_of
 from mcpregistry.gateway.identity import Caller, caller_of
 from mcpregistry.gateway.notifications import Changes
@@ -49,7 +50,11 @@ LIST_EXTRA: Mapping[str, Any] = {"resultType": "complete", "ttlMs": 1000, "cache
 Context = ServerRequestContext[Any, Any]
 
 _TRACE, _TRACE_LENGTH = ("traceparent", "tracestate"), 512  # W3C Trace Context
-_PLACEHOLDER: Mapping[str, Any] = {"resultType": "complete", "content": []}
+_PLACEHOLDERS: Mapping[str, Mapping[str, Any]] = {
+    TOOL: {"resultType": "complete", "content": []},
+    PROMPT: {"resultType": "complete", "messages": []},
+}
+_CALLS = frozenset(kind.call for kind in KINDS.values())
 
 # The answer of the call being served, on its way around the SDK's models.
 _answer: ContextVar[dict[str, Any]] = ContextVar("answer")
@@ -63,8 +68,8 @@ class GatewayServer(Server[Any]):
     def create_initialization_options(
         self, notification_options: NotificationOptions | None = None, *args: Any, **kwargs: Any
     ) -> InitializationOptions:
-        """As in the SDK, but saying that the list of tools may change."""
-        options = notification_options or NotificationOptions(tools_changed=True)
+        """As in the SDK, but saying that the lists may change."""
+        options = notification_options or NotificationOptions(tools_changed=True, prompts_changed=True)
         return super().create_initialization_options(options, *args, **kwargs)
 
 
@@ -100,6 +105,8 @@ class Gateway:
             get_tool_input_schema=self._input_schema,
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
+            on_list_prompts=self._list_prompts,
+            on_get_prompt=self._get_prompt,
             on_subscriptions_listen=self._listen,
         )
         self.tasks.install(server)
@@ -145,17 +152,31 @@ class Gateway:
         return result.model_copy(update={"instructions": endpoint.instructions})
 
     async def _list_tools(self, ctx: Context, params: t.PaginatedRequestParams | None) -> Any:
+        return await self._list(ctx, params, TOOL)
+
+    async def _list_prompts(self, ctx: Context, params: t.PaginatedRequestParams | None) -> Any:
+        return await self._list(ctx, params, PROMPT)
+
+    async def _list(self, ctx: Context, params: t.PaginatedRequestParams | None, kind: str) -> Any:
         catalogue, _ = await self.seen_in(self._caller_of(ctx), ctx.meta or {})
         try:
-            tools, after = catalogue.page(params.cursor if params else None, legacy=is_legacy(ctx))
+            found, after = catalogue.of_kind(kind).page(params.cursor if params else None, legacy=is_legacy(ctx))
         except ValueError as error:
             raise MCPError(t.INVALID_PARAMS, str(error)) from None
-        return {"tools": tools, **LIST_EXTRA} | ({"nextCursor": after} if after else {})
+        return {KINDS[kind].listed: found, **LIST_EXTRA} | ({"nextCursor": after} if after else {})
 
     async def _call_tool(self, ctx: Context, params: t.CallToolRequestParams) -> Any:
+        return await self._called(ctx, params, TOOL)
+
+    async def _get_prompt(self, ctx: Context, params: t.GetPromptRequestParams) -> Any:
+        return await self._called(ctx, params, PROMPT)
+
+    async def _called(self, ctx: Context, params: t.CallToolRequestParams | t.GetPromptRequestParams, kind: str) -> Any:
         caller = self._caller_of(ctx)
-        catalogue, conversation = await self.seen_in(caller, ctx.meta or {})
-        host = await host_of(ctx, caller)
+        whole, conversation = await self.seen_in(caller, ctx.meta or {})
+        catalogue, host = whole.of_kind(kind), await host_of(ctx, caller)
+        if kind != TOOL:
+            host = host.without_tasks()  # MCP has them for calls of tools alone
         async with self._progress(ctx) as on_progress:
             request = CallRequest(
                 catalogue=catalogue,
@@ -170,11 +191,11 @@ class Gateway:
                 conversation=conversation,
             )
             outcome = _outcome_of(ctx) or await self.engine.call(request)
-        _answer.set(await self._answered(outcome, catalogue.find(params.name), caller, legacy=is_legacy(ctx)))
-        return _PLACEHOLDER
+        _answer.set(await self._answered(outcome, catalogue.find(params.name), caller, kind, legacy=is_legacy(ctx)))
+        return _PLACEHOLDERS[kind]
 
     async def _answered(
-        self, outcome: CallOutcome, entry: Entry | None, caller: Caller, *, legacy: bool
+        self, outcome: CallOutcome, entry: Entry | None, caller: Caller, kind: str, *, legacy: bool
     ) -> dict[str, Any]:
         if task_id := handle_of(outcome):
             return await self.tasks.made(task_id, caller)
@@ -182,12 +203,14 @@ class Gateway:
             return input_required(outcome.prompt)
         if entry is not None and outcome.result is not None and outcome.result.get("resultType") == "input_required":
             return asked_by_server(outcome.result, entry.offer.server.slug)
+        if kind == PROMPT:
+            return prompt_result(outcome, legacy=legacy)
         return tool_result(outcome, legacy=legacy, typed=entry is not None and "outputSchema" in entry.listing)
 
     async def _whole(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """What a server answered goes out as it came: the SDK's models would drop what they do not know."""
         result = await call_next(ctx)
-        if ctx.method != "tools/call" or not isinstance(result, dict):
+        if ctx.method not in _CALLS or not isinstance(result, dict):
             return result
         answer = _answer.get()
         meta = (answer.get("_meta") or {}) | (result.get("_meta") or {})  # the latter: our name tag

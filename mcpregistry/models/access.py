@@ -150,7 +150,7 @@ class Endpoint(models.Model):
 
 
 class Grant(models.Model):
-    """A whitelist row: an agent may use a server's tools or one tool; or an endpoint lists them.
+    """A whitelist row: an agent may use what a server offers, or one tool or prompt; or an endpoint lists it.
 
     A call needs a grant of its agent, and where the endpoint shows only what is listed, one of the
     endpoint as well.
@@ -159,6 +159,11 @@ class Grant(models.Model):
     agent = models.ForeignKey(Agent, null=True, blank=True, on_delete=models.CASCADE, related_name="grants")
     endpoint = models.ForeignKey(Endpoint, null=True, blank=True, on_delete=models.CASCADE, related_name="grants")
     server = models.ForeignKey(Server, null=True, blank=True, on_delete=models.CASCADE, related_name="grants")
+    kind = models.CharField(
+        "of the server", max_length=10, choices=[*((k.value, f"its {k.label}s") for k in Tool.Kind), ("", "everything")],
+        default=Tool.Kind.TOOL, db_default=Tool.Kind.TOOL.value, blank=True,
+        help_text="Which of what the server offers. Later ones are included, once they are approved.",
+    )  # fmt: skip
     tool = models.ForeignKey(Tool, null=True, blank=True, on_delete=models.CASCADE, related_name="grants")
     argument_pins = models.JSONField(
         default=dict, blank=True, help_text='Arguments that must have exactly this value, e.g. {"repo": "docs"}.'
@@ -188,7 +193,12 @@ class Grant(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.agent or self.endpoint} → {self.tool or self.server}"
+        return f"{self.agent or self.endpoint} → {self.tool or self.whole}"
+
+    @property
+    def whole(self) -> str:
+        """What it is about if it is not about one tool or prompt."""
+        return f"{self.server}" if self.kind == Tool.Kind.TOOL else f"{self.server} ({self.kind or 'everything'})"
 
     def clean(self) -> None:
         """Refuse pins that are no object; the two either-or rules are database constraints."""

@@ -1,4 +1,4 @@
-"""Tools and every definition of them that we have seen; at most one definition is approved."""
+"""What servers offer (tools, prompts), and every definition of it that we have seen; at most one is approved."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from django.core.validators import MinValueValidator
 from django.db import models
 from simple_history.models import HistoricalRecords
 
+from mcpregistry.domain import kinds
 from mcpregistry.domain.definitions.findings import Finding, Severity
 from mcpregistry.domain.definitions.naming import exposed_names
 from mcpregistry.domain.text.display import printable
@@ -18,19 +19,26 @@ from mcpregistry.models.server import Server
 
 
 class ToolQuerySet(models.QuerySet["Tool"]):
-    """Tools by how their definition was decided on."""
+    """What is offered, by how its definition was decided on."""
+
+    def of_record(self, server: str, text: str) -> ToolQuerySet:
+        """The one that records and references name by its server's slug and by its own name with its kind."""
+        kind, name = kinds.read(text)
+        return self.filter(server__slug=server, kind=kind, name=name)
 
     def named(self, name: str) -> Tool | None:
-        """The tool by any of its spellings: ``server::tool``, its exposed name in the default style
-        (``server__tool``), or its own name where only one server has it. Names are looked up whole, never split.
+        """By any of its spellings: ``server::tool`` (``server::prompt:name``), of tools also the exposed name in the
+        default style (``server__tool``), or the own name where only one server has it. Names are looked up whole,
+        never split.
         """
         slug, separator, own = name.partition("::")  # a server's slug holds no colon
         if separator:
-            return self.filter(server__slug=slug, name=own).first()
-        pairs = list(self.order_by().values_list("server__slug", "name"))
+            return self.of_record(slug, own).first()
+        pairs = list(self.filter(kind=kinds.TOOL).order_by().values_list("server__slug", "name"))
         exposed = exposed_names(pairs, "double")
         fitting = [pair for pair in pairs if exposed[pair] == name] or [pair for pair in pairs if pair[1] == name]
-        return self.filter(server__slug=fitting[0][0], name=fitting[0][1]).first() if len(fitting) == 1 else None
+        (found,) = fitting if len(fitting) == 1 else (("", ""),)
+        return self.filter(server__slug=found[0], kind=kinds.TOOL, name=found[1]).first()
 
     def approved(self) -> ToolQuerySet:
         """Some version of the definition was approved; the server may say something else by now."""
@@ -47,10 +55,30 @@ class ToolQuerySet(models.QuerySet["Tool"]):
         )
 
 
+class Tools(models.Manager["Tool"].from_queryset(ToolQuerySet)):  # type: ignore[misc]
+    """Tools alone."""
+
+    def get_queryset(self) -> ToolQuerySet:
+        """Without whatever else is offered."""
+        found: ToolQuerySet = super().get_queryset().filter(kind=kinds.TOOL)
+        return found
+
+
 class Tool(models.Model):
-    """One tool that a server offers. It is served only while what the server says now is what was approved."""
+    """One tool, or one prompt (``kind``), that a server offers. It is served only while what the server says now is what
+    was approved.
+
+    ``Tool.objects`` are the tools alone: whoever does not think of other kinds meets none. ``Tool.offers`` is everything.
+    """
+
+    class Kind(models.TextChoices):
+        TOOL = kinds.TOOL, "tool"
+        PROMPT = kinds.PROMPT, "prompt"
 
     server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="tools")
+    kind = models.CharField(
+        max_length=10, choices=Kind.choices, default=Kind.TOOL, db_default=kinds.TOOL, editable=False
+    )
     name = models.CharField(max_length=500, help_text="The name that the server uses.")
     enabled = models.BooleanField(default=True, help_text="Off: hidden from every agent, whatever is granted.")
     idempotent = models.BooleanField(
@@ -79,16 +107,22 @@ class Tool(models.Model):
     first_seen_at = models.DateTimeField(editable=False)
     last_seen_at = models.DateTimeField(editable=False)
 
-    objects = ToolQuerySet.as_manager()
+    offers = ToolQuerySet.as_manager()
+    objects = Tools()
     history = HistoricalRecords(excluded_fields=["last_seen_at"])
 
     class Meta:
         ordering = ["server__slug", "name"]
-        constraints = [models.UniqueConstraint(fields=["server", "name"], name="one_tool_per_name")]
+        constraints = [models.UniqueConstraint(fields=["server", "kind", "name"], name="one_tool_per_kind_and_name")]
         permissions = [("approve_definition", "Can approve and reject tool definitions")]
 
     def __str__(self) -> str:
-        return f"{self.server.slug}::{printable(self.name)}"
+        return f"{self.server.slug}::{printable(self.key)}"
+
+    @property
+    def key(self) -> str:
+        """Its name with its kind, as records have it."""
+        return kinds.spelled(self.kind, self.name)
 
     @property
     def status(self) -> str:
@@ -103,7 +137,7 @@ class Tool(models.Model):
 
 
 class Definition(models.Model):
-    """One version of a tool as the server described it; content never changes.
+    """One version of a tool or prompt as the server described it; content never changes.
 
     ``body`` is canonical JSON text, not a JSON column: PostgreSQL refuses NUL and lone surrogates.
     """

@@ -231,11 +231,8 @@ def around(request: ApprovalRequest) -> Around:
     """What a page shows beside the request: server, tool, definition, the last approved call, and others that wait."""
     call = request.call
     server = Server.objects.filter(slug=call.server_slug).first()
-    tool = (
-        Tool.objects.filter(server=server, name=call.tool_name).select_related("pinned", "latest", "usage").first()
-        if server
-        else None
-    )
+    named = Tool.offers.of_record(call.server_slug, call.tool_name).select_related("pinned", "latest", "usage")
+    tool = named.first() if server else None
     definition = tool.definitions.filter(hash=call.definition_hash).first() if tool else None
     return Around(server, tool, definition, last_approved(request), siblings(request), usual(call))
 

@@ -33,7 +33,7 @@ class Wanted:
 
 def inbox(wanted: Wanted) -> QuerySet[Tool]:
     """Tools by server, the server with the worst finding first, and so within each."""
-    tools = with_status(Tool.objects.all(), SHOWS.get(wanted.show, "waiting"))
+    tools = with_status(Tool.offers.all(), SHOWS.get(wanted.show, "waiting"))
     if wanted.server:
         tools = tools.filter(server__slug=wanted.server)
     if wanted.severity in SEVERITIES:
@@ -61,7 +61,7 @@ class Tally:
 def tallies(server_ids: set[int]) -> dict[int, Tally]:
     """By server id, how much waits in the inbox and how much of it gave no alarm."""
     rows = (
-        Tool.objects.waiting()
+        Tool.offers.waiting()
         .filter(server__in=server_ids)
         .order_by()
         .values("server_id")
@@ -76,18 +76,18 @@ def tallies(server_ids: set[int]) -> dict[int, Tally]:
 
 def servers_with_drift() -> list[str]:
     """Slugs of servers that have anything in the inbox, whatever it shows."""
-    found = Tool.objects.exclude(pk__in=Tool.objects.serving())
+    found = Tool.offers.exclude(pk__in=Tool.offers.serving())
     return [*found.order_by("server__slug").values_list("server__slug", flat=True).distinct()]
 
 
 def counts() -> dict[str, int]:
     """How many there are of each kind that ``SHOWS`` names."""
-    return {show: with_status(Tool.objects.all(), status).count() for show, status in SHOWS.items()}
+    return {show: with_status(Tool.offers.all(), status).count() for show, status in SHOWS.items()}
 
 
 def waiting_count() -> int:
     """How many tools have a definition that nobody has decided on."""
-    return Tool.objects.waiting().count()
+    return Tool.offers.waiting().count()
 
 
 def with_status(tools: QuerySet[Tool], status: str) -> QuerySet[Tool]:
@@ -103,7 +103,7 @@ def with_status(tools: QuerySet[Tool], status: str) -> QuerySet[Tool]:
         "quarantined": Q(present=True, pinned__isnull=True) & ~rejected,
     }
     if status == "waiting":
-        return tools.filter(pk__in=Tool.objects.waiting())
+        return tools.filter(pk__in=Tool.offers.waiting())
     return tools.filter(kinds[status]) if status in kinds else tools
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from django.conf import settings
 
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.models import Agent, Endpoint, Server, ServerTest
+from mcpregistry.models import Agent, Endpoint, Server, ServerTest, Tool
 from mcpregistry.models.server import Lifecycle, Transport
 from mcpregistry.services.access import agents, grants, tokens
 from mcpregistry.services.definitions import behaviour, decisions
@@ -129,7 +129,7 @@ def _approve(test: ServerTest, say: Say) -> int:
     slug = test.server.slug
     if test.verdict == ServerTest.Verdict.PASSED:
         decisions.approve_waiting(server=test.server, actor=ACTOR)
-        count = test.server.tools.exclude(pinned=None).count()
+        count = Tool.objects.filter(server=test.server).exclude(pinned=None).count()
         say(f"{slug}: works, {count} tools approved")
         _confirm(test.server)
         return count

@@ -185,7 +185,7 @@ def grant_awaited(server: Server, names: Sequence[str], **_: object) -> None:
     waiting = [expert for expert in awaiting if offered & {*expert.awaited_tools}]
     if not waiting:
         return
-    there = server.tools.filter(name__in=names).select_related("server")
+    there = Tool.objects.filter(server=server, name__in=names).select_related("server")
     tools = {f"{server.slug}::{tool.name}": tool for tool in there}
     grants.grant_tools(
         (expert.agent, tools[key], f"whitelist of {expert.name}")

@@ -235,3 +235,32 @@ def test_a_method_that_an_address_does_not_take_is_refused_in_our_shape(admin):
     refused = admin.call("PUT", "/servers")
     assert (refused.status_code, refused.json()["code"]) == (405, "METHOD_NOT_ALLOWED")
     assert refused["Allow"] == "GET, POST"
+
+
+def test_a_prompt_is_listed_named_and_granted_by_its_kind(admin):
+    server = new_server("echo")
+    review = {"name": "review", "description": "Look.", "arguments": [{"name": "path", "required": True}]}
+    observe.observe(server=server, listed=[], others={"prompt": [review]})
+    (waiting,) = admin.get("/definitions").json()["items"]
+    assert waiting["tool"] == "echo::prompt:review"
+    assert admin.post(f"/definitions/{waiting['id']}/approve").json()["serving"]
+    assert admin.get("/tools").json()["items"] == []
+    (listed,) = admin.get("/tools?offers=prompt").json()["items"]
+    assert (listed["key"], listed["name"], listed["offers"]) == ("echo::prompt:review", "echo__review", "prompt")
+    assert admin.get("/tools/echo::prompt:review").json()["input_schema"]["required"] == ["path"]
+    assert admin.get("/tools/echo::review").status_code == 404
+    new_agent("ann")
+    one = admin.post("/grants", {"agent": "ann", "tool": "echo::prompt:review"}).json()
+    all_of = admin.post("/grants", {"agent": "ann", "server": "echo", "kind": "prompt"}).json()
+    assert (one["tool"], all_of["server"], all_of["kind"]) == ("echo::prompt:review", "echo", "prompt")
+    assert admin.post("/grants", {"agent": "ann", "server": "echo"}).json()["kind"] == "tool"
+    assert admin.post("/grants", {"agent": "ann", "server": "echo", "kind": "all"}).status_code == 422
+    observe.observe(server=server, listed=[], others={"prompt": [{**review, "description": "Send it away."}]})
+    (drifted,) = admin.get("/drift").json()["items"]
+    assert (drifted["tool"], drifted["status"], drifted["fields"]) == (
+        "echo::prompt:review",
+        "changed",
+        ["description"],
+    )
+    observe.observe(server=server, listed=[])  # a server that was asked for its tools alone
+    assert Tool.offers.get().present

@@ -10,6 +10,7 @@ import pytest
 from mcpregistry.models import Configuration
 from tests.fakes import sdk
 from tests.fakes.servers import conformance_server, tasks_server
+from tests.fakes.servers.conformance_prompts import PROMPTS
 from tests.fakes.stage import Stage, Web
 from tests.fakes.targets import LOOPBACK
 from tests.gateway.conftest import stage
@@ -67,9 +68,9 @@ def token(stage: Stage, site: Web, fixtures: dict[str, str]) -> str:
     Configuration.load()
     Configuration.objects.update(default_outcome="allow")
     stage.endpoint(naming_style="plain")
-    listed = {"conformance": conformance_server.TOOLS, "tasks": tasks_server.TOOLS}
+    listed = {"conformance": (conformance_server.TOOLS, PROMPTS), "tasks": (tasks_server.TOOLS,)}
     rows = [
-        stage.server(slug, listed[slug], transport="http", url=url, allowed_networks=list(LOOPBACK))
+        stage.server(slug, *listed[slug], transport="http", url=url, allowed_networks=list(LOOPBACK))
         for slug, url in fixtures.items()
     ]
     token = stage.agent("local", *rows)

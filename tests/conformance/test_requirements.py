@@ -11,7 +11,8 @@ from tests.conformance.suite import HERE, Outcome, run
 pytestmark = [pytest.mark.e2e, pytest.mark.node, pytest.mark.timeout(360), pytest.mark.one_database]
 
 BOTH = {
-    "dns-rebinding-protection", "json-schema-2020-12", "server-sse-multiple-streams", "tools-call-audio",
+    "dns-rebinding-protection", "json-schema-2020-12", "prompts-get-embedded-resource", "prompts-get-simple",
+    "prompts-get-with-args", "prompts-get-with-image", "prompts-list", "server-sse-multiple-streams", "tools-call-audio",
     "tools-call-embedded-resource", "tools-call-error", "tools-call-image", "tools-call-mixed-content",
     "tools-call-simple-text", "tools-call-with-progress", "tools-list",
 }  # fmt: skip
@@ -22,7 +23,7 @@ PASS = {
         "input-required-result-basic-elicitation", "input-required-result-basic-list-roots",
         "input-required-result-basic-sampling", "input-required-result-capability-check",
         "input-required-result-ignore-extra-params", "input-required-result-missing-input-response",
-        "input-required-result-multi-round", "input-required-result-multiple-input-requests",
+        "input-required-result-multi-round", "input-required-result-multiple-input-requests", "input-required-result-non-tool-request",
         "input-required-result-request-state", "input-required-result-result-type",
         "input-required-result-tampered-state", "input-required-result-unsupported-methods",
         "input-required-result-validate-input", "http-custom-header-server-validation",

@@ -104,6 +104,10 @@ def furnished() -> None:
         actor=ACTOR,
     )
     grants.save_grant(grant=Grant(endpoint=place, server=tool.server), actor=ACTOR)
+    prompt = Tool.offers.get(kind="prompt", server__slug="git")
+    grants.save_grant(grant=Grant(agent=agent, server=prompt.server, kind=""), actor=ACTOR)
+    grants.save_grant(grant=Grant(endpoint=place, tool=prompt), actor=ACTOR)
+    PolicyRule.objects.create(name="a prompt", tool=prompt, outcome="allow")
     rule = PolicyRule.objects.create(
         name="odd: rule", agent=agent, tool=tool, outcome="ask", quorum=1, condition='"a" == "b"'
     )

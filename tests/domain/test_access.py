@@ -157,3 +157,16 @@ def test_one_open_grant_is_enough_beside_a_pinned_one_but_pins_of_two_grants_do_
 
 def test_a_pinned_tool_is_listed_because_pins_show_only_in_a_call():
     assert may_see(agent(replace(ON_TOOL, pins={"a": 1})), endpoint(), SERVER, TOOL, NOW)
+
+
+def test_a_grant_of_a_server_is_of_one_kind_or_of_everything():
+    prompt = replace(TOOL, id=12, kind="prompt")  # with the very name of the tool
+    granted = {kind: replace(ON_SERVER, kind=kind) for kind in ("tool", "prompt", "")}
+    assert [covers(granted[kind], TOOL) for kind in granted] == [True, False, True]
+    assert [covers(granted[kind], prompt) for kind in granted] == [False, True, True]
+    assert covers(replace(ON_TOOL, tool_id=12), prompt)
+    assert not covers(ON_TOOL, prompt)
+    ann = agent(ON_SERVER, granted["prompt"], capabilities=frozenset({"mcp_git::push"}))
+    assert may_see(ann, endpoint(), SERVER, TOOL, NOW)
+    assert not may_see(ann, endpoint(), SERVER, prompt, NOW)
+    assert may_see(replace(ann, capabilities=frozenset({"mcp_git::prompt:push"})), endpoint(), SERVER, prompt, NOW)

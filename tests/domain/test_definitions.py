@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mcpregistry.domain.definitions.definition import (
+    INSTRUCTIONS,
     LISTED,
     MAX_INSTRUCTIONS,
     VISIBLE,
@@ -109,7 +110,8 @@ def test_an_odd_value_has_a_hash_of_its_own(odd: Any):
 
 def test_differences_come_in_a_fixed_order():
     other = visible({"name": "other", "_meta": {}, "title": "T"}, "Be kind.")
-    assert differences(TOOL, other) == [*VISIBLE]
+    assert differences(TOOL, other) == [*LISTED, INSTRUCTIONS]
+    assert [field for field in VISIBLE if field in LISTED] == [*LISTED]
 
 
 @pytest.mark.attack

@@ -8,7 +8,14 @@ import pytest
 
 from mcpregistry.domain.errors import AuthFailed, ConnectionFailed, DownstreamError, ProtocolError, TimedOut
 from mcpregistry.domain.servers.target import Limits
-from mcpregistry.downstream.limits import check_tools, exceeds_depth, public_meta, repair_result, repair_tool
+from mcpregistry.downstream.limits import (
+    check_prompts,
+    check_tools,
+    exceeds_depth,
+    public_meta,
+    repair_result,
+    repair_tool,
+)
 from mcpregistry.downstream.pool.pool import may_resend
 from mcpregistry.downstream.transports.wire import salvage_id
 from tests.fakes.targets import stdio_target
@@ -47,9 +54,18 @@ def test_names_and_sizes_are_checked_one_by_one():
         {"name": "good"},
         {"name": "big", "inputSchema": {"x": "y" * 400_000}},
     ]
-    tools, problems = check_tools(listed, Limits())
+    tools, problems = check_tools(listed, 7, Limits())
     assert [tool["name"] for tool in tools] == ["good"]
-    assert len(problems) == 4
+    assert len(problems) == 5
+    assert problems[-1].startswith("7 beyond the limit")
+
+
+def test_prompts_are_bounded_like_tools_and_their_arguments_have_names():
+    good = {"name": "good", "arguments": [{"name": "a"}], "description": "d"}
+    odd = [{"arguments": []}, {"name": "x", "arguments": {"a": 1}}, {"name": "x", "arguments": [{"name": 1}]}, ["x"]]
+    prompts, problems = check_prompts([good, *odd, {"name": "big", "icons": "y" * 400_000}], 0, Limits())
+    assert prompts == [good]
+    assert len(problems) == 5
 
 
 def test_only_what_is_meant_for_the_server_is_passed_on_in_meta():

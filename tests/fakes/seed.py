@@ -20,6 +20,7 @@ from django.utils import timezone
 
 from mcpregistry.domain.installs import mcpb
 from mcpregistry.domain.installs.lock import digest
+from mcpregistry.domain.kinds import PROMPT
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.registry.entries import read as read_entry
 from mcpregistry.models import (
@@ -269,12 +270,25 @@ def _server(facts: dict[str, Any], now: datetime) -> Server:
     if server.slug == "browser":
         return server  # stays a draft
     server = lifecycle.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
-    observe.observe(server=server, listed=[tool(name, text) for name, text in _TOOLS[server.slug]])
+    listed = [tool(name, text) for name, text in _TOOLS[server.slug]]
+    observe.observe(server=server, listed=listed, others={PROMPT: _PROMPTS.get(server.slug, [])})
     decisions.approve_waiting(server=server, actor=ACTOR)
     Server.objects.filter(pk=server.pk).update(
         last_ok_at=now - timedelta(seconds=40), protocol_era="2025-11-25", server_info={"name": server.slug}
     )
     return server
+
+
+_PROMPTS: dict[str, list[dict[str, Any]]] = {
+    "git": [
+        {
+            "name": "commit_message",
+            "title": "Write a commit message",
+            "description": "Says in one line what a change does.",
+            "arguments": [{"name": "ref", "description": "Which change.", "required": True}],
+        }
+    ]
+}
 
 
 def tool(name: str, text: str, **more: Any) -> dict[str, Any]:

@@ -30,8 +30,9 @@ from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
 from mcpregistry.domain.definitions.definition import definition_hash, visible
+from mcpregistry.domain.kinds import PROMPT
 from mcpregistry.domain.text.canonical import stored
-from mcpregistry.models import Agent, Configuration, Definition, Endpoint, Invocation, Server, Token, Tool
+from mcpregistry.models import Agent, Configuration, Definition, Endpoint, Grant, Invocation, Server, Token, Tool
 from mcpregistry.services.access import agents, grants, tokens
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.servers import checks, lifecycle
@@ -87,7 +88,7 @@ class Stage:
         """A new agent with grants; returns the text of its token."""
         agent = agents.save_agent(agent=Agent(slug=slug, **fields), actor=ACTOR)
         for server in granted:
-            grants.grant(agent=agent, server=server, actor=ACTOR)
+            grants.save_grant(grant=Grant(agent=agent, server=server, kind=""), actor=ACTOR)
         self.tokens[slug] = tokens.issue_token(name="test", agent=agent, actor=ACTOR)[1]
         return self.tokens[slug]
 
@@ -97,10 +98,13 @@ class Stage:
         env = {"FAKE_LISTED": json.dumps(tools)} | env  # it says what is approved here
         return self.server(slug or name, tools, command=command, env=env, connect_timeout=30)
 
-    def server(self, slug: str, tools: Sequence[Mapping[str, Any]], **fields: Any) -> Server:
+    def server(
+        self, slug: str, tools: Sequence[Mapping[str, Any]], prompts: Sequence[Mapping[str, Any]] = (), **fields: Any
+    ) -> Server:
         server = lifecycle.save_server(server=Server(slug=slug, **fields), actor=ACTOR)
         server = lifecycle.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
-        observe.observe(server=server, listed=[dict(tool) for tool in tools])
+        others = {PROMPT: [dict(prompt) for prompt in prompts]}
+        observe.observe(server=server, listed=[dict(tool) for tool in tools], others=others)
         decisions.approve_waiting(server=server, actor=ACTOR)
         return server
 

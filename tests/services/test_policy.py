@@ -177,7 +177,7 @@ def test_raw_changes_change_the_fingerprint_too():
 
 def test_starter_rules_are_added_once():
     person("ann")
-    assert len(add_starter_rules(actor=ACTOR)) == 2
+    assert len(add_starter_rules(actor=ACTOR)) == 3
     assert add_starter_rules(actor=ACTOR) == []
     snapshot = load_snapshot()
     assert not any(rule.broken for rule in snapshot.policy.rules)

@@ -156,7 +156,7 @@ def test_the_command_adds_the_starter_rules(capsys: Any, django_user_model: Any)
     django_user_model.objects.create_superuser("root")
     call_command("policy", "starter")
     call_command("policy", "starter")
-    assert PolicyRule.objects.count() == 2
+    assert PolicyRule.objects.count() == 3
     assert "there already" in capsys.readouterr().out
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from ninja import Schema
 from pydantic import Field
 
-from mcpregistry.api.schemas.basics import Input, Object, Slug, Text, When
+from mcpregistry.api.schemas.basics import Input, Object, OfferKind, Slug, Text, When
 from mcpregistry.models import Agent, Endpoint, Grant, Token
 
 Name = Annotated[Text, Field(max_length=200)]
@@ -139,15 +139,19 @@ class TokenIssued(TokenOut):
     token: str = Field(description="Shown this once; only its hash is kept.")
 
 
+_KIND = "What of the server is granted: its tools, its prompts; empty: everything. Means nothing with `tool`."
+
+
 class GrantNew(Input):
     """Exactly one of agent and endpoint, exactly one of server and tool."""
 
     agent: Slug | None = None
     endpoint: Slug | None = None
     server: Slug | None = None
-    tool: Annotated[Text, Field(min_length=1, max_length=600, description="server::tool, or its exposed name.")] | (
-        None
-    ) = None
+    tool: Annotated[
+        Text, Field(min_length=1, max_length=600, description="server::tool, its exposed name, or server::prompt:name.")
+    ] | (None) = None
+    kind: Annotated[OfferKind | Literal[""], Field(description=_KIND)] = "tool"
     argument_pins: Object = {}
     expires_at: When | None = None
     note: Annotated[Text, Field(max_length=500)] = ""
@@ -160,6 +164,7 @@ class GrantOut(Schema):
     agent: str | None
     endpoint: str | None
     server: str | None
+    kind: OfferKind | Literal[""] = Field(description=_KIND)
     tool: str | None
     argument_pins: dict[str, Any]
     expires_at: datetime | None
@@ -192,6 +197,6 @@ def grant_out(row: Grant) -> GrantOut:
     """The row as its answer."""
     return GrantOut(
         id=row.id, agent=row.agent.slug if row.agent else None, endpoint=row.endpoint.slug if row.endpoint else None,
-        server=row.server.slug if row.server else None, tool=str(row.tool) if row.tool else None,
+        server=row.server.slug if row.server else None, kind=cast("Any", row.kind), tool=str(row.tool) if row.tool else None,
         argument_pins=row.argument_pins, expires_at=row.expires_at, note=row.note, created_at=row.created_at,
     )  # fmt: skip

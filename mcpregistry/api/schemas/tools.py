@@ -8,11 +8,12 @@ from typing import Any, Literal, cast
 from ninja import Schema
 from pydantic import Field
 
-from mcpregistry.api.schemas.basics import Input, capped, decoded
+from mcpregistry.api.schemas.basics import Input, OfferKind, capped, decoded
 from mcpregistry.domain.definitions.definition import differences
 from mcpregistry.domain.definitions.diff import rewordings
 from mcpregistry.domain.definitions.findings import Severity
 from mcpregistry.domain.energy import Rates
+from mcpregistry.domain.kinds import arguments_schema
 from mcpregistry.models import Definition, Tool
 from mcpregistry.services.energy import estimates
 
@@ -31,11 +32,12 @@ class ToolChange(Input):
 
 
 class ToolOut(Schema):
-    """``name`` is what endpoints of the default naming style call it; ``key`` is server::tool."""
+    """``name`` is what endpoints of the default naming style call it; ``key`` is server::tool (server::prompt:name)."""
 
     name: str
     key: str
     kind: Literal["mcp"]
+    offers: OfferKind
     server_id: str
     server_name: str
     original_name: str
@@ -110,7 +112,7 @@ class DriftOut(Schema):
 
 
 class ToolDetail(ToolOut):
-    """``input_schema`` is of the approved definition; ``latest`` is what the server says now."""
+    """``input_schema`` (of a prompt: what its arguments must fit) is of the approved definition; ``latest`` is what the server says now."""
 
     input_schema: dict[str, Any] | bool | None
     approved: DefinitionOut | None
@@ -127,7 +129,7 @@ def tool_detail(tool: Tool, name: str, *, connected: bool, rates: Rates | None =
     """The row as its answer, with schemas; ``connected``: some process holds a connection to its server."""
     return ToolDetail(
         **_facts(tool, name, rates),
-        input_schema=tool.pinned.data.get("inputSchema") if tool.pinned else None,
+        input_schema=arguments_schema(tool.kind, tool.pinned.data) if tool.pinned else None,  # type: ignore[arg-type]
         approved=definition_out(tool.pinned, tool) if tool.pinned else None,
         latest=definition_out(tool.latest, tool) if tool.latest else None,
         connected=connected,
@@ -179,7 +181,7 @@ def drift_out(tool: Tool) -> DriftOut:
 def _facts(tool: Tool, name: str, rates: Rates | None) -> dict[str, Any]:
     shown, cost = tool.pinned or tool.latest, estimates.of_tool(tool, rates)
     return {
-        "name": name, "key": str(tool), "kind": "mcp", "server_id": tool.server.slug, "server_name": tool.server.title,
+        "name": name, "key": str(tool), "kind": "mcp", "offers": tool.kind, "server_id": tool.server.slug, "server_name": tool.server.title,
         "original_name": tool.name, "description": capped(shown.description) if shown else "", "status": tool.status,
         "enabled": tool.enabled, "idempotent": tool.idempotent, "call_energy": tool.call_energy,
         "call_cost": None if tool.call_cost is None else float(tool.call_cost), "first_seen_at": tool.first_seen_at,

@@ -13,6 +13,7 @@ from mcpregistry.calls.catalog import Catalogue, Entry
 from mcpregistry.domain.calls.forwarding import AS_TASK, NOTHING, Forwarding
 from mcpregistry.domain.calls.requester import Requester
 from mcpregistry.domain.errors import Conflict, NotFound
+from mcpregistry.domain.kinds import read
 from mcpregistry.domain.policy.access import may_call
 from mcpregistry.domain.policy.decision import Decision, Outcome, Policy, Question, decide
 from mcpregistry.models import ApprovalRequest
@@ -39,7 +40,9 @@ def resume(
         catalogue = catalogue_of(row.endpoint_slug, row.agent_slug)
     except NotFound as error:
         raise GroundLost("the agent or the endpoint was switched off") from error
-    entry = catalogue.find(f"{row.server_slug}::{row.tool_name}")
+    kind, name = read(row.tool_name)
+    catalogue = catalogue.of_kind(kind)
+    entry = catalogue.find(f"{row.server_slug}::{name}")
     if entry is None:
         raise GroundLost("the tool is not there any more, or no longer granted")
     _check_same(request, entry)

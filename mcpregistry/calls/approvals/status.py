@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from mcpregistry.domain.kinds import TOOL
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.services.approvals.held_calls import Ticket
 
 
-def status_of(ticket: Ticket, state: State) -> dict[str, Any]:
+def status_of(ticket: Ticket, state: State, kind: str = TOOL) -> dict[str, Any]:
     """How a held call stands and what its caller does next: ``message`` says all of it in words."""
     by = ticket.decide_by.isoformat(timespec="seconds").replace("+00:00", "Z")
     if state is State.PENDING:
@@ -20,8 +21,9 @@ def status_of(ticket: Ticket, state: State) -> dict[str, Any]:
     else:
         what = "APPROVED: this call is running."
         then = "In a moment"
+    repeat = "call the same tool again" if kind == TOOL else f"ask for the same {kind} again"
     again = (
-        "call the same tool again with exactly the same arguments: it runs once, and you get its result. "
+        f"{repeat} with exactly the same arguments: it runs once, and you get its result. "
         f'Or call mcp_approval_status with the id "{ticket.id}". '
         "Do not change the arguments, and do not try another way."
     )

@@ -122,8 +122,10 @@ def _ended(ticket: Ticket, outcome: CallOutcome) -> dict[str, Any]:
         "url": ticket.url,
     }
     result = outcome.result or {}
-    content = result.get("content")
-    parts = content if isinstance(content, list) else []
+    content = result.get("content", result.get("messages"))
+    parts = (
+        [part.get("content", part) for part in content] if isinstance(content, list) else []
+    )  # of a prompt's messages
     return {
         "content": [{"type": "text", "text": f"{begin}{words} (state: {outcome.state.value})"}, *parts],
         "structuredContent": said | ({"result": result} if result else {}),

@@ -29,6 +29,7 @@ from mcpregistry.db import unheard
 from mcpregistry.domain.calls.ends import LOOK_FIRST
 from mcpregistry.domain.calls.wait_strategy import Answer, WaitStep, meant, wait_steps
 from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.kinds import TOOL
 from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.domain.text.display import printable
 from mcpregistry.domain.text.durations import two_units
@@ -286,8 +287,8 @@ def _question(call: Call, *, arguments: bool = True) -> str:
     """Facts in our words; what comes from elsewhere has its invisible characters made visible."""
     offer = call.entry.offer
     lines = [
-        "May this tool call run?",
-        f"Tool: {printable(offer.tool.name)} of the server {offer.server.slug}",
+        "May this tool call run?" if offer.tool.kind == TOOL else f"May this {offer.tool.kind} be used?",
+        f"{offer.tool.kind.capitalize()}: {printable(offer.tool.name)} of the server {offer.server.slug}",
         f"Agent: {call.request.catalogue.agent.slug}",
         f"Why you are asked: {printable(call.decision.reason)}",
     ]

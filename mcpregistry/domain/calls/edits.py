@@ -42,13 +42,15 @@ def told(result: Mapping[str, Any], *, request: str, by: str, asked: str, ran: s
     tool's output schema. Without a change, a copy of the result comes back.
     """
     changed = changes(asked, ran)
-    content, meta = result.get("content"), result.get("_meta")
+    place = "messages" if "messages" in result else "content"  # of a prompt, or of a tool's result
+    content, meta = result.get(place), result.get("_meta")
     if not changed or not isinstance(content, list):
         return dict(result)
-    note = {"type": "text", "text": words(changed, by)}
+    note: dict[str, Any] = {"type": "text", "text": words(changed, by)}
+    note = {"role": "user", "content": note} if place == "messages" else note
     told_too = {"id": request, "edited_by": by, "changed": {c.name: _pair(c) for c in changed}}
     kept = meta if isinstance(meta, Mapping) else {}
-    return {**result, "content": [note, *content], "_meta": {**kept, META_KEY: told_too}}
+    return {**result, place: [note, *content], "_meta": {**kept, META_KEY: told_too}}
 
 
 def untold(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Sent with each request (MCP 2026-07-28) and never kept for the next one, because
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mcpregistry.domain.text.display import printable
@@ -30,6 +30,10 @@ class Forwarding:
     def without_questions(self) -> Forwarding:
         """For a call that people decided on as it stands: nothing is added to it later."""
         return Forwarding({"extensions": {TASKS: {}}} if self.tasks else {})
+
+    def without_tasks(self) -> Forwarding:
+        """For what no task can be made of."""
+        return replace(self, capabilities={key: said for key, said in self.capabilities.items() if key != "extensions"})
 
 
 NOTHING = Forwarding()

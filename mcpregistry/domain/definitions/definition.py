@@ -1,30 +1,39 @@
-"""A tool's definition: what of it a model can see, its hash, and what differs between two of them."""
+"""A definition: what of a tool or prompt a model can see, its hash, and what differs between two of them."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from mcpregistry.domain.kinds import TOOL
 from mcpregistry.domain.text.canonical import digest, stored
 
 # Every field of a tool that hosts may put before a model or go by (MCP 2026-07-28 and 2025-11-25, server/tools).
 LISTED = ("name", "title", "description", "inputSchema", "outputSchema", "annotations", "icons", "execution", "_meta")
+_LISTED = {TOOL: LISTED, "prompt": ("name", "title", "description", "arguments", "icons", "_meta")}
 # A server's instructions belong to no tool and speak about each of them, so they count with every one.
 INSTRUCTIONS = "instructions"
-VISIBLE = (*LISTED, INSTRUCTIONS)
+VISIBLE = (*LISTED[:3], "arguments", *LISTED[3:], INSTRUCTIONS)
 
 # Kept with every tool of the server, so only so many characters; a hash stands for the rest.
 MAX_INSTRUCTIONS = 16_000
 
 
-def visible(tool: dict[str, Any], instructions: str = "") -> dict[str, Any]:
-    """What a model sees of a listed tool, with its server's instructions; absent and null fields are left out."""
-    said = {INSTRUCTIONS: _kept(instructions)} if instructions else {}
-    return {key: tool[key] for key in LISTED if tool.get(key) is not None} | said
+def visible(listed: dict[str, Any], instructions: str = "", kind: str = TOOL) -> dict[str, Any]:
+    """What a model sees of what is listed; absent and null fields are left out. Of a tool with its server's
+    ``instructions``, which say how tools are used.
+    """
+    said = {INSTRUCTIONS: _kept(instructions)} if instructions and kind == TOOL else {}
+    return {key: listed[key] for key in _LISTED[kind] if listed.get(key) is not None} | said
 
 
-def definition_hash(tool: dict[str, Any], instructions: str = "") -> str:
+def definition_hash(listed: dict[str, Any], instructions: str = "", kind: str = TOOL) -> str:
     """SHA-256 (hex) over the visible part; the order of keys does not matter, everything else does."""
-    return digest(stored(visible(tool, instructions)))
+    return hash_of(stored(visible(listed, instructions, kind)), kind)
+
+
+def hash_of(text: str, kind: str = TOOL) -> str:
+    """The same of the visible part as it is stored. A prompt's is never a tool's, whatever both say."""
+    return digest(text) if kind == TOOL else digest(kind, text)
 
 
 def listing(definition: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Who may use which tool. Nothing granted means not found: there is no other default.
 
 Capabilities have one spelling without doubt: ``mcp_git::push`` is a tool, ``mcp_git::*`` all tools of a server. People
-may write the source design's ``mcp_git`` and ``mcp_git_push`` as well, as long as these can mean one thing only.
+may write the source design's ``mcp_git`` and ``mcp_git_push`` as well, as long as these can mean one thing only. A
+prompt is spelled with its kind: ``mcp_git::prompt:review``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ EVERYTHING = "mcp_integration"
 
 def capable(agent: AgentSpec, server: ServerSpec, tool: ToolSpec) -> bool:
     """Whether the agent's capabilities reach this tool; naming all servers, the server, or the tool is enough."""
-    layers = (EVERYTHING, f"mcp_{server.slug}::*", f"mcp_{server.slug}::{tool.name}")
+    layers = (EVERYTHING, f"mcp_{server.slug}::*", f"mcp_{server.slug}::{tool.key}")
     return any(layer in agent.capabilities for layer in layers)
 
 
@@ -46,8 +47,10 @@ def is_plain(capability: str) -> bool:
 
 
 def covers(grant: GrantSpec, tool: ToolSpec) -> bool:
-    """Whether the grant is for this tool or for its whole server."""
-    return grant.tool_id == tool.id if grant.tool_id is not None else grant.server_id == tool.server_id
+    """Whether the grant is for this tool or prompt, or for all of its kind that its server offers."""
+    if grant.tool_id is not None:
+        return grant.tool_id == tool.id
+    return grant.server_id == tool.server_id and grant.kind in (tool.kind, "")
 
 
 def live(grants: Iterable[GrantSpec], now: float) -> Iterable[GrantSpec]:

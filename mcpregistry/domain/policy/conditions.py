@@ -25,7 +25,7 @@ MOST_STEPS = 200_000  # elements that the loops of one condition may visit; abou
 
 # What a condition may look at. ``args`` holds whatever the tool takes.
 FIELDS: Mapping[str, tuple[str, ...]] = {
-    "tool": ("name", "risk", "read_only", "destructive", "open_world", "idempotent"),
+    "tool": ("kind", "name", "risk", "read_only", "destructive", "open_world", "idempotent"),
     "server": ("slug", "title", "transport"),
     "agent": ("slug",),
     "call": ("endpoint", "origin", "host", "expert", "time", "hour", "minute", "weekday"),

@@ -361,6 +361,7 @@ def _facts(question: Question) -> dict[str, Any]:
     tool, server, risk = question.tool, question.server, risk_of(question.tool)
     return {
         "tool": {
+            "kind": tool.kind,
             "name": tool.name,
             "risk": risk.level.value,
             "read_only": risk.read_only,

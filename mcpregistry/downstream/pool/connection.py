@@ -1,4 +1,4 @@
-"""One connection to one server: handshake, tool list, change notices, calls. Owned by one task.
+"""One connection to one server: handshake, lists of tools and prompts, change notices, calls. Owned by one task.
 
 ``run`` is the body of the owner task: it enters and leaves the SDK's client there and nowhere else,
 because a cancel scope must not cross tasks. Calls come from any other task of the same loop.
@@ -12,7 +12,6 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -32,6 +31,7 @@ from mcp_types import (
     CLIENT_INFO_META_KEY,
     PROTOCOL_VERSION_META_KEY,
     Implementation,
+    PromptListChangedNotification,
     ToolListChangedNotification,
 )
 from mcp_types.version import LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
@@ -39,13 +39,18 @@ from mcp_types.version import LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
 from mcpregistry.domain.calls.forwarding import NOTHING, Forwarding
 from mcpregistry.domain.definitions.definition import definition_hash
 from mcpregistry.domain.errors import DownstreamError, ProtocolError, TimedOut, ToolRefused
+from mcpregistry.domain.kinds import KINDS, PROMPT, TOOL
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.domain.text.redaction import Redactor, redacted
 from mcpregistry.domain.version import VERSION
-from mcpregistry.downstream.limits import check_instructions, check_result, check_tools, public_meta, too_many
+from mcpregistry.downstream.limits import (
+    check_instructions,
+    check_result,
+    public_meta,
+)
 from mcpregistry.downstream.pool.discovery import Discovery, Era, SharedReading
 from mcpregistry.downstream.pool.failures import typed_error
-from mcpregistry.downstream.pool.listing import Listed, bad_header, described, header_maps, list_pages, task_only
+from mcpregistry.downstream.pool.listing import bad_header, described, header_maps, read_offers, task_only
 from mcpregistry.downstream.transports.registry import channel_for
 from mcpregistry.downstream.transports.wire import Channel, ProgressCallback, Request
 
@@ -79,7 +84,7 @@ class Connection:
         self.redactor = Redactor(target.secrets)
         self._stamp: dict[str, Any] = {}
         self._header_maps: dict[str, dict[tuple[str, ...], str]] = {}
-        self._hashes: dict[str, str] = {}
+        self._hashes: dict[tuple[str, str], str] = {}
         self._reading = SharedReading(self._read_now)
         self._told: Discovery | None = None
         self.last_used = time.monotonic()
@@ -231,7 +236,7 @@ class Connection:
             except DownstreamError:
                 continue
 
-    # -- tools --------------------------------------------------------------------------------
+    # -- what it offers --------------------------------------------------------------------------------
 
     async def read_tools(self) -> Discovery:
         """Read all pages again, or share a reading that others have asked for. Raises DownstreamError."""
@@ -241,15 +246,9 @@ class Connection:
 
     async def _read_now(self) -> None:
         assert self.discovery is not None
-        started = time.monotonic()
-        listed = await self._listed()
-        tools, problems = check_tools(listed.tools, self.target.limits, self._unusable)
-        if listed.beyond:
-            problems.append(too_many(listed.beyond, self.target.limits))
-        before = self.discovery
-        timings = {**before.timings, "list": (time.monotonic() - started) * 1000}
-        self.discovery = replace(before, tools=tuple(tools), problems=tuple(problems), timings=timings)
-        self._header_maps = header_maps(tools) if self._modern and self.target.transport == "http" else {}
+        self.discovery = await read_offers(self.ask, self.discovery, self.target.limits, self._unusable)
+        mirrors = self._modern and self.target.transport == "http"
+        self._header_maps = header_maps(self.discovery.tools) if mirrors else {}
         self._hashes = {}
 
     async def reread(self) -> None:
@@ -259,13 +258,13 @@ class Connection:
             self._told = found
             self._on_tools_changed(found)
 
-    def says(self, tool_name: str) -> str:
-        """Hash of what the server said last about this tool; empty when it does not list it."""
-        if tool_name not in self._hashes:
+    def says(self, name: str, kind: str = TOOL) -> str:
+        """Hash of what the server said last about this tool or prompt; empty when it does not list it."""
+        if (kind, name) not in self._hashes:
             assert self.discovery is not None
-            found = next((tool for tool in self.discovery.tools if tool["name"] == tool_name), None)
-            self._hashes[tool_name] = definition_hash(found, self.discovery.instructions) if found else ""
-        return self._hashes[tool_name]
+            found = next((each for each in self.discovery.of_kind(kind) if each["name"] == name), None)
+            self._hashes[kind, name] = definition_hash(found, self.discovery.instructions, kind) if found else ""
+        return self._hashes[kind, name]
 
     def _unusable(self, tool: Mapping[str, Any]) -> str:
         """Why a tool of this server cannot be called by us; empty where it can."""
@@ -273,14 +272,8 @@ class Connection:
             return task_only(tool)
         return bad_header(tool) if self.target.transport == "http" else ""
 
-    async def _listed(self) -> Listed:
-        assert self.discovery is not None
-        if "tools" not in self.discovery.capabilities:
-            return Listed([])
-        return await list_pages(self.ask, most=self.target.limits.max_tools)
-
     async def _on_message(self, message: object) -> None:
-        if isinstance(message, ToolListChangedNotification):
+        if isinstance(message, ToolListChangedNotification | PromptListChangedNotification):
             self._dirty.set()
 
     def _dirty_now(self) -> None:
@@ -289,14 +282,15 @@ class Connection:
     async def _listen(self, client: Client) -> None:
         """Hold a modern server's change stream open; a legacy server notifies on its own."""
         assert self.discovery is not None
-        tools = self.discovery.capabilities.get("tools")
-        if not self._modern or not isinstance(tools, dict) or not tools.get("listChanged"):
+        tells = {kind: self.discovery.tells_changes(kind) for kind in KINDS}
+        if not self._modern or not any(tells.values()):
             return
         delay = LISTEN_RETRY_FIRST
         while True:
             started = time.monotonic()
             try:
-                async with client.listen(tools_list_changed=True) as changes:
+                streams = client.listen(tools_list_changed=tells[TOOL], prompts_list_changed=tells[PROMPT])
+                async with streams as changes:
                     async for _ in changes:
                         self._dirty.set()
             except (SubscriptionLost, MCPError, TimeoutError):
@@ -323,7 +317,7 @@ class Connection:
 
     async def call(
         self,
-        tool_name: str,
+        name: str,
         arguments: msgspec.Raw,
         *,
         meta: Mapping[str, Any] | None = None,
@@ -332,28 +326,29 @@ class Connection:
         on_sent: Callable[[], None] | None = None,
         max_result_bytes: int | None = None,
         host: Forwarding = NOTHING,
+        kind: str = TOOL,
     ) -> dict[str, Any]:
-        """One ``tools/call``. Returns the raw result; raises DownstreamError."""
-        params: dict[str, Any] = {"name": tool_name, "arguments": arguments}
+        """One ``tools/call``, or what its ``kind`` is used by. Returns the raw result; raises DownstreamError."""
+        params: dict[str, Any] = {"name": name, "arguments": arguments}
         if self._modern:
             params |= host.answers
         if stamped := {**public_meta(meta), **self._stamp_for(host.capabilities)}:
             params["_meta"] = stamped
         request = Request(
-            method="tools/call",
+            method=KINDS[kind].call,
             params=params,
             timeout=timeout,
             on_progress=on_progress,
             on_sent=on_sent,
             max_bytes=max_result_bytes,
-            headers=self._call_headers(tool_name, arguments),
+            headers=self._call_headers(kind, name, arguments),
         )
         try:
             result = await self._request(request)
         except TimedOut:
             self._suspicion.set()
             raise
-        return check_result(result, self.target.limits)
+        return check_result(result, self.target.limits, kind)
 
     async def task(
         self, method: str, task_id: str, params: Mapping[str, Any], *, timeout: float | None, host: Forwarding
@@ -371,11 +366,11 @@ class Connection:
             return self._stamp
         return self._stamp | {CLIENT_CAPABILITIES_META_KEY: dict(capabilities)}
 
-    def _call_headers(self, tool_name: str, arguments: msgspec.Raw) -> dict[str, str] | None:
+    def _call_headers(self, kind: str, name: str, arguments: msgspec.Raw) -> dict[str, str] | None:
         if not self._modern or self.target.transport != "http":
             return None
-        headers = {MCP_METHOD_HEADER: "tools/call", MCP_NAME_HEADER: encode_header_value(tool_name)}
-        if header_map := self._header_maps.get(tool_name):
+        headers = {MCP_METHOD_HEADER: KINDS[kind].call, MCP_NAME_HEADER: encode_header_value(name)}
+        if kind == TOOL and (header_map := self._header_maps.get(name)):
             headers.update(mcp_param_headers(header_map, msgspec.json.decode(arguments)))
         return headers
 

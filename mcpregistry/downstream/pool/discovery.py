@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mcpregistry.domain.errors import DownstreamError
+from mcpregistry.domain.kinds import KINDS, TOOL
 
 Era = Literal["legacy", "modern"]
 
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """What a server said about itself. ``tools`` are its raw definitions, repaired where they must be.
+    """What a server said about itself. ``tools`` are its raw definitions, repaired where they must be; ``others`` those of
+    what else it offers, by kind.
 
     ``problems`` names definitions that were left out and why. Timings are milliseconds.
     """
@@ -27,6 +29,16 @@ class Discovery:
     era: Era
     protocol_version: str
     timings: dict[str, float] = field(default_factory=dict, compare=False)
+    others: Mapping[str, tuple[dict[str, Any], ...]] = field(default_factory=dict)
+
+    def of_kind(self, kind: str) -> tuple[dict[str, Any], ...]:
+        """What of this kind it listed last."""
+        return self.tools if kind == TOOL else self.others.get(kind, ())
+
+    def tells_changes(self, kind: str) -> bool:
+        """Whether it says that it tells when its list of this kind changes."""
+        said = self.capabilities.get(KINDS[kind].listed)
+        return isinstance(said, dict) and bool(said.get("listChanged"))
 
 
 class SharedReading:

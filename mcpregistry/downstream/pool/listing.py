@@ -1,18 +1,24 @@
-"""Read a server's whole list of tools, page by page, and what calls to them need besides a body."""
+"""Read a server's whole lists of tools and prompts, page by page, and what calls to them need besides a body."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
 from mcp_types import METHOD_NOT_FOUND
 
 from mcpregistry.domain.errors import ProtocolError, ToolRefused
+from mcpregistry.domain.kinds import KINDS, OTHERS, TOOL
+from mcpregistry.domain.servers.target import Limits
+from mcpregistry.downstream.limits import check_prompts, check_tools
+from mcpregistry.downstream.pool.discovery import Discovery
 
 MAX_PAGES = 200
 
+Unusable = Callable[[Mapping[str, Any]], str]
 Ask = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
@@ -29,8 +35,34 @@ def described(instructions: object, server_info: object, capabilities: object) -
 class Listed:
     """What a server lists: raw definitions, and how many more there were than are taken."""
 
-    tools: list[Any]
+    items: list[Any]
     beyond: int = 0
+
+
+async def read_offers(ask: Ask, before: Discovery, limits: Limits, unusable: Unusable) -> Discovery:
+    """What a server lists of every kind that it says it has, beside what else is known of it. Raises DownstreamError."""
+    started = time.monotonic()
+    tools, problems = check_tools(*await _all(ask, before, TOOL, limits), limits, unusable)
+    timings = {**before.timings, "list": (time.monotonic() - started) * 1000}
+    others = {}
+    for kind in OTHERS:
+        try:
+            found, more = check_prompts(*await _all(ask, before, kind, limits), limits)
+        except ProtocolError as error:  # its tools work all the same
+            problems.append(error.message)
+            continue
+        others[kind] = tuple(found)
+        problems += more
+    return replace(before, tools=tuple(tools), problems=tuple(problems), timings=timings, others=others)
+
+
+async def _all(ask: Ask, before: Discovery, kind: str, limits: Limits) -> tuple[list[Any], int]:
+    """What it lists of this kind, as far as it is taken, and how many there were beyond that."""
+    what = KINDS[kind].listed
+    if what not in before.capabilities:
+        return [], 0
+    found = await list_pages(ask, most=limits.max_tools, what=what)
+    return found.items, found.beyond
 
 
 async def list_pages(ask: Ask, *, most: int, what: str = "tools") -> Listed:
@@ -41,10 +73,10 @@ async def list_pages(ask: Ask, *, most: int, what: str = "tools") -> Listed:
     cursor: str | None = None
     for _ in range(MAX_PAGES):
         page = await _page(ask, what, cursor)
-        tools = page.get(what)
-        if type(tools) is not list:
+        items = page.get(what)
+        if type(items) is not list:
             raise ProtocolError(f"The server's {what}/list answer holds no list of {what}.")
-        listed += tools
+        listed += items
         if len(listed) > most:
             beyond += len(listed) - most
             listed = sorted(listed, key=_name)[:most]
@@ -54,8 +86,8 @@ async def list_pages(ask: Ask, *, most: int, what: str = "tools") -> Listed:
     raise ProtocolError(f"The server's list of {what} does not end after {MAX_PAGES} pages.")
 
 
-def _name(tool: object) -> str:
-    name = tool.get("name") if isinstance(tool, dict) else None
+def _name(item: object) -> str:
+    name = item.get("name") if isinstance(item, dict) else None
     return name if isinstance(name, str) else ""
 
 
@@ -68,7 +100,7 @@ async def _page(ask: Ask, what: str, cursor: str | None) -> dict[str, Any]:
         raise ProtocolError(f"The server refused to list its {what}: {error.message}") from error
 
 
-def header_maps(tools: list[dict[str, Any]]) -> dict[str, dict[tuple[str, ...], str]]:
+def header_maps(tools: Iterable[dict[str, Any]]) -> dict[str, dict[tuple[str, ...], str]]:
     """Which arguments a modern HTTP server wants mirrored as ``Mcp-Param-*`` headers, by tool."""
     return {tool["name"]: found for tool in tools if (found := x_mcp_header_map(tool["inputSchema"]))}
 

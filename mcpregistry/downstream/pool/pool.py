@@ -29,6 +29,7 @@ from mcpregistry.domain.errors import (
     TimedOut,
     ToolRefused,
 )
+from mcpregistry.domain.kinds import TOOL
 from mcpregistry.domain.servers import health
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.downstream.limits import parse_arguments
@@ -70,7 +71,7 @@ class Pool:
     async def call(
         self,
         server_id: int,
-        tool_name: str,
+        name: str,
         arguments_json: bytes,
         *,
         meta: dict[str, Any] | None = None,
@@ -82,13 +83,14 @@ class Pool:
         revision: int | None = None,
         definition: str | None = None,
         host: Forwarding = NOTHING,
+        kind: str = TOOL,
     ) -> dict[str, Any]:
-        """One ``tools/call``; the raw result dict, untouched but for our own secrets.
+        """One ``tools/call``, or ``prompts/get``, as its ``kind`` says; the raw result dict, untouched but for our secrets.
         ``timeout`` in seconds spans queueing, connecting and the answer (None: the server's own;
         0: none). Cancelling the awaiting task tells the server. Raises Busy, or DownstreamError
         whose ``sent`` says whether the call may have taken effect. With ``revision`` it goes to
         the server as it was configured then, or nowhere; with ``definition`` (a hash) only while
-        the server says exactly that of the tool.
+        the server says exactly that of the tool or prompt.
         """
         arguments = parse_arguments(arguments_json)
         slot = self._slot_at(server_id, revision)
@@ -101,15 +103,14 @@ class Pool:
                 await slot.load()
             connection = slot.enter_now() or await _entered(slot, deadline)
             try:
-                _check_revision(connection, revision)
-                await _check_definition(connection, tool_name, definition)
+                await _check(connection, revision, kind, name, definition)
                 result = await connection.call(
-                    tool_name, arguments, meta=meta, timeout=seconds_left(deadline), max_result_bytes=max_result_bytes,
-                    on_progress=progress_without_secrets(on_progress, connection.redactor), on_sent=on_sent, host=host,
+                    name, arguments, meta=meta, timeout=seconds_left(deadline), max_result_bytes=max_result_bytes,
+                    on_progress=progress_without_secrets(on_progress, connection.redactor), on_sent=on_sent, host=host, kind=kind,
                 )  # fmt: skip
             except ToolRefused as error:
                 refusal, found = refusal_without_secrets(error, connection.redactor)
-                slot.tell_secrets(tool_name, found)
+                slot.tell_secrets(name, found)
                 slot.tell_failure(refusal)
                 raise refusal from None
             except StaleRevision:
@@ -123,7 +124,7 @@ class Pool:
                     raise
             else:
                 slot.health = health.served(slot.health)
-                return await _shown(result, slot, connection, tool_name)
+                return await _shown(result, slot, connection, name)
             finally:
                 slot.leave()
         raise AssertionError("unreachable")
@@ -160,7 +161,7 @@ class Pool:
         return release
 
     async def discover(self, server_id: int) -> Discovery:
-        """Read the server's tools now. Raises DownstreamError."""
+        """Read what the server offers now. Raises DownstreamError."""
         slot = self._slot(server_id)
         await slot.load()
         return await (await slot.connected()).read_tools()
@@ -333,20 +334,17 @@ async def _shown(result: dict[str, Any], slot: Slot, connection: Connection, wha
     return shown
 
 
-def _check_revision(connection: Connection, revision: int | None) -> None:
+async def _check(connection: Connection, revision: int | None, kind: str, name: str, definition: str | None) -> None:
+    """It is the server that was decided on; and one that was just started may say something else than was approved."""
     if revision is not None and connection.target.revision != revision:
         raise StaleRevision("The server was changed after this call was decided on.", remedy="Call again.")
-
-
-async def _check_definition(connection: Connection, tool_name: str, definition: str | None) -> None:
-    """A server that was just started may say something else than when it was approved."""
-    if definition is None or connection.says(tool_name) == definition:
+    if definition is None or connection.says(name, kind) == definition:
         return
     await connection.reread()
-    if connection.says(tool_name) != definition:
+    if connection.says(name, kind) != definition:
         raise DefinitionChanged(
-            "The server has changed this tool since it was approved.",
-            remedy="Ask the operator to look at the change; until then it cannot be called.",
+            f"The server has changed this {kind} since it was approved.",
+            remedy="Ask the operator to look at the change; until then it cannot be used.",
         )
 
 

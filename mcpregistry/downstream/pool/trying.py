@@ -95,7 +95,7 @@ async def _count(connection: Connection, what: str) -> int | None:
             listed = await list_pages(connection.ask, most=connection.target.limits.max_tools, what=what)
     except (DownstreamError, TimeoutError):
         return None
-    return len(listed.tools) + listed.beyond
+    return len(listed.items) + listed.beyond
 
 
 async def _call_each(connection: Connection, chosen: Mapping[str, bytes], called: dict[str, Called]) -> None:

@@ -20,6 +20,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 
 from mcpregistry.domain.errors import ConnectionFailed, DownstreamError, ProtocolError, TimedOut
+from mcpregistry.domain.kinds import CHANGED
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.downstream.http_client.client import Attempt, Outbound, Reply, redirect_target, status_error
 from mcpregistry.downstream.http_client.guard import check_url
@@ -236,7 +237,7 @@ class HttpChannel:
         method, params = message["method"], message.get("params")
         if "id" in message:
             self._notify(answer_question(message))
-        elif method == "notifications/tools/list_changed" and self.on_tools_changed is not None:
+        elif method in CHANGED and self.on_tools_changed is not None:
             self.on_tools_changed()
         elif method == "notifications/progress" and type(params) is dict and request.on_progress is not None:
             report_progress(request.on_progress, params)  # this stream is the request's own

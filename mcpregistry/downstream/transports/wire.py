@@ -36,6 +36,7 @@ from mcpregistry.domain.errors import (
     TimedOut,
     ToolRefused,
 )
+from mcpregistry.domain.kinds import CHANGED
 from mcpregistry.downstream.limits import too_deep, too_large
 
 ProgressCallback = Callable[[float, float | None, str | None], None]
@@ -317,7 +318,7 @@ class Wire:
             if waiting is not None and waiting.on_progress is not None:
                 report_progress(waiting.on_progress, params)
                 return
-        if method == "notifications/tools/list_changed" and self.on_tools_changed is not None:
+        if method in CHANGED and self.on_tools_changed is not None:
             self.on_tools_changed()
         elif method != "notifications/message":  # nobody reads a server's log lines; a flood must cost nothing
             self._to_session(message, data)

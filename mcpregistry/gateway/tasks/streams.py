@@ -13,13 +13,19 @@ from typing import Any
 import structlog
 from mcp import types as t
 from mcp.server.context import ServerRequestContext
-from mcp.server.subscriptions import SUBSCRIPTION_ID_META_KEY, InMemorySubscriptionBus, ToolsListChanged
+from mcp.server.subscriptions import (
+    SUBSCRIPTION_ID_META_KEY,
+    InMemorySubscriptionBus,
+    PromptsListChanged,
+    ToolsListChanged,
+)
 from mcp.shared.exceptions import MCPError
 
 from mcpregistry.calls.watch.changes import Feed
 from mcpregistry.calls.watch.waiting import Look
 from mcpregistry.db import db_call
 from mcpregistry.domain.calls.task_view import DONE
+from mcpregistry.domain.kinds import PROMPT, TOOL
 from mcpregistry.gateway.identity import Caller
 from mcpregistry.gateway.tasks.handlers import Tasks, require_tasks
 from mcpregistry.models.feed import CALLS, TASKS
@@ -40,20 +46,23 @@ class TaskNotification(t.Notification[dict[str, Any], str]):
         return {"method": self.method, "params": self.params}
 
 
+_NOTES = {TOOL: t.ToolListChangedNotification, PROMPT: t.PromptListChangedNotification}
+
+
 class _Stream:
     def __init__(self, task_ids: set[str], told: dict[str, tuple[Any, ...]]) -> None:
         self.open = task_ids  # not ended yet, as far as the host was told
         self.told = told
         self.due: set[str] = set()
-        self.tools_changed = False
+        self.changed: set[str] = set()  # kinds whose lists have
         self.closing = False
         self.news = asyncio.Event()
 
-    def take(self) -> tuple[set[str], bool]:
-        due, tools_changed = self.due, self.tools_changed
-        self.due, self.tools_changed = set(), False
+    def take(self) -> tuple[set[str], set[str]]:
+        due, changed = self.due, self.changed
+        self.due, self.changed = set(), set()
         self.news.clear()
-        return due, tools_changed
+        return due, changed
 
 
 class TaskStreams:
@@ -104,9 +113,9 @@ class TaskStreams:
 
     async def _tell(self, ctx: Context, stream: _Stream, meta: dict[str, Any], *, stays_open: bool) -> None:
         while not stream.closing:
-            due, tools_changed = stream.take()
-            if tools_changed:
-                note = t.ToolListChangedNotification(params=t.NotificationParams(_meta=meta))
+            due, changed = stream.take()
+            for kind in sorted(changed):
+                note = _NOTES[kind](params=t.NotificationParams(_meta=meta))
                 await ctx.session.send_notification(note, related_request_id=ctx.request_id)
             for view in await db_call(self._views, due) if due else []:
                 if view["status"] in DONE:
@@ -148,7 +157,10 @@ def _compare(stream: _Stream, found: dict[str, tuple[Any, ...] | None]) -> None:
 
 def _hear(stream: _Stream, honored: t.SubscriptionFilter, event: object) -> None:
     if isinstance(event, ToolsListChanged) and honored.tools_list_changed:
-        stream.tools_changed = True
+        stream.changed.add(TOOL)
+        stream.news.set()
+    elif isinstance(event, PromptsListChanged) and honored.prompts_list_changed:
+        stream.changed.add(PROMPT)
         stream.news.set()
 
 

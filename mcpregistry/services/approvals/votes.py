@@ -17,6 +17,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, Denied
+from mcpregistry.domain.kinds import arguments_schema
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.notifications.events import Event
 from mcpregistry.domain.policy.access import may_call
@@ -24,7 +25,7 @@ from mcpregistry.domain.policy.decision import Outcome, Question, decide
 from mcpregistry.domain.schema.validation import check_arguments
 from mcpregistry.domain.text.canonical import canonical, plain
 from mcpregistry.failpoints import failpoint
-from mcpregistry.models import Agent, ApprovalRequest, ApprovalVote, Definition, Invocation
+from mcpregistry.models import Agent, ApprovalRequest, ApprovalVote, Definition, Invocation, Tool
 from mcpregistry.services.access.roles import DECIDE
 from mcpregistry.services.approvals import held_calls, refusals, seats
 from mcpregistry.services.approvals.announce import announce
@@ -330,14 +331,13 @@ def _canonical(arguments: Mapping[str, Any]) -> str:
 def _check_edit(request: ApprovalRequest, arguments: dict[str, Any], now: datetime) -> None:
     """An edit has to fit the pinned schema, and may not reach what the agent is not granted or a rule denies."""
     call = request.call
-    pinned = Definition.objects.filter(
-        hash=call.definition_hash, tool__server__slug=call.server_slug, tool__name=call.tool_name
-    ).first()
+    tools = Tool.offers.of_record(call.server_slug, call.tool_name)
+    pinned = Definition.objects.filter(hash=call.definition_hash, tool__in=tools).select_related("tool").first()
     if pinned is None:
         raise Conflict("The tool is not there any more.", remedy="Reject the call.")
-    check_arguments(pinned.hash, pinned.data.get("inputSchema") or {}, arguments)
+    check_arguments(pinned.hash, arguments_schema(pinned.tool.kind, pinned.data), arguments)
     snapshot = load_snapshot()
-    tool = snapshot.tools.get(pinned.tool_id)
+    tool = snapshot.offer(pinned.tool_id)
     agent, endpoint = snapshot.agents.get(call.agent_slug), snapshot.endpoint_of_record(call.endpoint_slug)
     server = snapshot.servers.get(tool.server_id) if tool else None
     if tool is None or server is None or agent is None or endpoint is None:

@@ -16,6 +16,7 @@ from django.utils import timezone
 
 from mcpregistry.domain.budgets import of_dollars
 from mcpregistry.domain.definitions.definition import INSTRUCTIONS, listing
+from mcpregistry.domain.kinds import PROMPT, TOOL
 from mcpregistry.domain.policy.decision import Outcome
 from mcpregistry.domain.policy.rules import RuleSpec
 from mcpregistry.domain.snapshot import Snapshot
@@ -85,11 +86,13 @@ def _read() -> Snapshot:
     revision, default_outcome = Configuration.objects.values_list("revision", "default_outcome").get(id=1)
     servers = {s.id: _server(s) for s in Server.objects.active()}
     by_agent, by_endpoint = _grants()
+    offers = [_tool(t) for t in _servable().filter(server_id__in=servers)]
     return Snapshot(
         revision=revision,
         sections={name: read() for name, read in _SECTIONS.items()},
         servers=servers,
-        tools={t.id: _tool(t) for t in _servable().filter(server_id__in=servers)},
+        tools={each.id: each for each in offers if each.kind == TOOL},
+        prompts={each.id: each for each in offers if each.kind == PROMPT},
         agents=_agents(by_agent),
         tokens=dict(_tokens()),
         endpoints={e.slug: _endpoint(e, by_endpoint[e.id]) for e in Endpoint.objects.filter(enabled=True)},
@@ -101,7 +104,7 @@ def _read() -> Snapshot:
 
 
 def _servable() -> QuerySet[Tool]:
-    return Tool.objects.serving().filter(enabled=True).select_related("pinned")
+    return Tool.offers.serving().filter(enabled=True).select_related("pinned")
 
 
 def _server(server: Server) -> ServerSpec:
@@ -133,6 +136,7 @@ def _tool(tool: Tool) -> ToolSpec:
         energy=tool.call_energy or 0.0,
         cost=of_dollars(tool.call_cost or Decimal(0)),
         instructions=str(tool.pinned.data.get(INSTRUCTIONS) or ""),
+        kind=tool.kind,
     )
 
 
@@ -187,7 +191,7 @@ def _grants() -> tuple[dict[int, list[GrantSpec]], dict[int, list[GrantSpec]]]:
     by_agent: dict[int, list[GrantSpec]] = defaultdict(list)
     by_endpoint: dict[int, list[GrantSpec]] = defaultdict(list)
     for grant in Grant.objects.order_by("id"):
-        spec = GrantSpec(grant.server_id, grant.tool_id, grant.argument_pins, _epoch(grant.expires_at))
+        spec = GrantSpec(grant.server_id, grant.tool_id, grant.argument_pins, _epoch(grant.expires_at), grant.kind)
         if grant.agent_id is not None:
             by_agent[grant.agent_id].append(spec)
         elif grant.endpoint_id is not None:

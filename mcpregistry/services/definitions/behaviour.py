@@ -25,7 +25,7 @@ def confirm_annotations(
     """Vouch for what a tool does; None: nothing is known, so the worst is assumed. Raises ConfigInvalid."""
     if read_only and destructive:
         raise ConfigInvalid("A tool that only reads destroys nothing.", remedy="Choose one of the two.")
-    tool = Tool.objects.select_for_update(of=("self",)).get(pk=tool.pk)
+    tool = Tool.offers.select_for_update(of=("self",)).get(pk=tool.pk)
     tool.read_only, tool.destructive, tool.open_world = read_only, destructive, open_world
     tool.save(update_fields=[*HINTS])
     facts = {name: getattr(tool, name) for name in HINTS}

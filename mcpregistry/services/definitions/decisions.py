@@ -1,6 +1,6 @@
 """People decide on definitions: each text that a tool was ever offered with is approved, rejected, or waits.
 
-A tool serves only while what its server says now is what was approved (``Tool.objects.serving``): a new or
+A tool serves only while what its server says now is what was approved (``Tool.offers.serving``): a new or
 changed one is quarantined until somebody decides, the others of its server go on. Every approved text
 stays approved until it is rejected, so a server that goes back to one of them heals by itself.
 """
@@ -50,7 +50,7 @@ def approve_all(*, definitions: Sequence[Definition], actor: str, user: object =
 
 def _locked_all(definitions: Sequence[Definition]) -> list[Tool]:
     """The tools of the definitions, in their order."""
-    rows = Tool.objects.select_for_update(of=("self",)).select_related("server", "pinned").order_by("pk")
+    rows = Tool.offers.select_for_update(of=("self",)).select_related("server", "pinned").order_by("pk")
     found = {tool.pk: tool for tool in rows.filter(pk__in=[each.tool_id for each in definitions])}
     return [found[definition.tool_id] for definition in definitions]
 
@@ -105,7 +105,7 @@ def revert(*, definition: Definition, actor: str, user: object = None) -> Tool:
 
 
 def _locked(definition: Definition) -> Tool:
-    return Tool.objects.select_for_update(of=("self",)).get(pk=definition.tool_id)
+    return Tool.offers.select_for_update(of=("self",)).get(pk=definition.tool_id)
 
 
 def _decide(definition: Definition, user: object, *, approved: bool) -> None:

@@ -1,10 +1,10 @@
-"""What a server lists is compared with what was approved: new and changed tools wait for a decision (``decisions``).
+"""What a server lists is compared with what was approved: what is new or changed waits for a decision (``decisions``).
 
 Called after every look at a server, by whichever process took it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -14,21 +14,22 @@ from django.db import transaction
 from django.dispatch import Signal
 from django.utils import timezone
 
-from mcpregistry.domain.definitions.definition import visible
+from mcpregistry.domain.definitions.definition import hash_of, visible
 from mcpregistry.domain.definitions.findings import VERSION
-from mcpregistry.domain.text.canonical import digest, plain, stored
+from mcpregistry.domain.kinds import TOOL, read, spelled
+from mcpregistry.domain.text.canonical import plain, stored
 from mcpregistry.models import Definition, Server, ServerEvent, Tool
 from mcpregistry.services.notifications import outbox
 from mcpregistry.services.records import audit
 
 _OTHER_NAMES = 20_000  # to compare new names with
-# A ``server`` offers the tools ``names`` for the first time or again. Sent in the transaction that notes it.
+# A ``server`` offers ``names`` (with their kinds) for the first time or again. Sent in the transaction that notes it.
 offered = Signal()
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Names of tools, as compared with the last look at the server."""
+    """Names of tools and, with their kind, of prompts, as compared with the last look at the server."""
 
     added: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
@@ -40,18 +41,22 @@ class Changes:
 
 
 @transaction.atomic
-def observe(*, server: Server, listed: Iterable[dict[str, Any]], instructions: str = "", process: str = "") -> Changes:
-    """Store what the server offers now, and compare it with what was approved; called after every reading of its list.
+def observe(
+    *, server: Server, listed: Iterable[dict[str, Any]], others: Mapping[str, Iterable[dict[str, Any]]] | None = None,
+    instructions: str = "", process: str = "",
+) -> Changes:  # fmt: skip
+    """Store what the server offers now, and compare it with what was approved; called after every reading of its lists.
 
-    New and changed tools wait for approval. ``instructions``: what the server tells every model that uses it, part of
-    each of its tools' definitions.
+    What is new or changed waits for approval. ``others``: what it lists besides tools, by kind; a kind that is not there
+    was not asked for. ``instructions``: what the server tells every model that uses it, part of each of its tools'
+    definitions.
     """
     Server.objects.select_for_update(no_key=True).get(pk=server.pk)  # processes look at the same time
-    bodies: dict[str, dict[str, Any]] = {}
-    for data in listed:
-        bodies.setdefault(plain(str(data["name"]), 500), visible(data, instructions))
-    look = _Look(server, timezone.now(), frozenset(bodies))
-    known = {tool.name: tool for tool in server.tools.select_related("latest", "pinned")}
+    offered_now = {TOOL: listed, **(others or {})}
+    bodies = _bodies(offered_now, instructions)
+    look = _Look(server, timezone.now(), frozenset(read(key)[1] for key in bodies))
+    rows = Tool.offers.filter(server=server, kind__in=offered_now)
+    known = {tool.key: tool for tool in rows.select_related("latest", "pinned")}
     _add(look, {name: body for name, body in bodies.items() if name not in known})
     for name, body in bodies.items():
         if name in known:
@@ -61,7 +66,7 @@ def observe(*, server: Server, listed: Iterable[dict[str, Any]], instructions: s
             tool.present = False
             tool.save(update_fields=["present"])
             look.changes.removed.append(name)
-    server.tools.filter(present=True).update(last_seen_at=look.now)
+    rows.filter(present=True).update(last_seen_at=look.now)
     Server.objects.filter(pk=server.pk).update(refreshed_at=look.now)
     if look.changes:
         _announce(look, process)
@@ -70,23 +75,34 @@ def observe(*, server: Server, listed: Iterable[dict[str, Any]], instructions: s
     return look.changes
 
 
+def _bodies(offered_now: Mapping[str, Iterable[dict[str, Any]]], instructions: str) -> dict[str, dict[str, Any]]:
+    """What a model sees of each, by its name with its kind; of two with one name the first."""
+    bodies: dict[str, dict[str, Any]] = {}
+    for kind, items in offered_now.items():
+        for data in items:
+            key = spelled(kind, plain(str(data["name"]), 500))
+            bodies.setdefault(key, visible(data, instructions, kind))
+    return bodies
+
+
 @transaction.atomic
-def described(*, server: Server, name: str, body: dict[str, Any]) -> Tool:
-    """A tool of which a file of the whole site says how the server describes it, on a site that may not have asked it yet.
+def described(*, server: Server, key: str, body: dict[str, Any]) -> Tool:
+    """A tool (or prompt, by its name with its kind) of which a file of the whole site says how the server describes it, on a site that may not have asked it yet.
 
     It decides nothing: the next look at the server tells whether it is so.
     """
-    look = _Look(server, timezone.now(), frozenset([name]))
-    if not Tool.objects.filter(server=server, name=name).exists():
-        _add(look, {name: body})
+    look = _Look(server, timezone.now(), frozenset([read(key)[1]]))
+    rows = Tool.offers.of_record(server.slug, key).select_related("latest", "pinned", "server")
+    if (known := rows.first()) is None:
+        _add(look, {key: body})
     else:
-        _observe_one(look, Tool.objects.select_related("latest", "pinned").get(server=server, name=name), name, body)
-    return Tool.objects.select_related("latest", "pinned", "server").get(server=server, name=name)
+        _observe_one(look, known, key, body)
+    return rows.get()
 
 
 @dataclass(frozen=True)
 class _Look:
-    """One look at a server: when, which tools it lists, what has changed."""
+    """One look at a server: when, which names it lists, what has changed."""
 
     server: Server
     now: datetime
@@ -110,13 +126,16 @@ class _Look:
 
 
 def _add(look: _Look, bodies: dict[str, dict[str, Any]]) -> None:
-    """Tools that the server has never offered before, all at once."""
+    """What the server has never offered before, all at once."""
     seen = {"first_seen_at": look.now, "last_seen_at": look.now}
-    tools = Tool.objects.bulk_create(Tool(server=look.server, name=name, **seen) for name in bodies)
-    definitions = Definition.objects.bulk_create(_said(look, tool, bodies[tool.name]) for tool in tools)
+    named = {key: read(key) for key in bodies}
+    tools = Tool.offers.bulk_create(
+        Tool(server=look.server, kind=kind, name=name, **seen) for kind, name in named.values()
+    )
+    definitions = Definition.objects.bulk_create(_said(look, tool, bodies[tool.key]) for tool in tools)
     for tool, definition in zip(tools, definitions, strict=True):
         tool.latest = definition
-    Tool.objects.bulk_update(tools, ["latest"])
+    Tool.offers.bulk_update(tools, ["latest"])
     Tool.history.bulk_history_create(tools)
     look.changes.added.extend(bodies)
     look.undecided.update(bodies)
@@ -124,7 +143,7 @@ def _add(look: _Look, bodies: dict[str, dict[str, Any]]) -> None:
 
 def _said(look: _Look, tool: Tool, body: dict[str, Any]) -> Definition:
     text = stored(body)
-    return Definition(tool=tool, hash=digest(text), body=text, seen_at=look.now, **look.scanned(body))
+    return Definition(tool=tool, hash=hash_of(text, tool.kind), body=text, seen_at=look.now, **look.scanned(body))
 
 
 def _observe_one(look: _Look, tool: Tool, name: str, body: dict[str, Any]) -> None:
@@ -147,7 +166,7 @@ def _observe_one(look: _Look, tool: Tool, name: str, body: dict[str, Any]) -> No
 
 def _definition(look: _Look, tool: Tool, body: dict[str, Any]) -> Definition:
     text = stored(body)
-    found = digest(text)
+    found = hash_of(text, tool.kind)
     definition = tool.latest
     if definition is None or definition.hash != found:
         definition = Definition.objects.filter(tool=tool, hash=found).first()
@@ -164,11 +183,16 @@ def _announce(look: _Look, process: str) -> None:
     words = [f"{len(names)} {word}" for word, names in _named(changes) if names]
     facts = {word: names[:100] for word, names in _named(changes) if names}
     ServerEvent.objects.create(
-        server=server, at=look.now, kind="tools", message=f"Tools: {', '.join(words)}.", process=process
+        server=server, at=look.now, kind="tools", message=f"{_heading(changes)}: {', '.join(words)}.", process=process
     )
     audit.record(kind="tools.changed", actor="server", subject=f"server:{server.slug}", **facts)
     added, changed = ([n for n in names if n in look.undecided] for names in (changes.added, changes.changed))
     outbox.enqueue_definitions(server=server, added=added, changed=changed, now=look.now)
+
+
+def _heading(changes: Changes) -> str:
+    kinds = {read(key)[0] for _, keys in _named(changes) for key in keys}
+    return "Tools" if kinds == {TOOL} else "Prompts" if TOOL not in kinds else "Tools and prompts"
 
 
 def _named(changes: Changes) -> list[tuple[str, list[str]]]:

@@ -58,6 +58,6 @@ _FIND: dict[str, Callable[[str], Any]] = {
     "agent": lambda name: Agent.objects.filter(slug=name).first(),
     "endpoint": lambda name: Endpoint.objects.filter(slug=name).first(),
     "server": lambda name: Server.objects.filter(slug=name).first(),
-    "tool": Tool.objects.select_related("server").named,
+    "tool": Tool.offers.select_related("server").named,
     "approvers": lambda name: Group.objects.filter(name=name).first(),
 }

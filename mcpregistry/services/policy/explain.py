@@ -15,6 +15,7 @@ from django.contrib.auth.models import Group
 
 from mcpregistry.domain.definitions.naming import exposed_names
 from mcpregistry.domain.errors import ArgumentsInvalid, NotFound
+from mcpregistry.domain.kinds import TOOL, spelled
 from mcpregistry.domain.policy.access import capable, covers, live, may_call, may_see
 from mcpregistry.domain.policy.decision import Decision, Outcome, Question, Terms, decide
 from mcpregistry.domain.policy.risk import risk_of
@@ -63,13 +64,13 @@ class Why:
 
 
 def find_tool(name: str) -> Tool:
-    """By server::tool, or by the name on an endpoint in the usual style. Raises NotFound."""
+    """By server::tool, server::prompt:name, or by the tool's name on an endpoint in the usual style. Raises NotFound."""
     slug, separator, own = name.partition("::")
     if not separator:
         pairs = exposed_names(Tool.objects.order_by().values_list("server__slug", "name"), "double")
-        slug, own = next((pair for pair, exposed in pairs.items() if exposed == name), ("", ""))
-    rows = Tool.objects.select_related("server", "pinned", "latest")
-    found = rows.filter(server__slug=slug, name=own).first()
+        slug, plain_name = next((pair for pair, exposed in pairs.items() if exposed == name), ("", ""))
+        own = spelled(TOOL, plain_name)
+    found = Tool.offers.of_record(slug, own).select_related("server", "pinned", "latest").first()
     if found is None:
         raise NotFound(
             f"No server has ever offered a tool '{printable(name, 200)}'.",
@@ -123,7 +124,7 @@ def _ended(agent: Agent, endpoint: Endpoint, tool: Tool, stages: list[Stage]) ->
 
 def _specs(snapshot: Snapshot, agent: Agent, endpoint: Endpoint, tool: Tool) -> Specs | None:
     who, where = snapshot.agents.get(agent.slug), snapshot.endpoints.get(endpoint.slug)
-    server, what = snapshot.servers.get(tool.server_id), snapshot.tools.get(tool.pk)
+    server, what = snapshot.servers.get(tool.server_id), snapshot.offer(tool.pk)
     if who is None or where is None or server is None or what is None:
         return None
     return who, where, server, what
@@ -203,7 +204,7 @@ def _name(snapshot: Snapshot, specs: Specs, now: float) -> str:
     agent, endpoint, server, tool = specs
     seen = (
         (snapshot.servers[each.server_id], each)
-        for each in snapshot.tools.values()
+        for each in (snapshot.tools if tool.kind == TOOL else snapshot.prompts).values()
         if each.server_id in snapshot.servers
     )
     pairs = [
@@ -226,7 +227,7 @@ def _arguments(
         "" if allowed else "Keep to the pinned arguments, or change the grant.",
     )  # fmt: skip
     try:
-        check_arguments(tool.definition_hash, tool.data.get("inputSchema") or {}, arguments)
+        check_arguments(tool.definition_hash, tool.arguments_schema, arguments)
         yield Stage("schema", True, "The arguments fit the tool's schema.")
     except ArgumentsInvalid as error:
         yield Stage("schema", False, error.message, error.remedy)

@@ -67,7 +67,7 @@ def check(wish: PermitWish, *, request: ApprovalRequest, arguments: str, now: da
 def give(*, request: ApprovalRequest, wish: PermitWish, user: User) -> Permit:
     """Store the permit in the transaction of the approval that it comes with, after ``check``. Raises Conflict."""
     call = request.call
-    tool = Tool.objects.filter(server__slug=call.server_slug, name=call.tool_name).first()
+    tool = Tool.offers.of_record(call.server_slug, call.tool_name).first()
     agent = Agent.objects.filter(slug=call.agent_slug).first()
     if tool is None or agent is None:
         raise Conflict("The tool or the agent is not there any more.", remedy="Approve without a permit, or reject.")

@@ -98,7 +98,8 @@ def replay(
     ``most`` bounds how many are looked at.
     """
     snapshot, report = load_snapshot(), Report(days)
-    tools = {(snapshot.servers[tool.server_id].slug, tool.name): tool for tool in snapshot.tools.values()}
+    offers = (*snapshot.tools.values(), *snapshot.prompts.values())
+    tools = {(snapshot.servers[tool.server_id].slug, tool.key): tool for tool in offers}
     now_policy, then_policy = snapshot.policy, Rules(_with(snapshot.rules, drafts), snapshot.default_outcome)
     rows = _calls(days, now)
     report.found = rows.count()

@@ -39,6 +39,13 @@ STARTER_RULES: tuple[dict[str, Any], ...] = (
         "condition": "tool.destructive || tool.open_world",
         "note": "Starter rule: also every tool of which nobody has confirmed anything.",
     },
+    {
+        "name": "Prompts run",
+        "outcome": "allow",
+        "priority": STARTER + 1,
+        "condition": 'tool.kind == "prompt"',
+        "note": "Starter rule: a person chooses a prompt at the host, and its text was approved here.",
+    },
 )
 
 

@@ -170,8 +170,11 @@ def due_servers(now: datetime, limit: int = _CLAIMS_PER_TICK) -> list[int]:
 
 
 def learn(*, server: Server, discovery: Discovery, process: str = "") -> None:
-    """Take in what a server told of its tools: compare them with what is approved, and note that it works."""
-    observe.observe(server=server, listed=discovery.tools, instructions=discovery.instructions, process=process)
+    """Take in what a server told of what it offers: compare it with what is approved, and note that it works."""
+    observe.observe(
+        server=server, listed=discovery.tools, others=discovery.others, instructions=discovery.instructions,
+        process=process,
+    )  # fmt: skip
     if discovery.problems:
         message = f"Left out: {'; '.join(discovery.problems[-_TOLD_LEFT_OUT:])}"
         warn_once(server_id=server.pk, kind="tools_left_out", message=message)

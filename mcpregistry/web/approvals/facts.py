@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mcpregistry.domain.calls.arguments import Argument, editable, laid_out, sha256
+from mcpregistry.domain.kinds import arguments_schema
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import ApprovalRequest, Definition, Server
@@ -77,9 +78,9 @@ def editor(request: ApprovalRequest) -> str:
 
 
 def schema(definition: Definition) -> dict[str, Any]:
-    """The definition's input schema; empty when it has none."""
-    found = definition.data.get("inputSchema")
-    return found if isinstance(found, dict) else {}
+    """What the arguments must fit; empty when nothing is said of them."""
+    found = arguments_schema(definition.tool.kind, definition.data)
+    return dict(found) if isinstance(found, dict) else {}
 
 
 def warnings(request: ApprovalRequest, around: queries.Around) -> list[str]:

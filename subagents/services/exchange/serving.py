@@ -118,7 +118,7 @@ def _awaited(expert: ExpertTool) -> list[str]:
 
 def missing_tool(server: Server, name: str) -> tuple[str, str]:
     """Sentence and remedy for a whitelist that names what its server does not offer."""
-    offered = sorted(server.tools.filter(present=True).values_list("name", flat=True))
+    offered = sorted(Tool.objects.filter(server=server, present=True).values_list("name", flat=True))
     known = ", ".join(offered[:20]) or "nothing"
     return (
         f"The server '{server.slug}' offers no tool '{name}'.",

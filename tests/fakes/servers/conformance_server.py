@@ -1,4 +1,4 @@
-"""The tools that the official conformance suite calls, as far as tools of the modern era and plain ones go.
+"""The tools, and the prompts beside this file, that the official conformance suite calls, as far as tools of the modern era and plain ones go.
 
 Texts and shapes are those that ``@modelcontextprotocol/conformance`` 0.2.0-alpha.12 describes in its scenarios.
 """
@@ -13,6 +13,8 @@ from typing import Any
 from mcp import MCPError
 from mcp import types as t
 from mcp.server.lowlevel import Server
+
+from tests.fakes.servers.conformance_prompts import get_prompt, list_prompts
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
 SILENCE = "UklGRiQAAABXQVZFZm10IBAAAAABAAEARKwAAIhYAQACABAAZGF0YQAAAAA="
@@ -214,4 +216,7 @@ def _needs_sampling(ctx: Any) -> dict[str, Any]:
 
 
 def make_server() -> Server[Any]:
-    return Server("conformance", version="1", on_list_tools=_list, on_call_tool=_call)
+    return Server(
+        "conformance", version="1", on_list_tools=_list, on_call_tool=_call, on_list_prompts=list_prompts,
+        on_get_prompt=get_prompt,
+    )  # fmt: skip

@@ -86,9 +86,9 @@ class Server:
     def list_tools(self, params):
         return {"tools": self.tools}
 
-    def changed(self):
+    def changed(self, what="tools"):
         """Tell whoever listens, in its era."""
-        note = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
+        note = {"jsonrpc": "2.0", "method": f"notifications/{what}/list_changed"}
         for listener in self.listeners:
             send(note | {"params": {"_meta": {SUBSCRIPTION: listener}}})
         if not self.listeners:
@@ -139,7 +139,10 @@ class Server:
 
     def listen(self, request):
         self.listeners.append(request["id"])
-        params = {"_meta": {SUBSCRIPTION: request["id"]}, "notifications": {"toolsListChanged": True}}
+        params = {
+            "_meta": {SUBSCRIPTION: request["id"]},
+            "notifications": (request.get("params") or {}).get("notifications", {}),
+        }
         send({"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": params})
 
     def receive(self, message):

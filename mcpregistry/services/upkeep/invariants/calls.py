@@ -127,7 +127,7 @@ def _stuck(now: datetime) -> Iterator[str]:
 
 
 def _pinned_unapproved(now: datetime) -> Iterator[str]:
-    pinned = Tool.objects.approved()
+    pinned = Tool.offers.approved()
     return _ids(pinned.filter(Q(pinned__approved=False) | ~Q(pinned__tool=F("pk"))))
 
 

@@ -1,0 +1,59 @@
+"""How a prompt is told from a tool: by a spelling that no name can imitate, and by what its arguments must fit."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcpregistry.domain.definitions.definition import definition_hash
+from mcpregistry.domain.errors import ArgumentsInvalid
+from mcpregistry.domain.kinds import KINDS, arguments_schema, read, spelled
+from mcpregistry.domain.policy.decision import Outcome, Question
+from mcpregistry.domain.policy.rules import Rules, RuleSpec
+from mcpregistry.domain.schema.validation import check_arguments
+from mcpregistry.domain.specs import AgentSpec, EndpointSpec, ServerSpec, ToolSpec
+
+ODD = ["review", "prompt:review", "tool:review", "tool:prompt:review", ":", "", "prompt:", "other:x", "a:b:c", "prompt"]
+
+
+def test_every_name_of_every_kind_has_a_spelling_of_its_own():
+    pairs = [*product(KINDS, ODD)]
+    assert len({spelled(*pair) for pair in pairs}) == len(pairs)
+    assert [read(spelled(*pair)) for pair in pairs] == pairs
+    assert (spelled("tool", "review"), spelled("prompt", "review")) == ("review", "prompt:review")
+
+
+@given(st.sampled_from([*KINDS]), st.text())
+def test_reading_undoes_spelling(kind: str, name: str):
+    assert read(spelled(kind, name)) == (kind, name)
+
+
+def test_a_prompt_and_a_tool_that_say_the_same_are_two_definitions():
+    same = {"name": "review", "description": "d"}
+    assert definition_hash(same) != definition_hash(same, kind="prompt")
+    # What the server says of its tools is no part of a prompt.
+    assert definition_hash(same, "Use it.") != definition_hash(same)
+    assert definition_hash(same, "Use it.", "prompt") == definition_hash(same, kind="prompt")
+
+
+PROMPT = {"name": "review", "arguments": [{"name": "path", "required": True}, {"name": "tone"}]}
+
+
+@pytest.mark.parametrize("arguments", [{}, {"tone": "x"}, {"path": 1}, {"path": "a", "more": "x"}])
+def test_arguments_of_prompts_are_texts_of_those_that_are_listed(arguments):
+    schema = arguments_schema("prompt", PROMPT)
+    check_arguments("prompt-of-this-test", schema, {"path": "a", "tone": "b"})
+    with pytest.raises(ArgumentsInvalid):
+        check_arguments("prompt-of-this-test", schema, arguments)
+
+
+def test_rules_see_the_kind():
+    tool = ToolSpec(1, 1, "review", "h", {}, False)
+    prompt = ToolSpec(2, 1, "review", "h2", PROMPT, False, kind="prompt")
+    rules = Rules([RuleSpec(1, "no prompts", 1, Outcome.DENY, condition='tool.kind == "prompt"')], Outcome.ALLOW)
+    ann, door = AgentSpec(1, "ann", frozenset(), None, ()), EndpointSpec("d", "", "", "double", "none", False, True, ())
+    git = ServerSpec(1, "git", "", 1, "stdio", "lazy", 30.0, 1024, True)
+    assert [rules(Question(ann, door, git, each, {})).outcome for each in (tool, prompt)] == ["allow", "deny"]

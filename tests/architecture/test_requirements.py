@@ -18,7 +18,6 @@ ROWS = {"S0": 66, "S1": 254, "S2": 167, "S3": 203, "S4": 77}
 STATES = (
     "done",
     "partly",
-    "later: background sub-agent",
     "later: headends",
     "later",
     "not built",

@@ -104,9 +104,9 @@ class Energy:
 
     async def settle(self, call: Call) -> None:
         """Charge the call that has ended. If the database does not take it now, the clock does it from the record."""
-        pool = _pool(call)
-        if pool is None:
-            return
+        pool, seen = _pool(call), call.request.catalogue
+        if pool is None or (not call.fence and told_of(seen.endpoint, seen.agent) is not None):
+            return  # ``told`` charges it, with what it reads; only approved calls may have nobody to be told
         try:
             await self._together.ask(pool, partial(reservations.settle, call_id=call.id))
         except Exception:  # the call has ended, and that is told whatever fails here

@@ -75,14 +75,17 @@ def reserve(*, kind: str, reference: str, needs: Needs) -> Answer:
                 kind=kind, reference=reference, budget=budget,
                 defaults={"amount": more, "agent_slug": needs.by, "made_at": now},
             )  # fmt: skip
-    return Answer(remarks=tuple(_remarked(*each, now) for each in found if _is_news(*each, needs.by)))
+    news = [
+        each for each in found if kind == Kind.CALL and _is_news(*each, needs.by)
+    ]  # a turn has no caller to be told
+    return Answer(remarks=tuple(_remarked(*each) for each in news))
 
 
 def _is_news(budget: Budget, period: BudgetPeriod, book: Book, more: int, by: str) -> bool:
     return budget.agent.slug == by and not period.agent_told and book.warns(more)
 
 
-def _remarked(budget: Budget, period: BudgetPeriod, book: Book, more: int, now: datetime) -> str:
+def _remarked(budget: Budget, period: BudgetPeriod, book: Book, more: int) -> str:
     BudgetPeriod.objects.filter(pk=period.pk).update(agent_told=True)
     used = shown(book.spent + book.reserved + more, budget.counts)
     of = f" of {shown(book.hard, budget.counts)}" if book.hard is not None else ""
@@ -96,7 +99,7 @@ def _refusal(budget: Budget, period: BudgetPeriod, book: Book, more: int, by: st
     mark, spent = shown(book.hard, budget.counts), shown(book.spent, budget.counts)
     said = f"The budget {whose} is {mark} each {budget.period}: {spent} are spent"
     said += f", {shown(book.reserved, budget.counts)} are set aside for what is under way" if book.reserved else ""
-    said += f", and this may need {shown(more, budget.counts)}." if more > 1 or budget.counts is not Unit.CALLS else "."
+    said += f", and this may need {shown(more, budget.counts)}." if more > (budget.counts is Unit.CALLS) else "."
     if max(more, 1) > book.hard:
         return BudgetSpent(said, remedy="It is never enough for this: ask the operator for a larger budget.")
     return BudgetSpent(said, remedy=f"It begins anew at {_moment(period.end)}; until then ask the operator for more.")

@@ -71,6 +71,7 @@ async def test_a_spent_budget_refuses_the_call_of_an_expert_tool_before_a_run_be
     await db_call(prepare)
     outcome = await call(await worker())
     assert (outcome.state, outcome.error_code) == (State.DENIED, "BUDGET_SPENT")
+    assert outcome.message == "The budget 'money' is $0.00 each month: $0.00 are spent."
     assert not await db_call(Run.objects.exists)
 
 

@@ -87,7 +87,11 @@ def without(place: str, hidden: tuple[str, ...]) -> Iterator[str]:
     if not any(each != place and _within(each, (place,)) for each in hidden):
         yield place
         return
-    for entry in os.scandir(place):
+    try:
+        entries = [*os.scandir(place)]
+    except OSError:  # whoever cannot list it does not know what to leave out
+        return
+    for entry in entries:
         if entry.path not in hidden and not entry.is_symlink():
             yield from without(entry.path, hidden)
 

@@ -8,6 +8,7 @@ from unittest import mock
 import pytest
 from django.utils import timezone
 
+from mcpregistry.downstream.transports import confinement
 from mcpregistry.models import AuditEntry, Connection, Invocation, Server, ServerEvent, ServerTest
 from mcpregistry.services.servers import lifecycle
 from tests.api.conftest import new_call, new_server, new_tool
@@ -32,6 +33,17 @@ def sent():
 def active(slug: str = "echo") -> Server:
     server = new_server(slug)
     return lifecycle.confirm_launch(server=server, actor="test", launch_hash=server.launch_hash())
+
+
+@pytest.mark.parametrize(("abi", "mode"), [(7, "enforce"), (0, "off")])
+def test_a_new_server_is_in_its_sandbox_where_there_is_one(operator, monkeypatch, abi, mode):
+    monkeypatch.setattr(confinement, "abi", lambda: abi)
+    made = operator.post("/servers", {"slug": "git", "command": ["x"], "max_memory_mb": 500}).json()
+    assert (made["sandbox"], made["max_memory_mb"], made["max_processes"]) == (mode, 500, 256)
+    wanted = {"sandbox": "strict", "sandbox_network": "ports", "sandbox_connect": [443, 53]}
+    changed = operator.patch("/servers/git", wanted).json()
+    assert {name: changed[name] for name in wanted} == wanted
+    assert operator.patch("/servers/git", {"sandbox_connect": [70000]}).status_code == 422
 
 
 def test_a_server_is_made_changed_and_removed(operator):

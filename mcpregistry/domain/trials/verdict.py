@@ -52,8 +52,12 @@ def sandbox_fields(starts: Sequence[Start], network_needed: bool | None, now: di
     """
     if not any(start["ok"] and start["network"] for start in starts):
         return {}
-    network = {} if network_needed is None else {"sandbox_network": "all" if network_needed else "none"}
-    return {name: value for name, value in ({"sandbox": "enforce"} | network).items() if now.get(name) != value}
+    mode = {} if now.get("sandbox") == "strict" else {"sandbox": "enforce"}
+    if network_needed is None or (network_needed and now.get("sandbox_network") == "ports"):
+        network = {}
+    else:
+        network = {"sandbox_network": "all" if network_needed else "none"}
+    return {name: value for name, value in (mode | network).items() if now.get(name) != value}
 
 
 def network_needed(starts: Sequence[Start], closed: Sequence[ToolSeen], opened: Sequence[ToolSeen]) -> bool | None:

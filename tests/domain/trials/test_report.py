@@ -89,6 +89,9 @@ def test_the_network_is_closed_only_where_it_is_known_to_be_of_no_use() -> None:
         "sandbox_network": "all"
     }
     assert judging.sandbox_fields([start(ok=False)], None, off) == {}
+    strict = {"sandbox": "strict", "sandbox_network": "ports"}
+    assert judging.sandbox_fields([closed], True, strict) == {}, "nothing wider than what it worked with"
+    assert judging.sandbox_fields([closed], False, strict) == {"sandbox_network": "none"}
 
 
 def report(tools: list[ToolSeen], verdict: str = "ok", **figures: Any) -> Report:

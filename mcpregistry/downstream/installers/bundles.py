@@ -9,6 +9,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import os
 import stat
@@ -203,6 +204,10 @@ def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, most: int) -> Ite
                     raise too_much("files", f"{MOST_BYTES >> 20} MB")
                 yield piece
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
+        raise _odd(info, "is damaged") from error
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # its list of contents names a place before the file's beginning
+            raise
         raise _odd(info, "is damaged") from error
 
 

@@ -1,0 +1,48 @@
+"""Bundles that are broken in any way: refused in words, and nothing is written outside of their folder."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.installs import mcpb
+from mcpregistry.downstream.installers import bundles, tree
+from tests.fakes.bundles import bundle
+
+
+def broken(content: bytes, count: int) -> Iterator[bytes]:
+    """It with some bytes changed, missing or put in; mostly in its list of contents."""
+    chance = random.Random(7)
+    for _ in range(count):
+        raw = bytearray(content)
+        for _ in range(chance.choice([1, 1, 2, 4, 12])):
+            at = chance.choice([chance.randrange(len(raw)), max(0, len(raw) - 1 - chance.randrange(400))])
+            match chance.choice("cccdi"):
+                case "c":
+                    raw[at] = chance.randrange(256)
+                case "d":
+                    del raw[at : at + chance.randrange(1, 20)]
+                case _:
+                    raw[at:at] = chance.randbytes(5)
+        yield bytes(raw)
+
+
+@pytest.mark.attack
+def test_whatever_is_broken_of_a_bundle_is_refused_in_words(tmp_path: Path) -> None:
+    file, build, whole = tmp_path / "bundle.zip", str(tmp_path / "build"), 0
+    for content in broken(bundle(), 500):
+        file.write_bytes(content)
+        tree.remove(build)
+        os.mkdir(build)
+        with suppress(SlipsnisseError):  # anything else would be a fault of ours
+            mcpb.manifest_of(bundles.manifest(str(file)))
+            bundles.unpack(str(file), build)
+            whole += 1
+        assert sorted(os.listdir(tmp_path)) == ["build", "bundle.zip"]
+    assert 0 < whole < 500

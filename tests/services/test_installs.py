@@ -489,3 +489,18 @@ def test_a_server_reads_its_own_package_and_no_other(var: Path) -> None:
     for command in (["node", f"{other.folder}/x"], ["node", f"{var}/installs/{mine.uid}/x"], ["node", f"{var}/keys"]):
         server.command = command
         assert sandbox_of(server).read == ()  # type: ignore[union-attr]
+
+
+def test_what_somebody_sets_a_server_to_meanwhile_keeps_the_clock_from_nothing(
+    var: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row(InstallState.INSTALLED)
+    Install.objects.update(state_at=database_now() - timedelta(days=30))
+    (var / "installs" / "stranger").mkdir()
+
+    def used_since(**_: Any) -> None:
+        raise Conflict("A server starts it.", remedy="Look.")
+
+    monkeypatch.setattr(sweeping, "remove", used_since)
+    done = sweeping.sweep(database_now())
+    assert (done["unused"], done["cleared"]) == (0, 2)

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 import structlog
 from django.conf import settings
 
+from mcpregistry.domain.errors import Conflict
 from mcpregistry.domain.installs.reasons import INTERRUPTED
 from mcpregistry.domain.installs.states import InstallState
 from mcpregistry.downstream.installers import tree
@@ -56,9 +57,15 @@ def remove_unused(now: datetime) -> int:
     old = Install.objects.filter(state=InstallState.INSTALLED, state_at__lt=now - KEPT).exclude(used_at__gt=now - KEPT)
     commands = [*Server.objects.filter(transport=Transport.STDIO).values_list("command", flat=True)] if old else []
     unused = [each for each in old if each.pk not in kept and not any(map(each.started_by, commands))]
-    for install in unused:
+    return sum(_removed(install) for install in unused)
+
+
+def _removed(install: Install) -> bool:
+    try:
         remove(install=install, actor="clock")
-    return len(unused)
+    except Conflict:  # somebody has set a server to it meanwhile
+        return False
+    return True
 
 
 def clear_leftovers() -> int:

@@ -65,7 +65,7 @@ def test_a_lock_is_approved_exactly_as_it_was_shown(client_of: ClientOf, site: S
 
 def test_a_server_is_set_to_it_rolled_back_and_then_a_draft(client_of: ClientOf, site: Site) -> None:
     client = client_of("operator")
-    old, new = Install.objects.get(version="1.0.0"), Install.objects.get(version="1.1.0")
+    old, new = Install.objects.get(version="1.0.0", ecosystem="npm"), Install.objects.get(version="1.1.0")
     for row in (old, new):
         Install.objects.filter(pk=row.pk).update(state="installed", command=["node", f"{row.folder}/cli.js"])
         assert client.post(page("verb", row.pk, "use")).status_code == 302

@@ -31,7 +31,7 @@ from subagents.models import MAINTENANCE_TOPIC, RUN_TOPIC, MaintenanceRequest, R
 log = structlog.get_logger(__name__)
 
 AT_ONCE = 3  # requests that one worker works on
-_PARTING = 10.0  # seconds that the run of a model has to end
+_PARTING = 5.0  # seconds that the run of a model has to end
 CHARGED_EVERY = 1.0  # seconds: that often energy is counted while a step runs
 _CRASHED = "The request failed inside the control plane. The operator finds the reason in the log."
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from mcpregistry.db import db_call
@@ -31,6 +33,7 @@ from tests.subagents.runs.conftest import bench, worker, working
 __all__ = ["bench", "journal", "worker", "working"]  # fixtures
 
 ACTOR = "test"
+FEW = 30  # statements of the database; how long they take is measured by benchmarks.responsiveness
 
 
 def speaking(bench: Bench, *turns: Any, **fields: Any) -> EffortAgent:
@@ -215,7 +218,10 @@ def test_each_cycle_polls_the_sub_agent_decides_on_its_work_and_writes_that_down
     assert f"{talk.pk}: asks its model" in logged()[3]
     assert "completion" in said(talk)[0][1]
     assert "The background sub-agent: " in Run.objects.get().arguments
-    assert min(CycleLog.objects.values_list("took_ms", flat=True)) < 100
+    assert all(took > 0 for took in CycleLog.objects.values_list("took_ms", flat=True))
+    with CaptureQueriesContext(connection) as asked_of_database:
+        cycle.turn(taken)
+    assert len(asked_of_database) <= FEW, "a cycle that finds nothing is quick: it is made of a few reads of few rows"
 
 
 def test_what_it_asked_of_the_sub_agent_stands_still_while_its_cycles_do(bench: Bench, monkeypatch: Any) -> None:

@@ -98,14 +98,14 @@ def test_rules_are_found(admin):
 
 def test_starter_rules_and_one_click(admin):
     tool = new_tool(new_server())
-    assert [rule["outcome"] for rule in admin.post("/rules/starter").json()] == ["allow", "ask"]
+    assert [rule["outcome"] for rule in admin.post("/rules/starter").json()] == ["allow", "ask", "allow"]
     assert admin.post("/rules/starter").json() == []
     assert admin.post("/tools/echo::say/auto-approval").json()["tool"] == "echo::say"
     assert admin.post("/servers/echo/auto-approval").json()["server"] == "echo"
     assert rules.auto_rules(tool=tool)
     assert admin.delete("/tools/echo::say/auto-approval").status_code == 204
     assert admin.delete("/servers/echo/auto-approval").status_code == 204
-    assert PolicyRule.objects.count() == 2
+    assert PolicyRule.objects.count() == 3
 
 
 def test_a_draft_is_tried_without_being_saved(admin):

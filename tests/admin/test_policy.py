@@ -61,14 +61,14 @@ def test_rules_are_found_filtered_and_switched_in_bulk(client_of: ClientOf, site
     assert root.get(RULES).status_code == 200
     assert root.post(f"{RULES}starter/").status_code == 302
     assert root.get(f"{RULES}starter/").status_code == 302
-    assert PolicyRule.objects.count() == 2
+    assert PolicyRule.objects.count() == 3
     assert len(root.get(f"{RULES}?q=abroad").context["cl"].result_list) == 1
-    assert len(root.get(f"{RULES}?outcome__exact=allow").context["cl"].result_list) == 1
+    assert len(root.get(f"{RULES}?outcome__exact=allow").context["cl"].result_list) == 2
     every = {"_selected_action": [rule.pk for rule in PolicyRule.objects.all()]}
     root.post(RULES, every | {"action": "disable_selected"})
     assert not PolicyRule.objects.filter(enabled=True).exists()
     root.post(RULES, every | {"action": "enable_selected"})
-    assert PolicyRule.objects.filter(enabled=True).count() == 2
+    assert PolicyRule.objects.filter(enabled=True).count() == 3
 
 
 def test_a_rule_is_switched_by_its_buttons_and_shows_its_failures(client_of: ClientOf, site: Site) -> None:

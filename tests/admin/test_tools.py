@@ -52,7 +52,7 @@ def test_tools_are_filtered_by_status(client_of: ClientOf, site: Site, status: s
     )
     answer = client_of("viewer").get(f"{LIST}?status={status}")
     shown = {found.name for found in answer.context["cl"].result_list}
-    assert shown == (names if names is not None else set(Tool.objects.values_list("name", flat=True)))
+    assert shown == (names if names is not None else set(Tool.offers.values_list("name", flat=True)))
 
 
 @pytest.mark.both_databases

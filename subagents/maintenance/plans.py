@@ -29,7 +29,7 @@ from mcpregistry.services.configuration.saving import check_fields
 from mcpregistry.services.servers import checks, prober, trials
 from mcpregistry.services.servers.lifecycle import check_server
 from mcpregistry.services.servers.targets import refuse_unless_runnable
-from subagents.domain.maintenance import Kind, Known, search
+from subagents.domain.maintenance import SWITCH, Kind, Known, search
 from subagents.maintenance import listed
 from subagents.maintenance import trials as trying
 from subagents.maintenance.queue import servers_of
@@ -42,7 +42,6 @@ FIELDS = (
     "request_timeout", "idle_timeout", "max_concurrency", "check_interval",
 )  # fmt: skip
 _NO_REGISTRIES = "; registries are not searched for agents: a person has to switch that on (search registries unasked)"
-SWITCH = "enabled"  # as well, of a server that there is: whether it is served
 MOST_FOUND = 50
 MOST_PROPOSED = 5  # entries of registries for one new server
 # Errors of a server that was there, before it had introduced itself.

@@ -20,9 +20,8 @@ from mcpregistry.services.registry import adding
 from mcpregistry.services.registry.adding import Wish
 from mcpregistry.services.servers import lifecycle
 from mcpregistry.services.servers.sandbox import usual_mode
-from subagents.domain.maintenance import Kind, MessageKind, ProposalState
+from subagents.domain.maintenance import SWITCH, Kind, MessageKind, ProposalState
 from subagents.maintenance import listed, queue, whitelist
-from subagents.maintenance.plans import SWITCH
 from subagents.models import Proposal
 
 # What the one who applies it needs besides the right to decide: that to do it by hand.

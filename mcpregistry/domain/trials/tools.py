@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from mcpregistry.domain.definitions import scanner
 from mcpregistry.domain.definitions.definition import visible
 from mcpregistry.domain.definitions.findings import Severity
 from mcpregistry.domain.errors import ConfigInvalid
@@ -33,6 +32,8 @@ def seen(
 def _seen(
     tool: dict[str, Any], body: dict[str, Any], own: frozenset[str], others: frozenset[str], count: Callable[[str], int]
 ) -> ToolSeen:
+    from mcpregistry.domain.definitions import scanner  # 6 MB, and only who works on a trial looks at what is new
+
     found, text = scanner.scan(body, own=own, others=others), stored(body)
     said = tool.get("annotations")
     claims = said if isinstance(said, dict) else {}

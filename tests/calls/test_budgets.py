@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import OperationalError
+from django.db import InterfaceError
 
 from mcpregistry.calls.call import CallRequest
 from mcpregistry.db import db_call
@@ -154,8 +154,10 @@ async def test_what_cannot_be_set_aside_is_not_sent_and_what_cannot_be_written_d
     await db_call(limited, journal)
     here: Site = await site()
 
+    faults = iter([InterfaceError("hunter2"), RuntimeError("hunter2")])
+
     def fails(**_: Any) -> None:
-        raise OperationalError("hunter2")
+        raise next(faults)
 
     with monkeypatch.context() as patch:
         patch.setattr(spending, "reserve", fails)

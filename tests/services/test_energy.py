@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, OperationalError, connection, transaction
 from django.utils import timezone
 
 from mcpregistry.db import database_now
@@ -261,3 +261,15 @@ def test_who_is_told_that_energy_never_suffices_could_not_have_it_from_a_full_an
     assert too_much is not None
     assert (short.seconds, short.soonest) == (float("inf"), 0), "as soon as the call that is out has ended"
     assert too_much.soonest == float("inf")
+
+
+def test_where_the_connection_breaks_in_one_of_several_nobody_is_told_that_something_was_set_aside() -> None:
+    row, key = pool(capacity=10.0), call()
+
+    def breaks() -> None:
+        connection.set_rollback(True)  # as Django does when it cannot even undo the one that failed
+        raise OperationalError("away")
+
+    with transaction.atomic(), pytest.raises(OperationalError):
+        reservations.together([lambda: reserve(row, 5.0, key), breaks])
+    assert not EnergyReservation.objects.exists()

@@ -190,17 +190,13 @@ def test_books_that_were_changed_by_hand_are_found():
 def test_estimates_are_made_of_what_the_last_calls_of_a_tool_took():
     server = Server.objects.create(slug="s", transport="stdio")
     tool = Tool.objects.create(server=server, name="t", first_seen_at=timezone.now(), last_seen_at=timezone.now())
-    for seconds in (1.0, 3.0):
-        call(State.SUCCEEDED, seconds)
+    _, waited = [call(State.SUCCEEDED, seconds) for seconds in (1.0, 3.0)]
     call(State.NOT_SENT, 50)
     call(State.DISPATCHED)
     Invocation.objects.update(server_slug="s", arguments="{}", received_at=timezone.now())
-    waited = Invocation.objects.filter(state=State.SUCCEEDED).latest("id")
     row = pool()
     with transaction.atomic():  # of which two seconds were waiting for energy
-        pools.charge(
-            pools.locked(row.pk), EnergyEntry.Kind.CALL, 2, now=database_now(), reference=waited.pk, seconds=1.0
-        )
+        pools.charge(pools.locked(row.pk), EnergyEntry.Kind.CALL, 2, now=database_now(), reference=waited, seconds=1.0)
     assert usage.count_due(timezone.now()) == 1
     found = ToolUsage.objects.get(tool=tool)
     assert (found.calls, found.seconds) == (2, pytest.approx(1.0))

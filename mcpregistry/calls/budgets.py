@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 import structlog
-from django.db import DatabaseError
 
 from mcpregistry.calls.call import Call, CallOutcome
 from mcpregistry.calls.catalog import DownstreamTools
@@ -37,7 +36,7 @@ async def reserve(call: Call) -> Call:
         return call
     try:
         answer = await db_call(spending.reserve, kind=Kind.CALL, reference=call.id, needs=needs)
-    except DatabaseError as error:
+    except Exception as error:  # whatever it was, nothing was sent, and the record shall say so
         log.exception("budgets.not_reserved", call=call.id)
         raise NotCounted(
             "The call was not made: what it spends could not be set aside.",
@@ -60,7 +59,7 @@ async def settle(call: Call, outcome: CallOutcome) -> None:
             await db_call(spending.release, kind=Kind.CALL, reference=call.id)
         elif outcome.state in TERMINAL:
             await db_call(spending.settle, call_id=call.id)
-    except DatabaseError:
+    except Exception:  # the call has ended, and that is told whatever fails here
         log.exception("budgets.not_settled", call=call.id)
 
 

@@ -221,7 +221,8 @@ class Pipeline:
             raise
 
     def _left_early(self, call: Call) -> None:
-        row = rows.refused(call, _left(call, State.CANCELLED, "the caller left before anybody was asked"))
+        reason = _STOPPED if self.process_stops else "the caller left before anybody was asked"
+        row = rows.refused(call, _left(call, State.CANCELLED, reason))
         self._soon(self.recorder.begin_soon, row, rows.ended_fact(call, row))
 
     async def _claimed(self, call: Call) -> CallOutcome:

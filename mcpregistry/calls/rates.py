@@ -12,7 +12,6 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 import structlog
-from django.db import DatabaseError
 
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import SlipsnisseError
@@ -72,7 +71,7 @@ class Rates:
                 self._refuse_while_empty(agent, held, limit)
                 try:
                     await self._fetch(agent, held, limit)
-                except DatabaseError as error:
+                except Exception as error:  # whatever it was, the call shall end with a record
                     log.exception("rates.not_counted", agent=agent.slug)
                     raise NotCounted(
                         "The call was not made: it could not be counted.",
@@ -93,8 +92,8 @@ class Rates:
             async with held.asking:
                 if not held.purse.left and held.purse.empty_until <= time.monotonic():
                     await self._fetch(agent, held, limit)
-        except DatabaseError:
-            log.warning("rates.not_fetched", agent=agent.slug)
+        except Exception:
+            log.exception("rates.not_fetched", agent=agent.slug)
         finally:
             held.ahead = None
 
@@ -112,5 +111,5 @@ class Rates:
         for agent, each in held:
             try:
                 await db_call(rates.give_back, agent_id=agent, limit=each.limit, calls=each.purse.left)
-            except DatabaseError:
-                log.warning("rates.not_given_back")
+            except Exception:  # the others' are given back, and the process ends, all the same
+                log.exception("rates.not_given_back")

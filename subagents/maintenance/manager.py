@@ -7,6 +7,7 @@ to pause or cancel cuts the step that runs, with the processes that it has start
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -31,7 +32,7 @@ from subagents.models import MAINTENANCE_TOPIC, RUN_TOPIC, MaintenanceRequest, R
 log = structlog.get_logger(__name__)
 
 AT_ONCE = 3  # requests that one worker works on
-_PARTING = 5.0  # seconds that the run of a model has to end
+_PARTING = 25.0  # seconds that the run of a model has to end; ending its server may take 15, finding its worker dead 10
 CHARGED_EVERY = 1.0  # seconds: that often energy is counted while a step runs
 _CRASHED = "The request failed inside the control plane. The operator finds the reason in the log."
 
@@ -98,7 +99,7 @@ class Manager(Driver[Wish]):
     async def fulfil(self, taken: Lease, wish: Wish) -> None:
         """Pause, cancel or put it down. The run of a model ends first, and lets go of what it has started."""
         if run := await db_call(request_lease.cut_run, taken, self._meters[taken.key]):
-            await self._runs.until_not(run, False, _PARTING)
+            await self._parted(taken, run)
         match wish:
             case Wish.PAUSE:
                 await db_call(request_lease.paused, taken, self._meters[taken.key])
@@ -106,6 +107,12 @@ class Manager(Driver[Wish]):
                 await db_call(request_lease.halted, taken, self._meters[taken.key])
             case _:
                 await db_call(request_lease.cancelled, taken, self._meters[taken.key])
+
+    async def _parted(self, taken: Lease, run: str) -> None:
+        """The run has let go of what it has started. Until then nobody else may start its server: the lease is kept."""
+        until = time.monotonic() + _PARTING
+        while not await self._runs.until_not(run, False, CHARGED_EVERY) and time.monotonic() < until:
+            await patiently(partial(self.renew, taken))
 
     async def crashed(self, taken: Lease) -> None:
         """It failed."""

@@ -126,7 +126,8 @@ def pause(*, request_id: str, actor: str, reason: str = "") -> MaintenanceReques
         return request
     if request.lease_until is None:
         cut_run(request, "its request is paused")
-    waits = {} if request.lease_until else {"substate": Substate.PAUSED, "message": reason or "Paused."}
+    still = {"substate": Substate.PAUSED, "message": reason or "Paused.", "working_on": None}
+    waits: dict[str, Any] = {} if request.lease_until else still
     MaintenanceRequest.objects.filter(pk=request.pk).update(wish=Wish.PAUSE, wish_reason=reason, **waits)
     facts = {"reason": reason} if reason else {}
     audit.record(kind="maintenance.paused", actor=actor, subject=f"maintenance:{request.pk}", **facts)

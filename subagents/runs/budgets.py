@@ -41,7 +41,9 @@ def spend(run: str, reference: str, *, cost: Decimal | None, usage: Usage) -> No
     """Write down what a turn has spent, or that it has spent nothing; what was set aside for it is free again."""
     money = {} if cost is None else {Unit.MONEY: of_dollars(cost)}
     needs = _needs(run, {**money, Unit.TOKENS: usage.input + usage.output})
-    if needs is not None:
+    if needs is None:  # or nothing that anybody's budgets count, though something may be set aside for it
+        release(run)
+    else:
         spending.spend_turn(run=run, reference=reference, needs=needs)
 
 

@@ -95,14 +95,17 @@ class Toolbox:
     async def call(
         self, name: str, arguments: Mapping[str, Any], *, invocation: str, on_progress: OnProgress | None = None
     ) -> CallOutcome:
-        """Make the call through the pipeline. PENDING or READY means: people decide, look again later."""
+        """Make the call through the pipeline. PENDING or READY means: people decide, look again later.
+
+        In the caller's own task: who cancels it waits until what it has started is gone.
+        """
         agents = self.engine.live.current.agents
         request = CallRequest(
             self.catalogue, name, arguments, "run", host_name=self.expert, request_id=self.run, on_progress=on_progress,
             host=HOST, expert=self.expert, call_id=invocation, requester=self.requester,
             conversation=self.conversation, behind=tuple(agents[name] for name in self.payers if name in agents),
         )  # fmt: skip
-        return await self.engine.call(request)
+        return await self.engine.proceed(self.engine.judge(request))
 
 
 def _definition(name: str, listing: Mapping[str, Any]) -> dict[str, Any]:

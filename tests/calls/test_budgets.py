@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import OperationalError
+from django.db import InterfaceError
 
 from mcpregistry.calls.call import CallRequest
 from mcpregistry.db import db_call
@@ -154,8 +154,10 @@ async def test_what_cannot_be_set_aside_is_not_sent_and_what_cannot_be_written_d
     await db_call(limited, journal)
     here: Site = await site()
 
+    faults = iter([InterfaceError("hunter2"), RuntimeError("hunter2")])
+
     def fails(**_: Any) -> None:
-        raise OperationalError("hunter2")
+        raise next(faults)
 
     with monkeypatch.context() as patch:
         patch.setattr(spending, "reserve", fails)
@@ -185,3 +187,23 @@ async def test_a_caller_that_leaves_has_spent_what_was_sent_and_nothing_else(sit
     await until(lambda: db_call(lambda: Invocation.objects.count() == 2))
     await db_call(spending.settle_due)
     assert await db_call(lambda: spent()[1]) == 0
+
+
+async def test_a_call_that_a_stopping_process_cuts_while_it_is_counted_is_not_said_to_have_been_left(
+    site: Make,
+) -> None:
+    await db_call(add_server, "echo", tool("echo"))
+    here: Site = await site()
+    pipeline, counting = here.engine.pipeline, asyncio.Event()
+
+    async def counts(_: Any) -> None:
+        counting.set()
+        await asyncio.Event().wait()
+
+    pipeline.rates.take = counts  # type: ignore[method-assign]
+    calling = asyncio.ensure_future(here.call("echo__echo"))
+    await counting.wait()
+    pipeline.process_stops = True
+    calling.cancel()
+    row = await until(lambda: db_call(Invocation.objects.first))
+    assert (row.state, "stopped" in row.reason, "left" in row.reason) == (State.CANCELLED, True, False)

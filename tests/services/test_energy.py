@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, OperationalError, connection, transaction
 from django.utils import timezone
 
 from mcpregistry.db import database_now
@@ -190,17 +190,13 @@ def test_books_that_were_changed_by_hand_are_found():
 def test_estimates_are_made_of_what_the_last_calls_of_a_tool_took():
     server = Server.objects.create(slug="s", transport="stdio")
     tool = Tool.objects.create(server=server, name="t", first_seen_at=timezone.now(), last_seen_at=timezone.now())
-    for seconds in (1.0, 3.0):
-        call(State.SUCCEEDED, seconds)
+    _, waited = [call(State.SUCCEEDED, seconds) for seconds in (1.0, 3.0)]
     call(State.NOT_SENT, 50)
     call(State.DISPATCHED)
     Invocation.objects.update(server_slug="s", arguments="{}", received_at=timezone.now())
-    waited = Invocation.objects.filter(state=State.SUCCEEDED).latest("id")
     row = pool()
     with transaction.atomic():  # of which two seconds were waiting for energy
-        pools.charge(
-            pools.locked(row.pk), EnergyEntry.Kind.CALL, 2, now=database_now(), reference=waited.pk, seconds=1.0
-        )
+        pools.charge(pools.locked(row.pk), EnergyEntry.Kind.CALL, 2, now=database_now(), reference=waited, seconds=1.0)
     assert usage.count_due(timezone.now()) == 1
     found = ToolUsage.objects.get(tool=tool)
     assert (found.calls, found.seconds) == (2, pytest.approx(1.0))
@@ -261,3 +257,15 @@ def test_who_is_told_that_energy_never_suffices_could_not_have_it_from_a_full_an
     assert too_much is not None
     assert (short.seconds, short.soonest) == (float("inf"), 0), "as soon as the call that is out has ended"
     assert too_much.soonest == float("inf")
+
+
+def test_where_the_connection_breaks_in_one_of_several_nobody_is_told_that_something_was_set_aside() -> None:
+    row, key = pool(capacity=10.0), call()
+
+    def breaks() -> None:
+        connection.set_rollback(True)  # as Django does when it cannot even undo the one that failed
+        raise OperationalError("away")
+
+    with transaction.atomic(), pytest.raises(OperationalError):
+        reservations.together([lambda: reserve(row, 5.0, key), breaks])
+    assert not EnergyReservation.objects.exists()

@@ -89,6 +89,7 @@ def _said(mark: Any) -> str | None:
 @transaction.atomic
 def delete_budget(*, budget: Budget, actor: str) -> None:
     """Delete a budget with its books. What is out for it goes on, and is counted nowhere."""
+    Budget.objects.select_for_update().filter(pk=budget.pk).first()  # before its rows, as whoever spends locks it
     audit.record(kind="budget.deleted", actor=actor, subject=f"budget:{budget.slug}", agent=budget.agent.slug)
     budget.delete()
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 from django.db.models import Exists, OuterRef, Q
 
 from mcpregistry.db import database_now
@@ -161,7 +161,10 @@ def together(acts: Sequence[Act]) -> list[Any]:
     if len(acts) == 1:
         return [_done(acts[0])]
     with transaction.atomic():
-        return [_done(act) for act in acts]
+        said = [_done(act) for act in acts]
+        if connection.needs_rollback:  # it broke in one of them: what the others were told would not be kept
+            raise OperationalError("The connection broke, and nothing of this was kept.")
+        return said
 
 
 def _done(act: Act) -> Any:

@@ -10,7 +10,7 @@ from mcpregistry.db import db_call
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.models import Server
 from subagents.domain.maintenance import Kind, State, Substate
-from subagents.maintenance import proposals, queue
+from subagents.maintenance import proposals, queue, request_lease
 from subagents.models import ExpertTool, MaintenanceMessage, MaintenanceRequest, Run, ToolCall, TrialReport
 from tests.calls.conftest import add_server, tool
 from tests.subagents.kit import Bench, calls
@@ -116,16 +116,23 @@ async def test_whatever_the_model_does_the_fixed_plan_does_the_rest(
 
 
 async def test_pausing_stops_the_run_and_what_it_started_and_another_goes_on(
-    bench: Bench, manager: Any, working: Any
+    bench: Bench, manager: Any, working: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    given_back, left = request_lease.paused, list[Any]()
+
+    def paused_while(*given: Any) -> None:
+        left.append(children("mute.py"))
+        given_back(*given)
+
+    monkeypatch.setattr(request_lease, "paused", paused_while)
     await db_call(works_on, bench, Kind.TEST, calls(("run_test", {})), FINISH, BYE)
-    await db_call(mute)
+    await db_call(mute, env={"FAKE_LINGERS": "1"})
     await working()
     here, request = await manager(), await db_call(ask, Kind.TEST, server="mute")
     await begun(here, request)
     await db_call(queue.pause, request_id=request.pk, actor="user:ann")
     paused = await until(lambda: _with_substate(request, Substate.PAUSED))
-    await until(lambda: not children("mute.py"))
+    assert left == [[]], "its server is gone before anybody else may start it"
     first = await db_call(Run.objects.get)
     assert (first.state, paused.notes["model"]["run"]) == ("cancelled", "")
 

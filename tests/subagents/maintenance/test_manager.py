@@ -18,7 +18,7 @@ from mcpregistry.models import AuditEntry, Server, ServerTest
 from mcpregistry.services.servers import lifecycle
 from subagents.domain.maintenance import Kind, Priority, State, Substate
 from subagents.maintenance import manager as manager_module
-from subagents.maintenance import plans, proposals, queue
+from subagents.maintenance import plans, proposals, queue, request_lease
 from subagents.models import MaintenanceMessage, MaintenanceRequest, Proposal
 from tests.calls.conftest import add_server, tool
 from tests.subagents.maintenance.conftest import ask, ended, now
@@ -108,6 +108,18 @@ async def test_cancelling_ends_it_and_the_processes_that_it_has_started(manager:
 async def _finished(request: MaintenanceRequest) -> MaintenanceRequest | None:
     found = await now(request)
     return found if found.finished_at else None
+
+
+async def test_what_is_paused_after_its_worker_died_keeps_nobody_else_from_its_server(live_db: None) -> None:
+    def die_and_pause() -> Any:
+        add_server("echo", tool("echo"))
+        one, two = ask(Kind.TEST, server="echo"), ask(Kind.TRY, server="echo")
+        assert request_lease.take(one.pk, worker="dead")
+        request_lease.free("dead")
+        queue.pause(request_id=one.pk, actor="user:ann")
+        return request_lease.take(two.pk, worker="next")
+
+    assert await db_call(die_and_pause)
 
 
 async def test_what_waits_is_cancelled_at_once(live_db: None) -> None:

@@ -174,6 +174,21 @@ async def test_a_failed_request_spends_nothing_an_answer_of_no_use_does_and_a_mo
     assert asked.asked == []
 
 
+async def test_a_run_that_sleeps_after_a_failed_request_has_lost_nothing(bench: Bench, worker: Any) -> None:
+    def prepare() -> Run:
+        own = bench.expert(bench.model("m", {"text": "-"})).agent.slug
+        budget("money", own, Unit.MONEY, 100)
+        return bench.start()
+
+    busy = ModelError(ErrorKind.RATE_LIMITED, "Too many requests.", retry_after=60)
+    run = await (await worker(complete=Models(m=[busy]))).drive(await db_call(prepare))
+    assert (run.finished_at, run.lease_until) == (None, None), "it sleeps"
+    assert await db_call(spent) == {"money": (0, 0)}
+    await db_call(lambda: Run.objects.update(wake_at=None))
+    assert await db_call(lease.take, run.pk, worker="next")
+    assert await db_call(spent) == {"money": (0, 0)}, "nor does whoever goes on find anything lost"
+
+
 async def test_a_budget_that_is_deleted_or_made_while_a_turn_is_out_does_no_harm(bench: Bench, worker: Any) -> None:
     def prepare() -> Run:
         own = bench.expert(bench.model("m", LOOK, ANSWER), uses=[bench.server()]).agent.slug

@@ -14,9 +14,11 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, Protocol
 
-from mcpregistry.domain.definitions.naming import OWN_NAMES, described, exposed_names
-from mcpregistry.domain.kinds import KINDS, OTHERS, TOOL
+from mcpregistry.domain.definitions.naming import OWN_NAMES, described, exposed_names, exposed_uris, own_uri
+from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.kinds import KINDS, OTHERS, READ, RESOURCE, TEMPLATE, TOOL
 from mcpregistry.domain.policy.access import may_see, next_expiry
+from mcpregistry.domain.schema.validation import problems
 from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.domain.specs import AgentSpec, EndpointSpec, ServerSpec, ToolSpec
 from mcpregistry.domain.text.canonical import digest, stored
@@ -81,6 +83,21 @@ class Catalogue:
     def of_kind(self, kind: str) -> Catalogue:
         """What of this kind the same agent sees there."""
         return self if kind == self.kind else self.others[kind]
+
+    def reading(self, uri: str) -> tuple[Catalogue, str, str]:
+        """What serves a URI as hosts name it: a fixed resource, or a template that can make it (the first by name, unless
+        the URI names its server). Returns the catalogue, the name in it, and the server's own URI; a name that is not in
+        it if nothing serves it.
+        """
+        slug, own = own_uri(uri)
+        fixed = self.of_kind(RESOURCE)
+        if entry := fixed.entries.get(uri):
+            return fixed, uri, entry.offer.tool.name
+        for name, entry in self.of_kind(TEMPLATE).entries.items():
+            offer = entry.offer
+            if slug in ("", offer.server.slug) and (slug or own_uri(name)[0] == "") and _makes(offer.tool, own):
+                return self.of_kind(TEMPLATE), name, own
+        return fixed, uri, uri
 
     def of_servers(self, slugs: frozenset[str]) -> Catalogue:
         """The same of these servers alone, under the same names. Tools of ours stay: they belong to no server."""
@@ -186,7 +203,7 @@ class DownstreamTools:
 
     def offers(self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float) -> Iterable[Offer]:
         """What is granted and serves; pinned arguments play no part before a call."""
-        for tool in chain(snapshot.tools.values(), snapshot.prompts.values()):
+        for tool in chain(snapshot.tools.values(), snapshot.others.values()):
             server = snapshot.servers.get(tool.server_id)
             if server is None or (endpoint.hide_unavailable and not server.available):
                 continue
@@ -194,14 +211,23 @@ class DownstreamTools:
                 yield Offer(self.kind, server, tool)
 
 
+def _makes(template: ToolSpec, uri: str) -> bool:
+    try:
+        return not problems(template.definition_hash, template.arguments_schema, {"uri": uri})
+    except SlipsnisseError:  # a template that no pattern can be made of serves nothing
+        return False
+
+
 def _named(offers: list[Offer], endpoint: EndpointSpec) -> Iterable[Entry]:
     """Those of one kind, under the endpoint's names for them."""
-    names = exposed_names([(o.server.slug, o.tool.name) for o in offers], endpoint.naming_style)
+    pairs = [(o.server.slug, o.tool.name) for o in offers]
+    of_uris = bool(offers) and offers[0].tool.kind in READ
+    names = exposed_uris(pairs) if of_uris else exposed_names(pairs, endpoint.naming_style)
     return (_entry(names[o.server.slug, o.tool.name], o, endpoint) for o in offers)
 
 
 def _entry(name: str, offer: Offer, endpoint: EndpointSpec) -> Entry:
-    data = dict(offer.tool.data) | {"name": name}
+    data = dict(offer.tool.data) | {KINDS[offer.tool.kind].identity: name}
     if offer.tool.kind == TOOL:
         data.setdefault("inputSchema", {"type": "object"})
     text = described(str(data.get("description") or ""), server=offer.server.slug, style=endpoint.description_style)

@@ -72,6 +72,7 @@ class GrantSpec:
     pins: Mapping[str, Any]
     expires_at: float | None
     kind: str = TOOL
+    uri: str = ""  # of resources only those whose URI is like this; * stands for anything
 
 
 @dataclass(frozen=True, slots=True)

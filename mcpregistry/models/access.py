@@ -164,6 +164,10 @@ class Grant(models.Model):
         default=Tool.Kind.TOOL, db_default=Tool.Kind.TOOL.value, blank=True,
         help_text="Which of what the server offers. Later ones are included, once they are approved.",
     )  # fmt: skip
+    uri = models.CharField(
+        "URIs", max_length=500, blank=True, default="", db_default="",
+        help_text="Of the server's resources only those like this, e.g. file:///docs/*; * stands for anything.",
+    )  # fmt: skip
     tool = models.ForeignKey(Tool, null=True, blank=True, on_delete=models.CASCADE, related_name="grants")
     argument_pins = models.JSONField(
         default=dict, blank=True, help_text='Arguments that must have exactly this value, e.g. {"repo": "docs"}.'

@@ -50,6 +50,29 @@ def exposed_names(pairs: Iterable[tuple[str, str]], style: str) -> dict[tuple[st
     return {pair: name if taken[name] == 1 else _suffixed(wanted[pair], pair, 32) for pair, name in names.items()}
 
 
+_OURS = "slipsnisse://"
+
+
+def exposed_uris(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """Map every (server slug, URI or URI template) to the one that hosts are shown: the very same where one server has
+    it, else, and for what looks as if it was ours, with the server in front. ``own_uri`` undoes it.
+    """
+    found = set(pairs)
+    counts = Counter(uri for _, uri in found)
+    return {
+        (slug, uri): uri if counts[uri] == 1 and not uri.startswith(_OURS) else f"{_OURS}{slug}/{uri}"
+        for slug, uri in found
+    }
+
+
+def own_uri(exposed: str) -> tuple[str, str]:
+    """The server's slug, empty if it is not named, and the URI as that server knows it."""
+    if not exposed.startswith(_OURS):
+        return "", exposed
+    slug, _, uri = exposed.removeprefix(_OURS).partition("/")
+    return slug, uri
+
+
 def _usable(name: str) -> bool:
     return 0 < len(name) <= MAX_NAME and name not in OWN_NAMES and not _SUFFIX.search(name)
 

@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from mcpregistry.domain.budgets import of_dollars
 from mcpregistry.domain.definitions.definition import INSTRUCTIONS, listing
-from mcpregistry.domain.kinds import PROMPT, TOOL
+from mcpregistry.domain.kinds import TOOL
 from mcpregistry.domain.policy.decision import Outcome
 from mcpregistry.domain.policy.rules import RuleSpec
 from mcpregistry.domain.snapshot import Snapshot
@@ -92,7 +92,7 @@ def _read() -> Snapshot:
         sections={name: read() for name, read in _SECTIONS.items()},
         servers=servers,
         tools={each.id: each for each in offers if each.kind == TOOL},
-        prompts={each.id: each for each in offers if each.kind == PROMPT},
+        others={each.id: each for each in offers if each.kind != TOOL},
         agents=_agents(by_agent),
         tokens=dict(_tokens()),
         endpoints={e.slug: _endpoint(e, by_endpoint[e.id]) for e in Endpoint.objects.filter(enabled=True)},
@@ -191,7 +191,9 @@ def _grants() -> tuple[dict[int, list[GrantSpec]], dict[int, list[GrantSpec]]]:
     by_agent: dict[int, list[GrantSpec]] = defaultdict(list)
     by_endpoint: dict[int, list[GrantSpec]] = defaultdict(list)
     for grant in Grant.objects.order_by("id"):
-        spec = GrantSpec(grant.server_id, grant.tool_id, grant.argument_pins, _epoch(grant.expires_at), grant.kind)
+        spec = GrantSpec(
+            grant.server_id, grant.tool_id, grant.argument_pins, _epoch(grant.expires_at), grant.kind, grant.uri
+        )
         if grant.agent_id is not None:
             by_agent[grant.agent_id].append(spec)
         elif grant.endpoint_id is not None:

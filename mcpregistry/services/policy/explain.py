@@ -204,8 +204,8 @@ def _name(snapshot: Snapshot, specs: Specs, now: float) -> str:
     agent, endpoint, server, tool = specs
     seen = (
         (snapshot.servers[each.server_id], each)
-        for each in (snapshot.tools if tool.kind == TOOL else snapshot.prompts).values()
-        if each.server_id in snapshot.servers
+        for each in (snapshot.tools if tool.kind == TOOL else snapshot.others).values()
+        if each.server_id in snapshot.servers and each.kind == tool.kind
     )
     pairs = [
         (home.slug, each.name)

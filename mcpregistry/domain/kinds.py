@@ -79,7 +79,8 @@ def arguments_schema(kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
     if kind == RESOURCE:
         return _of_uri({"const": data.get("uri")})
     if kind == TEMPLATE:
-        return _of_uri({"pattern": template_pattern(str(data.get("uriTemplate"))), "maxLength": LONGEST_URI})
+        made = template_pattern(str(data.get("uriTemplate")))
+        return _of_uri({"pattern": made, "not": {"pattern": _HIDING}, "maxLength": LONGEST_URI})
     named = [argument for argument in data.get("arguments") or () if isinstance(argument, dict) and "name" in argument]
     return {
         "type": "object",
@@ -94,6 +95,14 @@ def _of_uri(said: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"type": "object", "properties": {"uri": uri}, "required": ["uri"], "additionalProperties": False}
 
 
+# What lets a URI lead elsewhere than it reads, so that it would pass a grant or rule about URIs that it should not: a segment
+# of one or two dots, an encoded character that needs no encoding, encoded twice, or a control character.
+_EDGE = r"[/\\=&?#;,:]|%2[Ff]|%5[Cc]"
+_HIDING = (
+    rf"(?:^|{_EDGE})\.\.?(?:{_EDGE}|$)"
+    r"|%(?:2[DdEe]|3[0-9]|4[1-9A-Fa-f]|5[0-9AaFf]|6[1-9A-Fa-f]|7[0-9AaEe]|[01][0-9A-Fa-f]|7[Ff])"
+    r"|%25(?:2[EeFf]|5[Cc])|[\x00-\x1f\x7f]"
+)
 _EXPRESSION = re.compile(r"\{([^{}]*)\}")
 _SPECIAL = re.compile(r"([.^$*+?()\[\]{}|\\])")
 

@@ -83,6 +83,25 @@ def test_a_template_serves_what_it_can_make(template: str, makes: list[str], not
             check_arguments(template, schema, {"uri": uri})
 
 
+@pytest.mark.parametrize(
+    "path",
+    ["..", "../etc/passwd", "docs/../etc", "docs/./x", "docs/..", "docs/%2e%2e/etc", "docs%2F..%2Fetc", "docs\\..\\etc",
+     "docs/%65tc", "docs/%252e%252e/x", "docs/?at=../x", "docs/x\n", "docs/x\0"],
+)  # fmt: skip
+def test_a_template_serves_no_uri_that_hides_where_it_leads(path: str):
+    for template in ("file:///{+path}", "file:///{path}", "file:///docs/{name}", "file:///docs/x{?at}", "{+uri}"):
+        with pytest.raises(ArgumentsInvalid):
+            check_arguments(
+                template, arguments_schema("template", {"uriTemplate": template}), {"uri": f"file:///{path}"}
+            )
+
+
+@pytest.mark.parametrize("path", ["a..b", "...", ".git/config", "a%20b", "%C3%A9", "a/b.c?x=1..2", "100%25"])
+def test_a_template_serves_uris_that_are_only_unusual(path: str):
+    schema = arguments_schema("template", {"uriTemplate": "file:///{+path}"})
+    check_arguments("file:///{+path}", schema, {"uri": f"file:///{path}"})
+
+
 def test_uris_that_two_servers_have_are_shown_with_their_server_and_read_back():
     pairs = [("a", "x://1"), ("b", "x://1"), ("a", "x://2"), ("b", "slipsnisse://a/x://1")]
     shown = exposed_uris(pairs)

@@ -15,6 +15,7 @@ from mcpregistry.domain.kinds import READ, RESOURCE
 from mcpregistry.domain.specs import AgentSpec, EndpointSpec, GrantSpec, ServerSpec, ToolSpec
 
 EVERYTHING = "mcp_integration"
+_PLAIN = str.maketrans({"?": "[?]", "[": "[[]"})  # of a pattern for URIs the star alone stands for something else
 
 
 def capable(agent: AgentSpec, server: ServerSpec, tool: ToolSpec) -> bool:
@@ -57,7 +58,7 @@ def covers(grant: GrantSpec, tool: ToolSpec) -> bool:
 
 def _fits(grant: GrantSpec, kind: str, uri: object) -> bool:
     """Whether a URI is like those that the grant is about. Of templates it is known only when one is read."""
-    return not grant.uri or kind != RESOURCE or (isinstance(uri, str) and fnmatchcase(uri, grant.uri))
+    return not grant.uri or kind != RESOURCE or (isinstance(uri, str) and fnmatchcase(uri, grant.uri.translate(_PLAIN)))
 
 
 def live(grants: Iterable[GrantSpec], now: float) -> Iterable[GrantSpec]:

@@ -50,7 +50,7 @@ def exposed_names(pairs: Iterable[tuple[str, str]], style: str) -> dict[tuple[st
     return {pair: name if taken[name] == 1 else _suffixed(wanted[pair], pair, 32) for pair, name in names.items()}
 
 
-_OURS = "slipsnisse://"
+OURS = "slipsnisse://"  # in front of the URIs that name their server
 
 
 def exposed_uris(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
@@ -60,16 +60,16 @@ def exposed_uris(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]
     found = set(pairs)
     counts = Counter(uri for _, uri in found)
     return {
-        (slug, uri): uri if counts[uri] == 1 and not uri.startswith(_OURS) else f"{_OURS}{slug}/{uri}"
+        (slug, uri): uri if counts[uri] == 1 and not uri.startswith(OURS) else f"{OURS}{slug}/{uri}"
         for slug, uri in found
     }
 
 
 def own_uri(exposed: str) -> tuple[str, str]:
     """The server's slug, empty if it is not named, and the URI as that server knows it."""
-    if not exposed.startswith(_OURS):
+    if not exposed.startswith(OURS):
         return "", exposed
-    slug, _, uri = exposed.removeprefix(_OURS).partition("/")
+    slug, _, uri = exposed.removeprefix(OURS).partition("/")
     return slug, uri
 
 

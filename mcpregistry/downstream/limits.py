@@ -21,7 +21,7 @@ from mcpregistry.domain.servers.target import Limits
 
 MAX_DEPTH = 128
 MAX_NAME = 256
-MAX_URI = 500  # of a fixed resource or a template
+MAX_URI = 490  # of a fixed resource or a template; with its kind in front it is a name in the record (500)
 SCHEMA_BYTES = 256 * 1024
 
 

@@ -205,9 +205,15 @@ class Grant(models.Model):
         return f"{self.server}" if self.kind == Tool.Kind.TOOL else f"{self.server} ({self.kind or 'everything'})"
 
     def clean(self) -> None:
-        """Refuse pins that are no object; the two either-or rules are database constraints."""
+        """Refuse pins that are no object, and URIs that would narrow nothing; the two either-or rules are database
+        constraints.
+        """
         if not isinstance(self.argument_pins, dict):
             raise ValidationError({"argument_pins": 'Write an object, e.g. {"repo": "docs"}.'})
+        if self.uri and (self.tool.kind if self.tool else self.kind) in (Tool.Kind.TOOL, Tool.Kind.PROMPT):
+            raise ValidationError(
+                {"uri": "URIs are of resources: grant the server's resources, its templates or everything, or no URIs."}
+            )
 
 
 class Workspace(models.Model):

@@ -19,6 +19,7 @@ from mcpregistry.services.access import grants
 from mcpregistry.services.policy import rules
 from tests.fakes.stage import ACTOR, Stage, Web, fresh, outside
 from tests.fakes.targets import SERVERS
+from tests.gateway.test_prompts import approve
 from tests.launcher import Launcher
 from tests.waiting import until
 
@@ -163,3 +164,24 @@ async def test_a_resource_that_its_server_describes_anew_is_withdrawn_and_hosts_
         assert set(told) <= {"ResourceListChangedNotification", "ResourcesListChanged"}
     guide = await outside(Tool.offers.select_related("latest").get, server=scene.server, name="docs://guide")
     assert guide.status == "changed"
+
+
+async def test_a_read_that_people_are_asked_about_is_held_and_its_contents_are_fetched(stage, site, launched):
+    scene = await outside(Scene, stage)
+    rule = PolicyRule(name=fresh("rule"), outcome="ask", server=scene.server, condition='args.uri == "docs://guide"')
+    await outside(lambda: rules.save_rule(rule=rule, actor=ACTOR, unanswered=True))
+    await outside(Agent.objects.filter(pk=scene.agent.pk).update, hold_seconds=1)
+    async with connected("http", "auto", scene, site, launched) as host:
+        for uri in ("docs://guide", f"slipsnisse://{scene.slug}/docs://guide"):
+            with pytest.raises(MCPError, match="same resource again") as pending:
+                await host.read_resource(uri)
+        held = pending.value.error.data["approval"]
+        await outside(approve, held)
+        assert (await text_of(host, "docs://guide"))[1] == f"docs://guide of {scene.slug}"
+        said = await host.call_tool("mcp_approval_status", {"id": held})
+        (_, part) = said.content
+        assert isinstance(part, t.EmbeddedResource)
+        assert part.resource.text == f"docs://guide of {scene.slug}"
+        for uri in (f"slipsnisse://{scene.slug}/docs://pixel", "repo://me/issues/..", "repo://me%2F../issues/7"):
+            with pytest.raises(MCPError, match="Resource not found"):
+                await host.read_resource(uri)

@@ -231,7 +231,9 @@ def _unnamed(servers: list[str]) -> Conflict:
 
 def _makes(template: ToolSpec, uri: str) -> bool:
     try:
-        return not problems(template.definition_hash, template.arguments_schema, {"uri": uri})
+        return uri not in template.never and not problems(
+            template.definition_hash, template.arguments_schema, {"uri": uri}
+        )
     except SlipsnisseError:  # a template that no pattern can be made of serves nothing
         return False
 

@@ -10,9 +10,9 @@ from typing import Annotated, Any, TypeVar
 from django.db.models import Model, QuerySet
 from ninja import Path
 
-from mcpregistry.domain.definitions.naming import exposed_names, exposed_uris
+from mcpregistry.domain.definitions.naming import shown_names
 from mcpregistry.domain.errors import NotFound
-from mcpregistry.domain.kinds import READ, TOOL
+from mcpregistry.domain.kinds import TOOL
 from mcpregistry.models import Agent, Endpoint, Server, Tool
 
 M = TypeVar("M", bound=Model)
@@ -54,4 +54,4 @@ def tool(name: str) -> Tool:
 def tool_names(kind: str = TOOL) -> dict[tuple[str, str], str]:
     """Exposed names of all tools (or prompts) in the default style, by (server slug, name)."""
     pairs = Tool.offers.filter(kind=kind).order_by().values_list("server__slug", "name")
-    return exposed_uris(pairs) if kind in READ else exposed_names(pairs, "double")
+    return shown_names(kind, pairs, "double")

@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, Protocol
 
-from mcpregistry.domain.definitions.naming import OURS, OWN_NAMES, described, exposed_names, exposed_uris, own_uri
+from mcpregistry.domain.definitions.naming import OURS, OWN_NAMES, described, own_uri, shown_names
 from mcpregistry.domain.errors import Conflict, SlipsnisseError
 from mcpregistry.domain.kinds import KINDS, OTHERS, READ, RESOURCE, TEMPLATE, TOOL
 from mcpregistry.domain.policy.access import may_see, next_expiry
@@ -241,8 +241,7 @@ def _makes(template: ToolSpec, uri: str) -> bool:
 def _named(offers: list[Offer], endpoint: EndpointSpec) -> Iterable[Entry]:
     """Those of one kind, under the endpoint's names for them."""
     pairs = [(o.server.slug, o.tool.name) for o in offers]
-    of_uris = bool(offers) and offers[0].tool.kind in READ
-    names = exposed_uris(pairs) if of_uris else exposed_names(pairs, endpoint.naming_style)
+    names = shown_names(offers[0].tool.kind if offers else TOOL, pairs, endpoint.naming_style)
     return (_entry(names[o.server.slug, o.tool.name], o, endpoint) for o in offers)
 
 

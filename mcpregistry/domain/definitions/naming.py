@@ -11,6 +11,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
+from mcpregistry.domain.kinds import READ
+
 MAX_NAME = 64  # what OpenAI-family models and most hosts take; the MCP limit is 128
 UNSHORTENED = 55  # beyond it some host changes names, see long_names
 # Our own tools; no server's tool is ever shown under these.
@@ -63,6 +65,11 @@ def exposed_uris(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]
         (slug, uri): uri if counts[uri] == 1 and not uri.startswith(OURS) else f"{OURS}{slug}/{uri}"
         for slug, uri in found
     }
+
+
+def shown_names(kind: str, pairs: Iterable[tuple[str, str]], style: str) -> dict[tuple[str, str], str]:
+    """How hosts are shown what is of this kind: tools and prompts by name, resources and templates by URI."""
+    return exposed_uris(pairs) if kind in READ else exposed_names(pairs, style)
 
 
 def own_uri(exposed: str) -> tuple[str, str]:

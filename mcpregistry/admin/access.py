@@ -294,7 +294,7 @@ class GrantAdmin(RecordAdmin):
     autocomplete_fields = ("agent", "endpoint", "server", "tool")
     fieldsets = (
         ("Who", {"fields": (("agent", "endpoint"),)}),
-        ("May use what", {"fields": (("server", "kind"), "tool", "argument_pins")}),
+        ("May use what", {"fields": (("server", "kind"), "uri", "tool", "argument_pins")}),
         ("Until when", {"fields": ("expires_at", "note")}),
     )
 
@@ -310,7 +310,11 @@ class GrantAdmin(RecordAdmin):
 
     @display(description="may use")
     def object(self, grant: Grant) -> str:
-        return printable(str(grant.tool), 100) if grant.tool else f"{grant.server}: {grant.get_kind_display()}"
+        return (
+            printable(str(grant.tool), 100)
+            if grant.tool
+            else f"{grant.server}: {grant.get_kind_display()} {grant.uri}".strip()
+        )
 
     @display(description="with")
     def pinned_arguments(self, grant: Grant) -> str:

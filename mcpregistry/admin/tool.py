@@ -163,7 +163,7 @@ class ToolAdmin(RecordAdmin):
     def shown_name(self, tool: Tool) -> str:
         return printable(tool.name, 80)
 
-    @display(description="kind", ordering="kind", label={Tool.Kind.PROMPT.label: "info"})
+    @display(description="kind", ordering="kind", label={"prompt": "info", "resource": "info", "template": "info"})
     def shown_kind(self, tool: Tool) -> str:
         return Tool.Kind(tool.kind).label
 

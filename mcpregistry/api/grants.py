@@ -50,6 +50,7 @@ def create_grant(request: HttpRequest, payload: GrantNew) -> Status[GrantOut]:
         endpoint=lookup.endpoint(payload.endpoint) if payload.endpoint else None,
         server=lookup.server(payload.server) if payload.server else None,
         kind=payload.kind,
+        uri=payload.uri,
         tool=lookup.tool(payload.tool) if payload.tool else None,
         argument_pins=payload.argument_pins,
         expires_at=payload.expires_at,

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 from django.db.models import Model, QuerySet
 from ninja import Path
 
-from mcpregistry.domain.definitions.naming import exposed_names
+from mcpregistry.domain.definitions.naming import shown_names
 from mcpregistry.domain.errors import NotFound
 from mcpregistry.domain.kinds import TOOL
 from mcpregistry.models import Agent, Endpoint, Server, Tool
@@ -53,4 +53,5 @@ def tool(name: str) -> Tool:
 
 def tool_names(kind: str = TOOL) -> dict[tuple[str, str], str]:
     """Exposed names of all tools (or prompts) in the default style, by (server slug, name)."""
-    return exposed_names(Tool.offers.filter(kind=kind).order_by().values_list("server__slug", "name"), "double")
+    pairs = Tool.offers.filter(kind=kind).order_by().values_list("server__slug", "name")
+    return shown_names(kind, pairs, "double")

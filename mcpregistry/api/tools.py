@@ -43,7 +43,9 @@ def list_tools(
     q: Annotated[Text | None, Query(max_length=200, description="Part of the tool's or server's name.")] = None,
     server: Slug | None = None,
     status: ToolStatus | None = None,
-    offers: Annotated[OfferKind, Query(description="Tools, or prompts.")] = "tool",
+    offers: Annotated[
+        OfferKind, Query(description="Tools, prompts, fixed resources, or templates of resources.")
+    ] = "tool",
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[ToolOut]:

@@ -14,9 +14,11 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, Protocol
 
-from mcpregistry.domain.definitions.naming import OWN_NAMES, described, exposed_names
-from mcpregistry.domain.kinds import KINDS, OTHERS, TOOL
+from mcpregistry.domain.definitions.naming import OURS, OWN_NAMES, described, own_uri, shown_names
+from mcpregistry.domain.errors import Conflict, SlipsnisseError
+from mcpregistry.domain.kinds import KINDS, OTHERS, READ, RESOURCE, TEMPLATE, TOOL
 from mcpregistry.domain.policy.access import may_see, next_expiry
+from mcpregistry.domain.schema.validation import problems
 from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.domain.specs import AgentSpec, EndpointSpec, ServerSpec, ToolSpec
 from mcpregistry.domain.text.canonical import digest, stored
@@ -82,6 +84,23 @@ class Catalogue:
         """What of this kind the same agent sees there."""
         return self if kind == self.kind else self.others[kind]
 
+    def reading(self, uri: str) -> tuple[Catalogue, str, str]:
+        """What serves a URI as hosts name it: a fixed resource, else a template that can make it, the first by name.
+
+        Returns the catalogue, the name in it, and the server's own URI; a name that is not in it if nothing serves it.
+        Raises Conflict where templates of several servers can make it and it names none of them.
+        """
+        slug, own = own_uri(uri)
+        fixed, templates = self.of_kind(RESOURCE), self.of_kind(TEMPLATE)
+        if entry := fixed.entries.get(uri) or fixed._by_uri.get((slug, own)):
+            return fixed, entry.name, entry.offer.tool.name
+        if not slug and any(each == own for _, each in fixed._by_uri):
+            return fixed, uri, own  # several servers have it: it is nobody's without a name
+        makers = [e for e in templates.entries.values() if _serves(e, slug) and _makes(e.offer.tool, own)]
+        if len(servers := sorted({e.offer.server.slug for e in makers})) > 1:
+            raise _unnamed(servers)
+        return (templates, makers[0].name, own) if makers else (fixed, uri, own)
+
     def of_servers(self, slugs: frozenset[str]) -> Catalogue:
         """The same of these servers alone, under the same names. Tools of ours stay: they belong to no server."""
         found = self._narrowed.get(slugs)
@@ -102,7 +121,7 @@ class Catalogue:
 
     def find(self, name: str) -> Entry | None:
         """By exposed name, whatever the style by ``server__tool`` or ``server::tool``, or by the tool's own name where
-        only one server here has it. Exact names in maps, never split.
+        only one server here has it (not its own URI: that may look like another's). Exact names in maps, never split.
         """
         return self.entries.get(name) or self._by_key.get(name)
 
@@ -110,9 +129,15 @@ class Catalogue:
     def _by_key(self) -> dict[str, Entry]:
         entries = [(e.offer.server.slug, e.offer.tool.name, e) for e in self.entries.values()]
         often = Counter(tool for _, tool, _ in entries)
-        plain = {tool: e for _, tool, e in entries if often[tool] == 1 and tool not in OWN_NAMES}
+        unique = () if self.kind in READ else entries
+        plain = {tool: e for _, tool, e in unique if often[tool] == 1 and tool not in OWN_NAMES}
         double = {f"{server}__{tool}": e for server, tool, e in entries}
         return plain | double | {f"{server}::{tool}": e for server, tool, e in entries}
+
+    @cached_property
+    def _by_uri(self) -> dict[tuple[str, str], Entry]:
+        """By server's slug and its own URI."""
+        return {(e.offer.server.slug, e.offer.tool.name): e for e in self.entries.values()}
 
     def page(self, cursor: str | None, *, legacy: bool) -> tuple[list[Mapping[str, Any]], str | None]:
         """One page of listings and the next cursor. Raises ValueError for a cursor of another list."""
@@ -186,7 +211,7 @@ class DownstreamTools:
 
     def offers(self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float) -> Iterable[Offer]:
         """What is granted and serves; pinned arguments play no part before a call."""
-        for tool in chain(snapshot.tools.values(), snapshot.prompts.values()):
+        for tool in chain(snapshot.tools.values(), snapshot.others.values()):
             server = snapshot.servers.get(tool.server_id)
             if server is None or (endpoint.hide_unavailable and not server.available):
                 continue
@@ -194,14 +219,34 @@ class DownstreamTools:
                 yield Offer(self.kind, server, tool)
 
 
+def _serves(template: Entry, slug: str) -> bool:
+    """Whether a URI is meant for it that names this server, or none."""
+    return template.offer.server.slug == slug if slug else not own_uri(template.name)[0]
+
+
+def _unnamed(servers: list[str]) -> Conflict:
+    named = " or ".join(f"{OURS}{slug}/" for slug in servers)
+    return Conflict("More than one server can serve this URI.", remedy=f"Put {named} in front of it.")
+
+
+def _makes(template: ToolSpec, uri: str) -> bool:
+    try:
+        return uri not in template.never and not problems(
+            template.definition_hash, template.arguments_schema, {"uri": uri}
+        )
+    except SlipsnisseError:  # a template that no pattern can be made of serves nothing
+        return False
+
+
 def _named(offers: list[Offer], endpoint: EndpointSpec) -> Iterable[Entry]:
     """Those of one kind, under the endpoint's names for them."""
-    names = exposed_names([(o.server.slug, o.tool.name) for o in offers], endpoint.naming_style)
+    pairs = [(o.server.slug, o.tool.name) for o in offers]
+    names = shown_names(offers[0].tool.kind if offers else TOOL, pairs, endpoint.naming_style)
     return (_entry(names[o.server.slug, o.tool.name], o, endpoint) for o in offers)
 
 
 def _entry(name: str, offer: Offer, endpoint: EndpointSpec) -> Entry:
-    data = dict(offer.tool.data) | {"name": name}
+    data = dict(offer.tool.data) | {KINDS[offer.tool.kind].identity: name}
     if offer.tool.kind == TOOL:
         data.setdefault("inputSchema", {"type": "object"})
     text = described(str(data.get("description") or ""), server=offer.server.slug, style=endpoint.description_style)

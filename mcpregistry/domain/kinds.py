@@ -1,37 +1,57 @@
 """What servers offer besides tools, and how each kind is spelled: in MCP, in references and in records.
 
-A prompt is offered, described, approved, granted, decided on and recorded as a tool is. So it is a row, a definition and a
-call like a tool's, and this module is where the kinds differ.
+A prompt or a resource is offered, described, approved, granted, decided on and recorded as a tool is. So it is a row, a
+definition and a call like a tool's, and this module is where the kinds differ. A fixed resource is named by its URI, a
+template of resources by its URI template (RFC 6570); reading either is a call whose one argument is the URI.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-TOOL, PROMPT = "tool", "prompt"
+TOOL, PROMPT, RESOURCE, TEMPLATE = "tool", "prompt", "resource", "template"
+LONGEST_URI = 2_000  # characters
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """``listed`` names the list in MCP (``prompts/list`` holds ``prompts``); ``call`` is the method that uses one."""
+    """``listed`` names the list in MCP, ``call`` the method that uses one, ``capability`` what a server says it has,
+    ``identity`` the key of a listed one's name, ``answer`` the key of the list in a result.
+    """
 
     name: str
     listed: str
     call: str
+    capability: str
+    identity: str = "name"
+    answer: str = "content"
+    listing: str = ""
+
+    @property
+    def list_method(self) -> str:
+        """The method that lists them."""
+        return self.listing or f"{self.listed}/list"
 
     @property
     def changed(self) -> str:
         """The notification that the list has changed."""
-        return f"notifications/{self.listed}/list_changed"
+        return f"notifications/{self.capability}/list_changed"
 
 
 KINDS: Mapping[str, Kind] = {
-    TOOL: Kind(TOOL, "tools", "tools/call"),
-    PROMPT: Kind(PROMPT, "prompts", "prompts/get"),
-}
+    TOOL: Kind(TOOL, "tools", "tools/call", "tools"),
+    PROMPT: Kind(PROMPT, "prompts", "prompts/get", "prompts", answer="messages"),
+    RESOURCE: Kind(RESOURCE, "resources", "resources/read", "resources", identity="uri", answer="contents"),
+    TEMPLATE: Kind(
+        TEMPLATE, "resourceTemplates", "resources/read", "resources", identity="uriTemplate", answer="contents",
+        listing="resources/templates/list",
+    ),
+}  # fmt: skip
 OTHERS = tuple(kind for kind in KINDS if kind != TOOL)
+READ = (RESOURCE, TEMPLATE)
 CHANGED = frozenset(kind.changed for kind in KINDS.values())
 
 
@@ -51,9 +71,16 @@ def read(text: str) -> tuple[str, str]:
 
 
 def arguments_schema(kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The JSON Schema that the arguments of a call must fit. Those of prompts are texts, and none but the listed ones."""
+    """The JSON Schema that the arguments of a call must fit. Those of prompts are texts, and none but the listed ones;
+    that of a resource is its URI, or one that its template can make.
+    """
     if kind == TOOL:
         return data.get("inputSchema") or {}
+    if kind == RESOURCE:
+        return _of_uri({"const": data.get("uri")})
+    if kind == TEMPLATE:
+        made = template_pattern(str(data.get("uriTemplate")))
+        return _of_uri({"pattern": made, "not": {"pattern": _HIDING}, "maxLength": LONGEST_URI})
     named = [argument for argument in data.get("arguments") or () if isinstance(argument, dict) and "name" in argument]
     return {
         "type": "object",
@@ -61,3 +88,42 @@ def arguments_schema(kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
         "required": [str(argument["name"]) for argument in named if argument.get("required") is True],
         "additionalProperties": False,
     }
+
+
+def _of_uri(said: Mapping[str, Any]) -> Mapping[str, Any]:
+    uri = {"type": "string", **said}
+    return {"type": "object", "properties": {"uri": uri}, "required": ["uri"], "additionalProperties": False}
+
+
+# What lets a URI lead elsewhere than it reads, so that it would pass a grant or rule about URIs that it should not: a segment
+# of one or two dots, an encoded character that needs no encoding, encoded twice, or a control character.
+_EDGE = r"[/\\=&?#;,:]|%2[Ff]|%5[Cc]"
+_HIDING = (
+    rf"(?:^|{_EDGE})\.\.?(?:{_EDGE}|$)"
+    r"|%(?:2[DdEe]|3[0-9]|4[1-9A-Fa-f]|5[0-9AaFf]|6[1-9A-Fa-f]|7[0-9AaEe]|[01][0-9A-Fa-f]|7[Ff])"
+    r"|%25(?:2[EeFf]|5[Cc])|[\x00-\x1f\x7f]"
+)
+_EXPRESSION = re.compile(r"\{([^{}]*)\}")
+_SPECIAL = re.compile(r"([.^$*+?()\[\]{}|\\])")
+
+
+def template_pattern(template: str) -> str:
+    """A regular expression (of the linear kind) for the URIs that an RFC 6570 template can make: a plain variable makes no
+    slash and no question mark, ``{+path}`` and ``{path*}`` make anything, ``{?query}`` and the like may make nothing.
+    """
+    parts, end = [], 0
+    for found in _EXPRESSION.finditer(template):
+        parts += [_literal(template[end : found.start()]), _made_by(found[1])]
+        end = found.end()
+    return f"^{''.join(parts)}{_literal(template[end:])}$"
+
+
+def _literal(text: str) -> str:
+    return _SPECIAL.sub(r"\\\1", text)
+
+
+def _made_by(expression: str) -> str:
+    operator = expression[:1]
+    if operator in "?&#/;.":
+        return ".*"
+    return ".+" if operator == "+" or expression.endswith("*") else "[^/?#]+"

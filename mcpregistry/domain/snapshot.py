@@ -37,7 +37,7 @@ class Snapshot:
     sections: Mapping[str, Any] = field(default_factory=dict)  # what other apps have read, by their names
     servers: Mapping[int, ServerSpec] = field(default_factory=dict)
     tools: Mapping[int, ToolSpec] = field(default_factory=dict)
-    prompts: Mapping[int, ToolSpec] = field(default_factory=dict)
+    others: Mapping[int, ToolSpec] = field(default_factory=dict)  # prompts, resources, templates
     agents: Mapping[str, AgentSpec] = field(default_factory=dict)
     tokens: Mapping[str, TokenSpec] = field(default_factory=dict)
     endpoints: Mapping[str, EndpointSpec] = field(default_factory=dict)
@@ -52,8 +52,8 @@ class Snapshot:
         return Rules(self.rules, self.default_outcome)
 
     def offer(self, tool_id: int) -> ToolSpec | None:
-        """The tool or prompt with this key; None if it does not serve."""
-        return self.tools.get(tool_id) or self.prompts.get(tool_id)
+        """The tool, prompt or resource with this key; None if it does not serve."""
+        return self.tools.get(tool_id) or self.others.get(tool_id)
 
     def agent_of(self, token_hash: str, now: float) -> AgentSpec | None:
         """The agent that an unexpired token belongs to; None for any other token."""

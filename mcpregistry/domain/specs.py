@@ -48,6 +48,7 @@ class ToolSpec:
     instructions: str = ""  # what its server tells every model, as it was approved with this tool
     cost: int = 0  # of one call, in hundred-millionths of a US dollar, as an operator estimates it
     kind: str = TOOL
+    never: frozenset[str] = frozenset()  # of a template: URIs of its server's resources that are switched off
 
     @property
     def key(self) -> str:
@@ -72,6 +73,7 @@ class GrantSpec:
     pins: Mapping[str, Any]
     expires_at: float | None
     kind: str = TOOL
+    uri: str = ""  # of resources only those whose URI is like this; * stands for anything
 
 
 @dataclass(frozen=True, slots=True)

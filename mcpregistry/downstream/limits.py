@@ -7,6 +7,7 @@ result against the server's output schema runs the server's regular expressions 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -15,11 +16,12 @@ from mcpregistry.domain.errors import (
     ProtocolError,
     ResourceLimit,
 )
-from mcpregistry.domain.kinds import TOOL
+from mcpregistry.domain.kinds import KINDS, PROMPT, TOOL
 from mcpregistry.domain.servers.target import Limits
 
 MAX_DEPTH = 128
 MAX_NAME = 256
+MAX_URI = 490  # of a fixed resource or a template; with its kind in front it is a name in the record (500)
 SCHEMA_BYTES = 256 * 1024
 
 
@@ -43,7 +45,7 @@ def _inside(value: object) -> list[object]:
 
 def check_result(result: dict[str, Any], limits: Limits, kind: str = TOOL) -> dict[str, Any]:
     """The result of a call within bounds; otherwise untouched. Raises ResourceLimit."""
-    content = result.get("content" if kind == TOOL else "messages")
+    content = result.get(KINDS[kind].answer)
     if type(content) is list and len(content) > limits.max_items:
         raise ResourceLimit(
             f"The answer holds {len(content):,} items of content; {limits.max_items:,} are allowed.",
@@ -89,15 +91,16 @@ def check_tools(
     return tools, [*problems, *_too_many(beyond, limits)]
 
 
-def check_prompts(listed: list[Any], beyond: int, limits: Limits) -> tuple[list[dict[str, Any]], list[str]]:
-    """The same of prompts."""
-    prompts, problems = [], []
+def check_others(kind: str, listed: list[Any], beyond: int, limits: Limits) -> tuple[list[dict[str, Any]], list[str]]:
+    """The same of prompts, resources and templates."""
+    found, problems = [], []
+    check = check_prompt if kind == PROMPT else partial(_bounded, kind)
     for raw in listed:
         try:
-            prompts.append(check_prompt(raw, limits))
+            found.append(check(raw, limits))
         except (ResourceLimit, ProtocolError) as error:
             problems.append(error.message)
-    return prompts, [*problems, *(f"Prompts: {said}" for said in _too_many(beyond, limits))]
+    return found, [*problems, *(f"{kind.capitalize()}s: {said}" for said in _too_many(beyond, limits))]
 
 
 def _too_many(beyond: int, limits: Limits) -> list[str]:
@@ -112,12 +115,12 @@ def _too_many(beyond: int, limits: Limits) -> list[str]:
 
 def check_tool(tool: object, limits: Limits) -> dict[str, Any]:
     """One listed tool within bounds. Raises ResourceLimit or ProtocolError with the reason."""
-    return repair_tool(_bounded(tool, "tool", limits))
+    return repair_tool(_bounded(TOOL, tool, limits))
 
 
 def check_prompt(prompt: object, limits: Limits) -> dict[str, Any]:
     """One listed prompt within bounds, whose arguments have names. Raises ResourceLimit or ProtocolError."""
-    found = _bounded(prompt, "prompt", limits)
+    found = _bounded(PROMPT, prompt, limits)
     arguments = found.get("arguments")
     listed = arguments if type(arguments) is list else [] if arguments is None else [arguments]
     if not all(isinstance(each, dict) and type(each.get("name")) is str for each in listed):
@@ -125,9 +128,10 @@ def check_prompt(prompt: object, limits: Limits) -> dict[str, Any]:
     return found
 
 
-def _bounded(item: object, what: str, limits: Limits) -> dict[str, Any]:
-    if type(item) is not dict or type(name := item.get("name")) is not str or not 0 < len(name) <= MAX_NAME:
-        raise ProtocolError(f"The server lists a {what} without a usable name (1 to {MAX_NAME} characters).")
+def _bounded(what: str, item: object, limits: Limits) -> dict[str, Any]:
+    key, most = KINDS[what].identity, MAX_NAME if what in (TOOL, PROMPT) else MAX_URI
+    if type(item) is not dict or type(name := item.get(key)) is not str or not 0 < len(name) <= most:
+        raise ProtocolError(f"The server lists a {what} without a usable {key} (1 to {most} characters).")
     description = item.get("description")
     if isinstance(description, str) and len(description.encode()) > limits.max_description:
         raise ResourceLimit(f"The description of {what} {name} is larger than {limits.max_description:,} bytes.")

@@ -16,12 +16,14 @@ from mcpregistry.calls.approvals.status import status_of
 from mcpregistry.calls.call import CallOutcome
 from mcpregistry.domain.calls.edits import META_KEY
 from mcpregistry.domain.calls.ends import RECORD_LATE, headline
-from mcpregistry.domain.kinds import PROMPT, TOOL
+from mcpregistry.domain.definitions.naming import own_uri
+from mcpregistry.domain.kinds import PROMPT, RESOURCE, TOOL
 from mcpregistry.domain.lifecycle import TERMINAL
 from mcpregistry.services.energy.reservations import Charged
 
 RECORD_KEY = "slipsnisse/record"  # in the _meta of a result
 ENERGY_KEY = "slipsnisse/energy"  # there too, on endpoints that tell it
+_NO_RESOURCE = -32002  # MCP 2025-11-25
 CAPABILITY_MISSING = -32021  # MCP 2026-07-28
 
 
@@ -53,13 +55,30 @@ def prompt_result(outcome: CallOutcome, *, legacy: bool) -> dict[str, Any]:
     if outcome.result is not None:
         result = noted(outcome.result, late=outcome.late, energy=outcome.energy)
         return _checked(result, "messages", _is_message, legacy=legacy)
+    raise _error(outcome, PROMPT)
+
+
+def resource_result(outcome: CallOutcome, uri: str, *, legacy: bool) -> dict[str, Any]:
+    """The same for ``resources/read``; ``uri`` is what the host asked for, and what it finds in the answer."""
+    if outcome.error_code == "NOT_FOUND" and outcome.result is None:
+        raise MCPError(_NO_RESOURCE if legacy else t.INVALID_PARAMS, "Resource not found", {"uri": uri})
+    if outcome.result is None:
+        raise _error(outcome, RESOURCE)
+    result = noted(outcome.result, late=outcome.late, energy=outcome.energy)
+    answer = _checked(result, "contents", _is_content, legacy=legacy)
+    _, own = own_uri(uri)
+    answer["contents"] = [part | {"uri": uri} if part["uri"] == own else part for part in answer["contents"]]
+    return answer
+
+
+def _error(outcome: CallOutcome, kind: str) -> MCPError:
     if outcome.error_code in {"NOT_FOUND", "ARGUMENTS_INVALID"}:
-        raise MCPError(t.INVALID_PARAMS, f"{outcome.message} {outcome.remedy}".strip())
+        return MCPError(t.INVALID_PARAMS, f"{outcome.message} {outcome.remedy}".strip())
     if outcome.rpc_code:
-        raise MCPError(outcome.rpc_code, outcome.message, outcome.rpc_data)  # the server's own words
+        return MCPError(outcome.rpc_code, outcome.message, outcome.rpc_data)  # the server's own words
     pending = outcome.ticket is not None and outcome.state not in TERMINAL
-    said = _not_yet(outcome, PROMPT) if pending else _own_words(outcome)
-    raise MCPError(t.INTERNAL_ERROR, said["content"][0]["text"], said["structuredContent"])
+    said = _not_yet(outcome, kind) if pending else _own_words(outcome)
+    return MCPError(t.INTERNAL_ERROR, said["content"][0]["text"], said["structuredContent"])
 
 
 def noted(result: dict[str, Any], *, energy: Charged | None, late: bool = False) -> dict[str, Any]:
@@ -135,6 +154,11 @@ def _checked(result: dict[str, Any], key: str, fits: Callable[[Any], bool], *, l
 
 def _is_part(part: Any) -> bool:
     return isinstance(part, dict) and isinstance(part.get("type"), str)
+
+
+def _is_content(part: Any) -> bool:
+    held = (part.get("text"), part.get("blob")) if isinstance(part, dict) else ()
+    return isinstance(part, dict) and isinstance(part.get("uri"), str) and any(isinstance(each, str) for each in held)
 
 
 def _is_message(message: Any) -> bool:

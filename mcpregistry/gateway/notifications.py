@@ -17,11 +17,17 @@ import structlog
 from mcp import types as t
 from mcp.server.connection import Connection
 from mcp.server.context import ServerRequestContext
-from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, PromptsListChanged, ToolsListChanged
+from mcp.server.subscriptions import (
+    InMemorySubscriptionBus,
+    ListenHandler,
+    PromptsListChanged,
+    ResourcesListChanged,
+    ToolsListChanged,
+)
 
 from mcpregistry.calls.engine import Engine
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.domain.kinds import KINDS, PROMPT, TOOL
+from mcpregistry.domain.kinds import KINDS, PROMPT, RESOURCE, TEMPLATE, TOOL
 from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.gateway.identity import Caller
 
@@ -33,6 +39,8 @@ _TICK = 0.5  # seconds between looks for grants that ran out
 _TOLD: Mapping[str, tuple[type[Any], Callable[[Connection], Awaitable[None]]]] = {
     TOOL: (ToolsListChanged, Connection.send_tool_list_changed),
     PROMPT: (PromptsListChanged, Connection.send_prompt_list_changed),
+    RESOURCE: (ResourcesListChanged, Connection.send_resource_list_changed),
+    TEMPLATE: (ResourcesListChanged, Connection.send_resource_list_changed),
 }
 
 

@@ -28,9 +28,9 @@ from mcpregistry.calls.catalog import Catalogue, Entry
 from mcpregistry.calls.conversations import within
 from mcpregistry.calls.engine import Engine
 from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, NotFound, SlipsnisseError
-from mcpregistry.domain.kinds import KINDS, PROMPT, TOOL
+from mcpregistry.domain.kinds import KINDS, PROMPT, RESOURCE, TEMPLATE, TOOL
 from mcpregistry.domain.version import VERSION
-from mcpregistry.gateway.answers import prompt_result, tool_result
+from mcpregistry.gateway.answers import prompt_result, resource_result, tool_result
 from mcpregistry.gateway.conversations import conversation_of
 from mcpregistry.gateway.identity import Caller, caller_of
 from mcpregistry.gateway.notifications import Changes
@@ -53,6 +53,7 @@ _TRACE, _TRACE_LENGTH = ("traceparent", "tracestate"), 512  # W3C Trace Context
 _PLACEHOLDERS: Mapping[str, Mapping[str, Any]] = {
     TOOL: {"resultType": "complete", "content": []},
     PROMPT: {"resultType": "complete", "messages": []},
+    RESOURCE: {"resultType": "complete", "contents": []},
 }
 _CALLS = frozenset(kind.call for kind in KINDS.values())
 
@@ -69,8 +70,17 @@ class GatewayServer(Server[Any]):
         self, notification_options: NotificationOptions | None = None, *args: Any, **kwargs: Any
     ) -> InitializationOptions:
         """As in the SDK, but saying that the lists may change."""
-        options = notification_options or NotificationOptions(tools_changed=True, prompts_changed=True)
+        options = notification_options or NotificationOptions(
+            tools_changed=True, prompts_changed=True, resources_changed=True
+        )
         return super().create_initialization_options(options, *args, **kwargs)
+
+    def get_capabilities(self, *args: Any, **kwargs: Any) -> t.ServerCapabilities:
+        """As in the SDK, which takes it for granted that whoever can be listened to tells of single resources, too."""
+        found = super().get_capabilities(*args, **kwargs)
+        if found.resources is not None:
+            found.resources.subscribe = False
+        return found
 
 
 class Gateway:
@@ -107,6 +117,9 @@ class Gateway:
             on_call_tool=self._call_tool,
             on_list_prompts=self._list_prompts,
             on_get_prompt=self._get_prompt,
+            on_list_resources=self._list_resources,
+            on_list_resource_templates=self._list_templates,
+            on_read_resource=self._read_resource,
             on_subscriptions_listen=self._listen,
         )
         self.tasks.install(server)
@@ -157,6 +170,12 @@ class Gateway:
     async def _list_prompts(self, ctx: Context, params: t.PaginatedRequestParams | None) -> Any:
         return await self._list(ctx, params, PROMPT)
 
+    async def _list_resources(self, ctx: Context, params: t.PaginatedRequestParams | None) -> Any:
+        return await self._list(ctx, params, RESOURCE)
+
+    async def _list_templates(self, ctx: Context, params: t.PaginatedRequestParams | None) -> Any:
+        return await self._list(ctx, params, TEMPLATE)
+
     async def _list(self, ctx: Context, params: t.PaginatedRequestParams | None, kind: str) -> Any:
         catalogue, _ = await self.seen_in(self._caller_of(ctx), ctx.meta or {})
         try:
@@ -166,22 +185,29 @@ class Gateway:
         return {KINDS[kind].listed: found, **LIST_EXTRA} | ({"nextCursor": after} if after else {})
 
     async def _call_tool(self, ctx: Context, params: t.CallToolRequestParams) -> Any:
-        return await self._called(ctx, params, TOOL)
+        return await self._called(ctx, TOOL, params.name, params.arguments or {})
 
     async def _get_prompt(self, ctx: Context, params: t.GetPromptRequestParams) -> Any:
-        return await self._called(ctx, params, PROMPT)
+        return await self._called(ctx, PROMPT, params.name, params.arguments or {})
 
-    async def _called(self, ctx: Context, params: t.CallToolRequestParams | t.GetPromptRequestParams, kind: str) -> Any:
-        caller = self._caller_of(ctx)
-        whole, conversation = await self.seen_in(caller, ctx.meta or {})
-        catalogue, host = whole.of_kind(kind), await host_of(ctx, caller)
+    async def _read_resource(self, ctx: Context, params: t.ReadResourceRequestParams) -> Any:
+        return await self._called(ctx, RESOURCE, str(params.uri), {})
+
+    async def _called(self, ctx: Context, kind: str, name: str, arguments: Mapping[str, Any]) -> Any:
+        """Make the call. ``name`` of a resource is the URI as hosts know it."""
+        caller, asked = self._caller_of(ctx), name
+        catalogue, conversation = await self.seen_in(caller, ctx.meta or {})
+        if kind == RESOURCE:
+            catalogue, name, own = catalogue.reading(name)
+            arguments = {"uri": own}
+        catalogue, host = catalogue if kind == RESOURCE else catalogue.of_kind(kind), await host_of(ctx, caller)
         if kind != TOOL:
             host = host.without_tasks()  # MCP has them for calls of tools alone
         async with self._progress(ctx) as on_progress:
             request = CallRequest(
                 catalogue=catalogue,
-                name=params.name,
-                arguments=params.arguments or {},
+                name=name,
+                arguments=arguments,
                 origin=caller.origin,
                 host_name=host.title,
                 request_id=request_id_of(ctx.meta or {}, ctx.request_id),
@@ -191,11 +217,11 @@ class Gateway:
                 conversation=conversation,
             )
             outcome = _outcome_of(ctx) or await self.engine.call(request)
-        _answer.set(await self._answered(outcome, catalogue.find(params.name), caller, kind, legacy=is_legacy(ctx)))
+        _answer.set(await self._answered(outcome, catalogue.find(name), caller, kind, asked, legacy=is_legacy(ctx)))
         return _PLACEHOLDERS[kind]
 
     async def _answered(
-        self, outcome: CallOutcome, entry: Entry | None, caller: Caller, kind: str, *, legacy: bool
+        self, outcome: CallOutcome, entry: Entry | None, caller: Caller, kind: str, asked: str, *, legacy: bool
     ) -> dict[str, Any]:
         if task_id := handle_of(outcome):
             return await self.tasks.made(task_id, caller)
@@ -205,6 +231,8 @@ class Gateway:
             return asked_by_server(outcome.result, entry.offer.server.slug)
         if kind == PROMPT:
             return prompt_result(outcome, legacy=legacy)
+        if kind == RESOURCE:
+            return resource_result(outcome, asked, legacy=legacy)
         return tool_result(outcome, legacy=legacy, typed=entry is not None and "outputSchema" in entry.listing)
 
     async def _whole(self, ctx: Context, call_next: CallNext) -> HandlerResult:

@@ -164,6 +164,10 @@ class Grant(models.Model):
         default=Tool.Kind.TOOL, db_default=Tool.Kind.TOOL.value, blank=True,
         help_text="Which of what the server offers. Later ones are included, once they are approved.",
     )  # fmt: skip
+    uri = models.CharField(
+        "URIs", max_length=500, blank=True, default="", db_default="",
+        help_text="Of the server's resources only those like this, e.g. file:///docs/*; * stands for anything.",
+    )  # fmt: skip
     tool = models.ForeignKey(Tool, null=True, blank=True, on_delete=models.CASCADE, related_name="grants")
     argument_pins = models.JSONField(
         default=dict, blank=True, help_text='Arguments that must have exactly this value, e.g. {"repo": "docs"}.'
@@ -201,9 +205,15 @@ class Grant(models.Model):
         return f"{self.server}" if self.kind == Tool.Kind.TOOL else f"{self.server} ({self.kind or 'everything'})"
 
     def clean(self) -> None:
-        """Refuse pins that are no object; the two either-or rules are database constraints."""
+        """Refuse pins that are no object, and URIs that would narrow nothing; the two either-or rules are database
+        constraints.
+        """
         if not isinstance(self.argument_pins, dict):
             raise ValidationError({"argument_pins": 'Write an object, e.g. {"repo": "docs"}.'})
+        if self.uri and (self.tool.kind if self.tool else self.kind) in (Tool.Kind.TOOL, Tool.Kind.PROMPT):
+            raise ValidationError(
+                {"uri": "URIs are of resources: grant the server's resources, its templates or everything, or no URIs."}
+            )
 
 
 class Workspace(models.Model):

@@ -74,6 +74,8 @@ class Tool(models.Model):
     class Kind(models.TextChoices):
         TOOL = kinds.TOOL, "tool"
         PROMPT = kinds.PROMPT, "prompt"
+        RESOURCE = kinds.RESOURCE, "resource"
+        TEMPLATE = kinds.TEMPLATE, "template"
 
     server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="tools")
     kind = models.CharField(

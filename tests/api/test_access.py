@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 
 import pytest
 from django.utils import timezone
 
-from mcpregistry.models import Agent, Definition, Endpoint, Grant, Token, Tool
-from mcpregistry.services.access import tokens
+from mcpregistry.models import Agent, AuditEntry, Definition, Endpoint, Grant, Token, Tool
+from mcpregistry.services.access import grants, tokens
 from mcpregistry.services.definitions import observe
 from tests.api.conftest import Caller, new_agent, new_server, new_tool
 
@@ -169,6 +170,9 @@ def test_grants(admin):
         ({"agent": "ann", "server": "echo", "argument_pins": {"a": "\x00"}}, 422),
         ({"agent": "ann", "server": "echo", "argument_pins": {"a": "\ud800"}}, 422),
         ({"agent": "ann", "server": "echo", "argument_pins": [1]}, 422),
+        ({"agent": "ann", "server": "echo", "uri": "file:///docs/*"}, 422),  # would be all of its tools
+        ({"agent": "ann", "server": "echo", "kind": "prompt", "uri": "x"}, 422),
+        ({"agent": "ann", "tool": "echo::say", "uri": "file:///docs/*"}, 422),
     ],
 )
 def test_a_grant_has_one_holder_and_one_object(admin, body, status):
@@ -264,3 +268,14 @@ def test_a_prompt_is_listed_named_and_granted_by_its_kind(admin):
     )
     observe.observe(server=server, listed=[])  # a server that was asked for its tools alone
     assert Tool.offers.get().present
+
+
+def test_a_grant_of_some_resources_is_told_in_the_record_and_is_none_of_the_servers_tools(admin):
+    server, agent = new_server("echo"), new_agent("ann")
+    made = admin.post("/grants", {"agent": "ann", "server": "echo", "kind": "resource", "uri": "file:///docs/*"})
+    assert made.status_code == 201
+    said = json.loads(AuditEntry.objects.filter(kind="grant.created").latest("pk").body)
+    assert "(resource)" in str(said)
+    assert "file:///docs/*" in str(said)
+    assert grants.grant(agent=agent, server=server, actor="test").kind == "tool"
+    assert Grant.objects.count() == 2

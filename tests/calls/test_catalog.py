@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mcpregistry.calls.catalog import PAGE, Catalogue, Catalogues, DownstreamTools
+from mcpregistry.domain.errors import Conflict
 from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.domain.specs import AgentSpec, EndpointSpec, GrantSpec, ServerSpec, ToolSpec
 
@@ -172,3 +173,53 @@ def test_two_agents_never_share_a_list():
     other = replace(AGENT, slug="bob", grants=())
     assert built.get(one, ENDPOINT, AGENT, 0.0).entries
     assert not built.get(one, ENDPOINT, other, 0.0).entries
+
+
+def offering(**of: list[tuple[str, str]]) -> Catalogue:
+    """What of these servers, each with its resources and templates, an agent sees who may use all of it."""
+    servers, others = {}, {}
+    for number, (slug, found) in enumerate(of.items(), 1):
+        servers[number] = replace(SERVER, id=number, slug=slug)
+        for kind, name in found:
+            key = len(others) + 1
+            data = {"uri" if kind == "resource" else "uriTemplate": name, "name": "n"}
+            others[key] = ToolSpec(key, number, name, f"{slug} {kind} {name}", data, False, kind=kind)
+    agent = replace(AGENT, grants=tuple(GrantSpec(number, None, {}, None, "") for number in servers))
+    whole = Snapshot(1, servers=servers, tools={}, others=others)
+    return Catalogues([DownstreamTools()]).get(whole, ENDPOINT, agent, 0.0)
+
+
+def served(found: Catalogue, uri: str) -> tuple[str, str, str] | None:
+    """Whose it is, by what, and the URI that the server is asked for."""
+    place, name, own = found.reading(uri)
+    entry = place.find(name)
+    return (entry.offer.server.slug, entry.offer.tool.key, own) if entry else None
+
+
+def test_a_fixed_resource_is_never_read_by_a_template_under_another_name():
+    found = offering(
+        a=[("resource", "x://1"), ("resource", "x://2"), ("template", "x://{n}")], b=[("resource", "x://2")]
+    )
+    fixed = ("a", "resource:x://1", "x://1")
+    assert served(found, "x://1") == served(found, "slipsnisse://a/x://1") == fixed
+    assert served(found, "slipsnisse://a/x://2") == ("a", "resource:x://2", "x://2")
+    assert served(found, "x://2") is None  # whose?
+    assert served(found, "x://3") == served(found, "slipsnisse://a/x://3") == ("a", "template:x://{n}", "x://3")
+    assert served(found, "slipsnisse://b/x://3") is None
+
+
+def test_no_server_can_name_a_resource_like_anothers():
+    found = offering(a=[("resource", "x://1"), ("template", "y://{n}")], b=[("resource", "slipsnisse://a/x://1")])
+    assert served(found, "slipsnisse://a/x://1") == ("a", "resource:x://1", "x://1")
+    evil = offering(b=[("resource", "slipsnisse://a/x://1")])
+    assert served(evil, "slipsnisse://a/x://1") is None
+    named = "slipsnisse://b/slipsnisse://a/x://1"
+    assert served(evil, named) == ("b", "resource:slipsnisse://a/x://1", "slipsnisse://a/x://1")
+
+
+def test_what_templates_of_two_servers_can_make_is_read_from_the_one_that_is_named():
+    found = offering(a=[("template", "x://{name}/{n}")], b=[("template", "x://{a}/{b}"), ("template", "x://b/{n}")])
+    with pytest.raises(Conflict, match=r"slipsnisse://a/.*slipsnisse://b/"):
+        found.reading("x://me/7")
+    for slug, template in (("a", "x://{name}/{n}"), ("b", "x://{a}/{b}")):
+        assert served(found, f"slipsnisse://{slug}/x://me/7") == (slug, f"template:{template}", "x://me/7")

@@ -11,11 +11,14 @@ from mcpregistry.models import Configuration
 from tests.fakes import sdk
 from tests.fakes.servers import conformance_server, tasks_server
 from tests.fakes.servers.conformance_prompts import PROMPTS
+from tests.fakes.servers.conformance_resources import RESOURCES, TEMPLATES
 from tests.fakes.stage import Stage, Web
 from tests.fakes.targets import LOOPBACK
 from tests.gateway.conftest import stage
 
 __all__ = ["stage"]
+
+OFFERED = {"prompt": PROMPTS, "resource": RESOURCES, "template": TEMPLATES}
 
 
 class OpenWeb(Web):
@@ -68,7 +71,7 @@ def token(stage: Stage, site: Web, fixtures: dict[str, str]) -> str:
     Configuration.load()
     Configuration.objects.update(default_outcome="allow")
     stage.endpoint(naming_style="plain")
-    listed = {"conformance": (conformance_server.TOOLS, PROMPTS), "tasks": (tasks_server.TOOLS,)}
+    listed = {"conformance": (conformance_server.TOOLS, OFFERED), "tasks": (tasks_server.TOOLS,)}
     rows = [
         stage.server(slug, *listed[slug], transport="http", url=url, allowed_networks=list(LOOPBACK))
         for slug, url in fixtures.items()

@@ -12,7 +12,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.node, pytest.mark.timeout(360), pytes
 
 BOTH = {
     "dns-rebinding-protection", "json-schema-2020-12", "prompts-get-embedded-resource", "prompts-get-simple",
-    "prompts-get-with-args", "prompts-get-with-image", "prompts-list", "server-sse-multiple-streams", "tools-call-audio",
+    "prompts-get-with-args", "prompts-get-with-image", "prompts-list", "resources-list", "resources-read-binary", "resources-read-text",
+    "resources-templates-read", "server-sse-multiple-streams", "tools-call-audio",
     "tools-call-embedded-resource", "tools-call-error", "tools-call-image", "tools-call-mixed-content",
     "tools-call-simple-text", "tools-call-with-progress", "tools-list",
 }  # fmt: skip
@@ -26,7 +27,7 @@ PASS = {
         "input-required-result-multi-round", "input-required-result-multiple-input-requests", "input-required-result-non-tool-request",
         "input-required-result-request-state", "input-required-result-result-type",
         "input-required-result-tampered-state", "input-required-result-unsupported-methods",
-        "input-required-result-validate-input", "http-custom-header-server-validation",
+        "input-required-result-validate-input", "http-custom-header-server-validation", "caching", "sep-2164-resource-not-found",
     },
 }  # fmt: skip
 TASKS = {

@@ -170,3 +170,21 @@ def test_a_grant_of_a_server_is_of_one_kind_or_of_everything():
     assert may_see(ann, endpoint(), SERVER, TOOL, NOW)
     assert not may_see(ann, endpoint(), SERVER, prompt, NOW)
     assert may_see(replace(ann, capabilities=frozenset({"mcp_git::prompt:push"})), endpoint(), SERVER, prompt, NOW)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fits", "not_these"),
+    [
+        ("http://[::1]/*", ["http://[::1]/", "http://[::1]/a/b"], ["http://1/a", "http://:/a"]),
+        ("https://api/item?id=*", ["https://api/item?id=7"], ["https://api/item/id=7", "https://api/itemXid=7"]),
+        ("file:///docs/*", ["file:///docs/a/b"], ["file:///DOCS/a", "file:///docs", "xfile:///docs/a"]),
+        ("file:///docs", ["file:///docs"], ["file:///docs/", "file:///docs/a"]),
+    ],
+)
+def test_only_the_star_of_a_granted_uri_stands_for_anything(pattern: str, fits: list[str], not_these: list[str]):
+    template = ToolSpec(12, 1, "{+uri}", "t", {"uriTemplate": "{+uri}"}, False, kind="template")
+    holder = agent(GrantSpec(1, None, {}, None, "", pattern))
+    for uri in (*fits, *not_these):
+        fixed = ToolSpec(13, 1, uri, "f", {"uri": uri}, False, kind="resource")
+        assert may_call(holder, endpoint(), template, {"uri": uri}, NOW) is (uri in fits)
+        assert may_see(holder, endpoint(), SERVER, fixed, NOW) is (uri in fits)

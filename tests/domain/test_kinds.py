@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpregistry.domain.definitions.definition import definition_hash
+from mcpregistry.domain.definitions.naming import exposed_uris, own_uri
 from mcpregistry.domain.errors import ArgumentsInvalid
 from mcpregistry.domain.kinds import KINDS, arguments_schema, read, spelled
 from mcpregistry.domain.policy.decision import Outcome, Question
@@ -57,3 +58,68 @@ def test_rules_see_the_kind():
     ann, door = AgentSpec(1, "ann", frozenset(), None, ()), EndpointSpec("d", "", "", "double", "none", False, True, ())
     git = ServerSpec(1, "git", "", 1, "stdio", "lazy", 30.0, 1024, True)
     assert [rules(Question(ann, door, git, each, {})).outcome for each in (tool, prompt)] == ["allow", "deny"]
+
+
+@pytest.mark.parametrize(
+    ("template", "makes", "not_these"),
+    [
+        (
+            "repo://{owner}/issues/{n}",
+            ["repo://me/issues/7"],
+            ["repo://me/issues/7/x", "repo:///issues/7", "xrepo://me/issues/7"],
+        ),
+        ("file:///{+path}", ["file:///a/b", "file:///x"], ["file:///", "http:///a"]),
+        ("files://{path*}", ["files://a/b"], ["files://"]),
+        ("log://x.y{?since}", ["log://x.y", "log://x.y?since=1"], ["log://xzy"]),
+        ("odd://a(b)[c]$^|\\{n}", ["odd://a(b)[c]$^|\\1"], ["odd://ab"]),
+    ],
+)
+def test_a_template_serves_what_it_can_make(template: str, makes: list[str], not_these: list[str]):
+    schema = arguments_schema("template", {"uriTemplate": template})
+    for uri in makes:
+        check_arguments(template, schema, {"uri": uri})
+    for uri in not_these:
+        with pytest.raises(ArgumentsInvalid):
+            check_arguments(template, schema, {"uri": uri})
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["..", "../etc/passwd", "docs/../etc", "docs/./x", "docs/..", "docs/%2e%2e/etc", "docs%2F..%2Fetc", "docs\\..\\etc",
+     "docs/%65tc", "docs/%252e%252e/x", "docs/?at=../x", "docs/x\n", "docs/x\0"],
+)  # fmt: skip
+def test_a_template_serves_no_uri_that_hides_where_it_leads(path: str):
+    for template in ("file:///{+path}", "file:///{path}", "file:///docs/{name}", "file:///docs/x{?at}", "{+uri}"):
+        with pytest.raises(ArgumentsInvalid):
+            check_arguments(
+                template, arguments_schema("template", {"uriTemplate": template}), {"uri": f"file:///{path}"}
+            )
+
+
+@pytest.mark.parametrize("path", ["a..b", "...", ".git/config", "a%20b", "%C3%A9", "a/b.c?x=1..2", "100%25"])
+def test_a_template_serves_uris_that_are_only_unusual(path: str):
+    schema = arguments_schema("template", {"uriTemplate": "file:///{+path}"})
+    check_arguments("file:///{+path}", schema, {"uri": f"file:///{path}"})
+
+
+def test_uris_that_two_servers_have_are_shown_with_their_server_and_read_back():
+    pairs = [("a", "x://1"), ("b", "x://1"), ("a", "x://2"), ("b", "slipsnisse://a/x://1")]
+    shown = exposed_uris(pairs)
+    assert shown["a", "x://2"] == "x://2"
+    assert len({*shown.values()}) == len(pairs)
+    assert own_uri(shown["b", "x://1"]) == ("b", "x://1")
+    assert own_uri(shown["b", "slipsnisse://a/x://1"]) == ("b", "slipsnisse://a/x://1")
+
+
+def test_what_belongs_to_the_content_is_no_part_of_a_resources_definition():
+    listed = {
+        "uri": "x://1",
+        "name": "n",
+        "size": 1,
+        "annotations": {"audience": ["user"], "lastModified": "2026-01-01"},
+    }
+    later = listed | {"size": 2, "annotations": {"audience": ["user"], "lastModified": "2026-02-01"}}
+    assert definition_hash(listed, kind="resource") == definition_hash(later, kind="resource")
+    assert definition_hash(listed, kind="resource") != definition_hash(
+        listed | {"mimeType": "text/html"}, kind="resource"
+    )

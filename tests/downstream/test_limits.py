@@ -9,7 +9,7 @@ import pytest
 from mcpregistry.domain.errors import AuthFailed, ConnectionFailed, DownstreamError, ProtocolError, TimedOut
 from mcpregistry.domain.servers.target import Limits
 from mcpregistry.downstream.limits import (
-    check_prompts,
+    check_others,
     check_tools,
     exceeds_depth,
     public_meta,
@@ -63,7 +63,7 @@ def test_names_and_sizes_are_checked_one_by_one():
 def test_prompts_are_bounded_like_tools_and_their_arguments_have_names():
     good = {"name": "good", "arguments": [{"name": "a"}], "description": "d"}
     odd = [{"arguments": []}, {"name": "x", "arguments": {"a": 1}}, {"name": "x", "arguments": [{"name": 1}]}, ["x"]]
-    prompts, problems = check_prompts([good, *odd, {"name": "big", "icons": "y" * 400_000}], 0, Limits())
+    prompts, problems = check_others("prompt", [good, *odd, {"name": "big", "icons": "y" * 400_000}], 0, Limits())
     assert prompts == [good]
     assert len(problems) == 5
 

@@ -30,7 +30,6 @@ from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
 from mcpregistry.domain.definitions.definition import definition_hash, visible
-from mcpregistry.domain.kinds import PROMPT
 from mcpregistry.domain.text.canonical import stored
 from mcpregistry.models import Agent, Configuration, Definition, Endpoint, Grant, Invocation, Server, Token, Tool
 from mcpregistry.services.access import agents, grants, tokens
@@ -99,11 +98,14 @@ class Stage:
         return self.server(slug or name, tools, command=command, env=env, connect_timeout=30)
 
     def server(
-        self, slug: str, tools: Sequence[Mapping[str, Any]], prompts: Sequence[Mapping[str, Any]] = (), **fields: Any
+        self,
+        slug: str,
+        tools: Sequence[Mapping[str, Any]],
+        others: Mapping[str, Sequence[dict[str, Any]]] | None = None,
+        **fields: Any,
     ) -> Server:
         server = lifecycle.save_server(server=Server(slug=slug, **fields), actor=ACTOR)
         server = lifecycle.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
-        others = {PROMPT: [dict(prompt) for prompt in prompts]}
         observe.observe(server=server, listed=[dict(tool) for tool in tools], others=others)
         decisions.approve_waiting(server=server, actor=ACTOR)
         return server

@@ -10,6 +10,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from mcpregistry.calls.catalog import catalogue_now
+from mcpregistry.domain.policy.access import may_call
 from mcpregistry.models import Agent, Definition, Endpoint, Grant, Server, Token, Tool, Workspace
 from mcpregistry.services.configuration.snapshot import current_revision, load_snapshot
 
@@ -120,3 +122,33 @@ def test_nothing_secret_is_in_a_snapshot():
     server.save()
     assert "canary" not in repr(load_snapshot())
     assert "sealed" not in repr(load_snapshot())
+
+
+@pytest.mark.parametrize("seen", ["approved", "waiting"])
+def test_a_resource_that_is_switched_off_is_read_by_no_template(seen: str):
+    server = Server.objects.create(slug="s", command=["x"], lifecycle="active")
+    agent, endpoint = (
+        Agent.objects.create(slug="a", capabilities=["mcp_integration"]),
+        Endpoint.objects.create(slug="e"),
+    )
+    Grant.objects.create(agent=agent, server=server, kind="")
+    for kind, key, name in (("template", "uriTemplate", "x://{n}"), ("resource", "uri", "x://1")):
+        tool = Tool.offers.create(server=server, kind=kind, name=name, first_seen_at=NOW, last_seen_at=NOW)
+        body = json.dumps({key: name, "name": "n"})
+        tool.latest = Definition.objects.create(tool=tool, hash=f"{kind} {seen}", body=body, seen_at=NOW)
+        tool.pinned = tool.latest if kind == "template" or seen == "approved" else None
+        tool.save()
+
+    def served() -> list[str | None]:
+        found = catalogue_now(agent, endpoint, now=NOW)
+        assert found is not None
+        places = [(each[0].find(each[1]), each[2]) for each in map(found.reading, ("x://1", "x://2"))]
+        template = found.of_kind("template").entries["x://{n}"].offer.tool
+        assert may_call(found.agent, found.endpoint, template, {"uri": "x://2"}, NOW.timestamp())
+        assert may_call(found.agent, found.endpoint, template, {"uri": "x://1"}, NOW.timestamp()) is tool.enabled
+        return [entry.offer.tool.kind if entry else None for entry, _ in places]
+
+    assert served() == ["resource" if seen == "approved" else "template", "template"]
+    tool.enabled = False
+    tool.save()
+    assert served() == [None, "template"]

@@ -171,3 +171,13 @@ def test_tools_are_found_by_key_and_by_exposed_name(tool: Tool):
     for name in ("bank::nothing", "nothing", "", "::"):
         with pytest.raises(NotFound):
             find_tool(name)
+
+
+def test_a_resource_is_shown_by_its_uri(tool: Tool):
+    guide = {"uri": "docs://guide", "name": "guide"}
+    observe.observe(server=tool.server, listed=[], others={"resource": [guide]})
+    decisions.approve_waiting(server=tool.server, actor=ACTOR)
+    agent, endpoint = Agent.objects.get(slug="ann"), Endpoint.objects.get(slug="default")
+    grants.save_grant(grant=Grant(agent=agent, server=tool.server, kind="resource", uri="docs://*"), actor=ACTOR)
+    found = why(agent=agent, endpoint=endpoint, tool=find_tool("bank::resource:docs://guide"), now=timezone.now())
+    assert found.name == "docs://guide"

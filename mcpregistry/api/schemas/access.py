@@ -139,7 +139,8 @@ class TokenIssued(TokenOut):
     token: str = Field(description="Shown this once; only its hash is kept.")
 
 
-_KIND = "What of the server is granted: its tools, its prompts; empty: everything. Means nothing with `tool`."
+_URI = "Of the server's resources only those whose URI is like this; * stands for anything. Empty: all."
+_KIND = "What of the server is granted: its tools, prompts, fixed resources, templates of resources; empty: everything. Means nothing with `tool`."
 
 
 class GrantNew(Input):
@@ -152,6 +153,7 @@ class GrantNew(Input):
         Text, Field(min_length=1, max_length=600, description="server::tool, its exposed name, or server::prompt:name.")
     ] | (None) = None
     kind: Annotated[OfferKind | Literal[""], Field(description=_KIND)] = "tool"
+    uri: Annotated[Text, Field(max_length=500, description=_URI)] = ""
     argument_pins: Object = {}
     expires_at: When | None = None
     note: Annotated[Text, Field(max_length=500)] = ""
@@ -165,6 +167,7 @@ class GrantOut(Schema):
     endpoint: str | None
     server: str | None
     kind: OfferKind | Literal[""] = Field(description=_KIND)
+    uri: str = Field(description=_URI)
     tool: str | None
     argument_pins: dict[str, Any]
     expires_at: datetime | None
@@ -197,6 +200,6 @@ def grant_out(row: Grant) -> GrantOut:
     """The row as its answer."""
     return GrantOut(
         id=row.id, agent=row.agent.slug if row.agent else None, endpoint=row.endpoint.slug if row.endpoint else None,
-        server=row.server.slug if row.server else None, kind=cast("Any", row.kind), tool=str(row.tool) if row.tool else None,
+        server=row.server.slug if row.server else None, kind=cast("Any", row.kind), uri=row.uri, tool=str(row.tool) if row.tool else None,
         argument_pins=row.argument_pins, expires_at=row.expires_at, note=row.note, created_at=row.created_at,
     )  # fmt: skip

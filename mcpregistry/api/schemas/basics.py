@@ -11,7 +11,7 @@ from ninja import Schema
 from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 T = TypeVar("T")
-OfferKind = Literal["tool", "prompt"]  # what servers offer
+OfferKind = Literal["tool", "prompt", "resource", "template"]  # what servers offer
 
 LONG_TEXT = 20_000  # characters of a long text in one answer
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d+)?)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)

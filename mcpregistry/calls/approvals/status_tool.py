@@ -122,11 +122,22 @@ def _ended(ticket: Ticket, outcome: CallOutcome) -> dict[str, Any]:
         "url": ticket.url,
     }
     result = outcome.result or {}
-    content = result.get("content", result.get("messages"))
-    parts = (
-        [part.get("content", part) for part in content] if isinstance(content, list) else []
-    )  # of a prompt's messages
     return {
-        "content": [{"type": "text", "text": f"{begin}{words} (state: {outcome.state.value})"}, *parts],
+        "content": [{"type": "text", "text": f"{begin}{words} (state: {outcome.state.value})"}, *_parts(result)],
         "structuredContent": said | ({"result": result} if result else {}),
     }
+
+
+def _parts(result: dict[str, Any]) -> list[Any]:
+    """What was answered, as content of a tool's result, whatever the kind of what was called."""
+    for place, as_part in _PLACES.items():
+        if isinstance(found := result.get(place), list):
+            return [as_part(each) for each in found if isinstance(each, dict)]
+    return []
+
+
+_PLACES: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "content": lambda part: part,
+    "messages": lambda message: message.get("content"),
+    "contents": lambda resource: {"type": "resource", "resource": resource},
+}

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mcpregistry.domain.kinds import KINDS
 from mcpregistry.domain.text.canonical import stored
 
 META_KEY = "slipsnisse/approval"
@@ -42,12 +43,15 @@ def told(result: Mapping[str, Any], *, request: str, by: str, asked: str, ran: s
     tool's output schema. Without a change, a copy of the result comes back.
     """
     changed = changes(asked, ran)
-    place = "messages" if "messages" in result else "content"  # of a prompt, or of a tool's result
+    place = next((kind.answer for kind in KINDS.values() if kind.answer in result), "")
     content, meta = result.get(place), result.get("_meta")
     if not changed or not isinstance(content, list):
         return dict(result)
     note: dict[str, Any] = {"type": "text", "text": words(changed, by)}
-    note = {"role": "user", "content": note} if place == "messages" else note
+    if place == "messages":  # of a prompt
+        note = {"role": "user", "content": note}
+    elif place == "contents":  # of a resource
+        note = {"uri": f"slipsnisse:approval/{request}", "mimeType": "text/plain", "text": note["text"]}
     told_too = {"id": request, "edited_by": by, "changed": {c.name: _pair(c) for c in changed}}
     kept = meta if isinstance(meta, Mapping) else {}
     return {**result, place: [note, *content], "_meta": {**kept, META_KEY: told_too}}

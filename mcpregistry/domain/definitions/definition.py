@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from mcpregistry.domain.kinds import TOOL
+from mcpregistry.domain.kinds import PROMPT, RESOURCE, TEMPLATE, TOOL
 from mcpregistry.domain.text.canonical import digest, stored
 
 # Every field of a tool that hosts may put before a model or go by (MCP 2026-07-28 and 2025-11-25, server/tools).
 LISTED = ("name", "title", "description", "inputSchema", "outputSchema", "annotations", "icons", "execution", "_meta")
-_LISTED = {TOOL: LISTED, "prompt": ("name", "title", "description", "arguments", "icons", "_meta")}
+_ABOUT = ("name", "title", "description", "mimeType", "annotations", "icons", "_meta")
+_LISTED = {
+    TOOL: LISTED,
+    PROMPT: ("name", "title", "description", "arguments", "icons", "_meta"),
+    # Not the size, nor when it was last changed: these are of the content, which is nobody's to approve.
+    RESOURCE: ("uri", *_ABOUT),
+    TEMPLATE: ("uriTemplate", *_ABOUT),
+}
 # A server's instructions belong to no tool and speak about each of them, so they count with every one.
 INSTRUCTIONS = "instructions"
-VISIBLE = (*LISTED[:3], "arguments", *LISTED[3:], INSTRUCTIONS)
+VISIBLE = ("uri", "uriTemplate", *LISTED[:3], "arguments", "mimeType", *LISTED[3:], INSTRUCTIONS)
 
 # Kept with every tool of the server, so only so many characters; a hash stands for the rest.
 MAX_INSTRUCTIONS = 16_000
@@ -23,7 +30,10 @@ def visible(listed: dict[str, Any], instructions: str = "", kind: str = TOOL) ->
     ``instructions``, which say how tools are used.
     """
     said = {INSTRUCTIONS: _kept(instructions)} if instructions and kind == TOOL else {}
-    return {key: listed[key] for key in _LISTED[kind] if listed.get(key) is not None} | said
+    found = {key: listed[key] for key in _LISTED[kind] if listed.get(key) is not None} | said
+    if kind in (RESOURCE, TEMPLATE) and isinstance(notes := found.get("annotations"), dict):
+        found["annotations"] = {key: value for key, value in notes.items() if key != "lastModified"}
+    return found
 
 
 def definition_hash(listed: dict[str, Any], instructions: str = "", kind: str = TOOL) -> str:

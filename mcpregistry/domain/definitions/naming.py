@@ -11,6 +11,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
+from mcpregistry.domain.kinds import READ
+
 MAX_NAME = 64  # what OpenAI-family models and most hosts take; the MCP limit is 128
 UNSHORTENED = 55  # beyond it some host changes names, see long_names
 # Our own tools; no server's tool is ever shown under these.
@@ -48,6 +50,34 @@ def exposed_names(pairs: Iterable[tuple[str, str]], style: str) -> dict[tuple[st
     # Eight digits can be made to collide on purpose; 32 cannot.
     taken = Counter(names.values())
     return {pair: name if taken[name] == 1 else _suffixed(wanted[pair], pair, 32) for pair, name in names.items()}
+
+
+OURS = "slipsnisse://"  # in front of the URIs that name their server
+
+
+def exposed_uris(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """Map every (server slug, URI or URI template) to the one that hosts are shown: the very same where one server has
+    it, else, and for what looks as if it was ours, with the server in front. ``own_uri`` undoes it.
+    """
+    found = set(pairs)
+    counts = Counter(uri for _, uri in found)
+    return {
+        (slug, uri): uri if counts[uri] == 1 and not uri.startswith(OURS) else f"{OURS}{slug}/{uri}"
+        for slug, uri in found
+    }
+
+
+def shown_names(kind: str, pairs: Iterable[tuple[str, str]], style: str) -> dict[tuple[str, str], str]:
+    """How hosts are shown what is of this kind: tools and prompts by name, resources and templates by URI."""
+    return exposed_uris(pairs) if kind in READ else exposed_names(pairs, style)
+
+
+def own_uri(exposed: str) -> tuple[str, str]:
+    """The server's slug, empty if it is not named, and the URI as that server knows it."""
+    if not exposed.startswith(OURS):
+        return "", exposed
+    slug, _, uri = exposed.removeprefix(OURS).partition("/")
+    return slug, uri
 
 
 def _usable(name: str) -> bool:

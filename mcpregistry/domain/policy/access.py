@@ -8,11 +8,14 @@ prompt is spelled with its kind: ``mcp_git::prompt:review``.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
+from mcpregistry.domain.kinds import READ, RESOURCE
 from mcpregistry.domain.specs import AgentSpec, EndpointSpec, GrantSpec, ServerSpec, ToolSpec
 
 EVERYTHING = "mcp_integration"
+_PLAIN = str.maketrans({"?": "[?]", "[": "[[]"})  # of a pattern for URIs the star alone stands for something else
 
 
 def capable(agent: AgentSpec, server: ServerSpec, tool: ToolSpec) -> bool:
@@ -50,7 +53,12 @@ def covers(grant: GrantSpec, tool: ToolSpec) -> bool:
     """Whether the grant is for this tool or prompt, or for all of its kind that its server offers."""
     if grant.tool_id is not None:
         return grant.tool_id == tool.id
-    return grant.server_id == tool.server_id and grant.kind in (tool.kind, "")
+    return grant.server_id == tool.server_id and grant.kind in (tool.kind, "") and _fits(grant, tool.kind, tool.name)
+
+
+def _fits(grant: GrantSpec, kind: str, uri: object) -> bool:
+    """Whether a URI is like those that the grant is about. Of templates it is known only when one is read."""
+    return not grant.uri or kind != RESOURCE or (isinstance(uri, str) and fnmatchcase(uri, grant.uri.translate(_PLAIN)))
 
 
 def live(grants: Iterable[GrantSpec], now: float) -> Iterable[GrantSpec]:
@@ -73,13 +81,22 @@ def may_call(
     """Whether a live grant of the agent, and where the endpoint only lists some tools one of the endpoint, allows these
     arguments.
     """
+    if tool.never and str(arguments.get("uri")) in tool.never:
+        return False
     return _allows(agent.grants, tool, arguments, now) and (
         not endpoint.lists_only or _allows(endpoint.grants, tool, arguments, now)
     )
 
 
 def _allows(grants: Iterable[GrantSpec], tool: ToolSpec, arguments: Mapping[str, Any], now: float) -> bool:
-    return any(covers(grant, tool) and pinned(grant.pins, arguments) for grant in live(grants, now))
+    return any(
+        covers(grant, tool) and pinned(grant.pins, arguments) and (not grant.uri or _read_fits(grant, tool, arguments))
+        for grant in live(grants, now)
+    )
+
+
+def _read_fits(grant: GrantSpec, tool: ToolSpec, arguments: Mapping[str, Any]) -> bool:
+    return tool.kind not in READ or _fits(grant, RESOURCE, arguments.get("uri"))
 
 
 def pinned(pins: Mapping[str, Any], arguments: Mapping[str, Any]) -> bool:

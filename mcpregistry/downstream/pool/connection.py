@@ -31,15 +31,13 @@ from mcp_types import (
     CLIENT_INFO_META_KEY,
     PROTOCOL_VERSION_META_KEY,
     Implementation,
-    PromptListChangedNotification,
-    ToolListChangedNotification,
 )
 from mcp_types.version import LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
 
 from mcpregistry.domain.calls.forwarding import NOTHING, Forwarding
 from mcpregistry.domain.definitions.definition import definition_hash
 from mcpregistry.domain.errors import DownstreamError, ProtocolError, TimedOut, ToolRefused
-from mcpregistry.domain.kinds import KINDS, PROMPT, TOOL
+from mcpregistry.domain.kinds import KINDS, PROMPT, READ, RESOURCE, TOOL
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.domain.text.redaction import Redactor, redacted
 from mcpregistry.domain.version import VERSION
@@ -50,7 +48,7 @@ from mcpregistry.downstream.limits import (
 )
 from mcpregistry.downstream.pool.discovery import Discovery, Era, SharedReading
 from mcpregistry.downstream.pool.failures import typed_error
-from mcpregistry.downstream.pool.listing import bad_header, described, header_maps, read_offers, task_only
+from mcpregistry.downstream.pool.listing import CHANGES, bad_header, described, header_maps, read_offers, task_only
 from mcpregistry.downstream.transports.registry import channel_for
 from mcpregistry.downstream.transports.wire import Channel, ProgressCallback, Request
 
@@ -247,8 +245,9 @@ class Connection:
     async def _read_now(self) -> None:
         assert self.discovery is not None
         self.discovery = await read_offers(self.ask, self.discovery, self.target.limits, self._unusable)
-        mirrors = self._modern and self.target.transport == "http"
-        self._header_maps = header_maps(self.discovery.tools) if mirrors else {}
+        self._header_maps = (
+            header_maps(self.discovery.tools) if self._modern and self.target.transport == "http" else {}
+        )
         self._hashes = {}
 
     async def reread(self) -> None:
@@ -262,7 +261,7 @@ class Connection:
         """Hash of what the server said last about this tool or prompt; empty when it does not list it."""
         if (kind, name) not in self._hashes:
             assert self.discovery is not None
-            found = next((each for each in self.discovery.of_kind(kind) if each["name"] == name), None)
+            found = next((each for each in self.discovery.of_kind(kind) if each[KINDS[kind].identity] == name), None)
             self._hashes[kind, name] = definition_hash(found, self.discovery.instructions, kind) if found else ""
         return self._hashes[kind, name]
 
@@ -273,7 +272,7 @@ class Connection:
         return bad_header(tool) if self.target.transport == "http" else ""
 
     async def _on_message(self, message: object) -> None:
-        if isinstance(message, ToolListChangedNotification | PromptListChangedNotification):
+        if isinstance(message, CHANGES):
             self._dirty.set()
 
     def _dirty_now(self) -> None:
@@ -289,7 +288,10 @@ class Connection:
         while True:
             started = time.monotonic()
             try:
-                streams = client.listen(tools_list_changed=tells[TOOL], prompts_list_changed=tells[PROMPT])
+                tools, prompts, resources = (tells[kind] for kind in (TOOL, PROMPT, RESOURCE))
+                streams = client.listen(
+                    tools_list_changed=tools, prompts_list_changed=prompts, resources_list_changed=resources
+                )
                 async with streams as changes:
                     async for _ in changes:
                         self._dirty.set()
@@ -330,6 +332,9 @@ class Connection:
     ) -> dict[str, Any]:
         """One ``tools/call``, or what its ``kind`` is used by. Returns the raw result; raises DownstreamError."""
         params: dict[str, Any] = {"name": name, "arguments": arguments}
+        if kind in READ:
+            params = msgspec.json.decode(arguments)
+            name = params["uri"]
         if self._modern:
             params |= host.answers
         if stamped := {**public_meta(meta), **self._stamp_for(host.capabilities)}:

@@ -37,7 +37,7 @@ class Discovery:
 
     def tells_changes(self, kind: str) -> bool:
         """Whether it says that it tells when its list of this kind changes."""
-        said = self.capabilities.get(KINDS[kind].listed)
+        said = self.capabilities.get(KINDS[kind].capability)
         return isinstance(said, dict) and bool(said.get("listChanged"))
 
 

@@ -5,17 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
-from mcp_types import METHOD_NOT_FOUND
+from mcp_types import (
+    METHOD_NOT_FOUND,
+    PromptListChangedNotification,
+    ResourceListChangedNotification,
+    ToolListChangedNotification,
+)
 
 from mcpregistry.domain.errors import ProtocolError, ToolRefused
 from mcpregistry.domain.kinds import KINDS, OTHERS, TOOL
 from mcpregistry.domain.servers.target import Limits
-from mcpregistry.downstream.limits import check_prompts, check_tools
+from mcpregistry.downstream.limits import check_others, check_tools
 from mcpregistry.downstream.pool.discovery import Discovery
 
+CHANGES = (ToolListChangedNotification, PromptListChangedNotification, ResourceListChangedNotification)
 MAX_PAGES = 200
 
 Unusable = Callable[[Mapping[str, Any]], str]
@@ -47,7 +54,7 @@ async def read_offers(ask: Ask, before: Discovery, limits: Limits, unusable: Unu
     others = {}
     for kind in OTHERS:
         try:
-            found, more = check_prompts(*await _all(ask, before, kind, limits), limits)
+            found, more = check_others(kind, *await _all(ask, before, kind, limits), limits)
         except ProtocolError as error:  # its tools work all the same
             problems.append(error.message)
             continue
@@ -58,42 +65,42 @@ async def read_offers(ask: Ask, before: Discovery, limits: Limits, unusable: Unu
 
 async def _all(ask: Ask, before: Discovery, kind: str, limits: Limits) -> tuple[list[Any], int]:
     """What it lists of this kind, as far as it is taken, and how many there were beyond that."""
-    what = KINDS[kind].listed
-    if what not in before.capabilities:
+    what = KINDS[kind]
+    if what.capability not in before.capabilities:
         return [], 0
-    found = await list_pages(ask, most=limits.max_tools, what=what)
+    found = await list_pages(ask, most=limits.max_tools, what=what.listed, method=what.list_method, key=what.identity)
     return found.items, found.beyond
 
 
-async def list_pages(ask: Ask, *, most: int, what: str = "tools") -> Listed:
+async def list_pages(ask: Ask, *, most: int, what: str = "tools", method: str = "", key: str = "name") -> Listed:
     """All listed tools (or prompts, resources), raw. Of more than ``most`` the first by name, whatever order the server tells them in, so
     that the same ones are taken every time; never more than that and one page are held. Raises DownstreamError."""
     listed: list[Any] = []
     beyond = 0
     cursor: str | None = None
     for _ in range(MAX_PAGES):
-        page = await _page(ask, what, cursor)
+        page = await _page(ask, what, method or f"{what}/list", cursor)
         items = page.get(what)
         if type(items) is not list:
             raise ProtocolError(f"The server's {what}/list answer holds no list of {what}.")
         listed += items
         if len(listed) > most:
             beyond += len(listed) - most
-            listed = sorted(listed, key=_name)[:most]
+            listed = sorted(listed, key=partial(_name, key))[:most]
         cursor = page.get("nextCursor")
         if type(cursor) is not str:
             return Listed(listed, beyond)
     raise ProtocolError(f"The server's list of {what} does not end after {MAX_PAGES} pages.")
 
 
-def _name(item: object) -> str:
-    name = item.get("name") if isinstance(item, dict) else None
+def _name(key: str, item: object) -> str:
+    name = item.get(key) if isinstance(item, dict) else None
     return name if isinstance(name, str) else ""
 
 
-async def _page(ask: Ask, what: str, cursor: str | None) -> dict[str, Any]:
+async def _page(ask: Ask, what: str, method: str, cursor: str | None) -> dict[str, Any]:
     try:
-        return await ask(f"{what}/list", {"cursor": cursor} if cursor is not None else {})
+        return await ask(method, {"cursor": cursor} if cursor is not None else {})
     except ToolRefused as error:
         if error.rpc_code == METHOD_NOT_FOUND:
             return {what: []}

@@ -17,6 +17,7 @@ from mcp.server.subscriptions import (
     SUBSCRIPTION_ID_META_KEY,
     InMemorySubscriptionBus,
     PromptsListChanged,
+    ResourcesListChanged,
     ToolsListChanged,
 )
 from mcp.shared.exceptions import MCPError
@@ -25,7 +26,7 @@ from mcpregistry.calls.watch.changes import Feed
 from mcpregistry.calls.watch.waiting import Look
 from mcpregistry.db import db_call
 from mcpregistry.domain.calls.task_view import DONE
-from mcpregistry.domain.kinds import PROMPT, TOOL
+from mcpregistry.domain.kinds import PROMPT, RESOURCE, TOOL
 from mcpregistry.gateway.identity import Caller
 from mcpregistry.gateway.tasks.handlers import Tasks, require_tasks
 from mcpregistry.models.feed import CALLS, TASKS
@@ -46,7 +47,11 @@ class TaskNotification(t.Notification[dict[str, Any], str]):
         return {"method": self.method, "params": self.params}
 
 
-_NOTES = {TOOL: t.ToolListChangedNotification, PROMPT: t.PromptListChangedNotification}
+_NOTES = {
+    TOOL: t.ToolListChangedNotification,
+    PROMPT: t.PromptListChangedNotification,
+    RESOURCE: t.ResourceListChangedNotification,
+}
 
 
 class _Stream:
@@ -161,6 +166,9 @@ def _hear(stream: _Stream, honored: t.SubscriptionFilter, event: object) -> None
         stream.news.set()
     elif isinstance(event, PromptsListChanged) and honored.prompts_list_changed:
         stream.changed.add(PROMPT)
+        stream.news.set()
+    elif isinstance(event, ResourcesListChanged) and honored.resources_list_changed:
+        stream.changed.add(RESOURCE)
         stream.news.set()
 
 

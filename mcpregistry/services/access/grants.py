@@ -9,6 +9,7 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from simple_history.utils import bulk_create_with_history
 
+from mcpregistry.domain.kinds import TOOL
 from mcpregistry.models import Agent, Grant, Server, Tool
 from mcpregistry.services.configuration.saving import save_checked
 from mcpregistry.services.records import audit
@@ -32,8 +33,9 @@ def withdraw_grant(*, grant: Grant, actor: str) -> None:
 
 
 def grant(*, agent: Agent, actor: str, server: Server | None = None, tool: Tool | None = None) -> Grant:
-    """Let an agent use a server or one tool; the same grant is not made twice."""
-    existing = Grant.objects.filter(agent=agent, server=server, tool=tool, argument_pins={}, expires_at=None).first()
+    """Let an agent use a server's tools, or one tool; the same grant is not made twice."""
+    rows = Grant.objects.filter(agent=agent, server=server, tool=tool, argument_pins={}, expires_at=None, uri="")
+    existing = (rows.filter(kind=TOOL) if server else rows).first()
     return existing or save_grant(grant=Grant(agent=agent, server=server, tool=tool), actor=actor)
 
 
@@ -44,8 +46,9 @@ def grant_tools(wanted: Iterable[tuple[Agent, Tool, str]]) -> None:
     if not pairs:
         return
     there = Grant.objects.filter(
-        agent__in={agent for agent, _ in pairs}, tool__in={tool for _, tool in pairs}, argument_pins={}, expires_at=None
-    )
+        agent__in={agent for agent, _ in pairs}, tool__in={tool for _, tool in pairs}, argument_pins={}, expires_at=None,
+        uri="",
+    )  # fmt: skip
     missing = pairs.keys() - set(there.values_list("agent_id", "tool_id"))
     new = [Grant(agent=agent, tool=tool) for key, (agent, tool, _) in pairs.items() if key in missing]
     bulk_create_with_history(new, Grant)
@@ -57,4 +60,4 @@ def grant_tools(wanted: Iterable[tuple[Agent, Tool, str]]) -> None:
 
 def _grant_facts(grant: Grant) -> dict[str, Any]:
     until = grant.expires_at.isoformat() if grant.expires_at else None
-    return {"pins": grant.argument_pins, "until": until}
+    return {"pins": grant.argument_pins, "until": until} | ({"uri": grant.uri} if grant.uri else {})

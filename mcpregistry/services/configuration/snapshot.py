@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from mcpregistry.domain.budgets import of_dollars
 from mcpregistry.domain.definitions.definition import INSTRUCTIONS, listing
-from mcpregistry.domain.kinds import PROMPT, TOOL
+from mcpregistry.domain.kinds import RESOURCE, TEMPLATE, TOOL
 from mcpregistry.domain.policy.decision import Outcome
 from mcpregistry.domain.policy.rules import RuleSpec
 from mcpregistry.domain.snapshot import Snapshot
@@ -86,13 +86,15 @@ def _read() -> Snapshot:
     revision, default_outcome = Configuration.objects.values_list("revision", "default_outcome").get(id=1)
     servers = {s.id: _server(s) for s in Server.objects.active()}
     by_agent, by_endpoint = _grants()
-    offers = [_tool(t) for t in _servable().filter(server_id__in=servers)]
+    rows = list(_of_servers(servers))
+    off = {(t.server_id, t.name) for t in rows if not t.enabled}
+    offers = [_tool(t, off) for t in rows if t.enabled]
     return Snapshot(
         revision=revision,
         sections={name: read() for name, read in _SECTIONS.items()},
         servers=servers,
         tools={each.id: each for each in offers if each.kind == TOOL},
-        prompts={each.id: each for each in offers if each.kind == PROMPT},
+        others={each.id: each for each in offers if each.kind != TOOL},
         agents=_agents(by_agent),
         tokens=dict(_tokens()),
         endpoints={e.slug: _endpoint(e, by_endpoint[e.id]) for e in Endpoint.objects.filter(enabled=True)},
@@ -103,8 +105,10 @@ def _read() -> Snapshot:
     )
 
 
-def _servable() -> QuerySet[Tool]:
-    return Tool.offers.serving().filter(enabled=True).select_related("pinned")
+def _of_servers(ids: Iterable[int]) -> QuerySet[Tool]:
+    """What serves, and the fixed resources that are switched off, which no template may read either."""
+    off = Tool.offers.filter(kind=RESOURCE, enabled=False)
+    return (Tool.offers.serving().filter(enabled=True) | off).filter(server_id__in=ids).select_related("pinned")
 
 
 def _server(server: Server) -> ServerSpec:
@@ -121,7 +125,7 @@ def _server(server: Server) -> ServerSpec:
     )
 
 
-def _tool(tool: Tool) -> ToolSpec:
+def _tool(tool: Tool, off: set[tuple[int, str]]) -> ToolSpec:
     assert tool.pinned is not None
     return ToolSpec(
         id=tool.id,
@@ -137,6 +141,9 @@ def _tool(tool: Tool) -> ToolSpec:
         cost=of_dollars(tool.call_cost or Decimal(0)),
         instructions=str(tool.pinned.data.get(INSTRUCTIONS) or ""),
         kind=tool.kind,
+        never=frozenset(uri for server, uri in off if server == tool.server_id)
+        if tool.kind == TEMPLATE
+        else frozenset(),
     )
 
 
@@ -191,7 +198,9 @@ def _grants() -> tuple[dict[int, list[GrantSpec]], dict[int, list[GrantSpec]]]:
     by_agent: dict[int, list[GrantSpec]] = defaultdict(list)
     by_endpoint: dict[int, list[GrantSpec]] = defaultdict(list)
     for grant in Grant.objects.order_by("id"):
-        spec = GrantSpec(grant.server_id, grant.tool_id, grant.argument_pins, _epoch(grant.expires_at), grant.kind)
+        spec = GrantSpec(
+            grant.server_id, grant.tool_id, grant.argument_pins, _epoch(grant.expires_at), grant.kind, grant.uri
+        )
         if grant.agent_id is not None:
             by_agent[grant.agent_id].append(spec)
         elif grant.endpoint_id is not None:

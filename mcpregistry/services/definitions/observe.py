@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from mcpregistry.domain.definitions.definition import hash_of, visible
 from mcpregistry.domain.definitions.findings import VERSION
-from mcpregistry.domain.kinds import TOOL, read, spelled
+from mcpregistry.domain.kinds import KINDS, TOOL, read, spelled
 from mcpregistry.domain.text.canonical import plain, stored
 from mcpregistry.models import Definition, Server, ServerEvent, Tool
 from mcpregistry.services.notifications import outbox
@@ -80,7 +80,7 @@ def _bodies(offered_now: Mapping[str, Iterable[dict[str, Any]]], instructions: s
     bodies: dict[str, dict[str, Any]] = {}
     for kind, items in offered_now.items():
         for data in items:
-            key = spelled(kind, plain(str(data["name"]), 500))
+            key = spelled(kind, plain(str(data[KINDS[kind].identity]), 500))
             bodies.setdefault(key, visible(data, instructions, kind))
     return bodies
 
@@ -192,7 +192,7 @@ def _announce(look: _Look, process: str) -> None:
 
 def _heading(changes: Changes) -> str:
     kinds = {read(key)[0] for _, keys in _named(changes) for key in keys}
-    return "Tools" if kinds == {TOOL} else "Prompts" if TOOL not in kinds else "Tools and prompts"
+    return " and ".join(f"{kind}s" for kind in KINDS if kind in kinds).capitalize()
 
 
 def _named(changes: Changes) -> list[tuple[str, list[str]]]:

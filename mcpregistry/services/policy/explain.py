@@ -13,7 +13,7 @@ from typing import Any
 
 from django.contrib.auth.models import Group
 
-from mcpregistry.domain.definitions.naming import exposed_names
+from mcpregistry.domain.definitions.naming import exposed_names, shown_names
 from mcpregistry.domain.errors import ArgumentsInvalid, NotFound
 from mcpregistry.domain.kinds import TOOL, spelled
 from mcpregistry.domain.policy.access import capable, covers, live, may_call, may_see
@@ -204,15 +204,15 @@ def _name(snapshot: Snapshot, specs: Specs, now: float) -> str:
     agent, endpoint, server, tool = specs
     seen = (
         (snapshot.servers[each.server_id], each)
-        for each in (snapshot.tools if tool.kind == TOOL else snapshot.prompts).values()
-        if each.server_id in snapshot.servers
+        for each in (snapshot.tools if tool.kind == TOOL else snapshot.others).values()
+        if each.server_id in snapshot.servers and each.kind == tool.kind
     )
     pairs = [
         (home.slug, each.name)
         for home, each in seen
         if may_see(agent, endpoint, home, each, now) and not (endpoint.hide_unavailable and not home.available)
     ]
-    return exposed_names(pairs, endpoint.naming_style)[server.slug, tool.name]
+    return shown_names(tool.kind, pairs, endpoint.naming_style)[server.slug, tool.name]
 
 
 def _arguments(

@@ -98,7 +98,7 @@ def replay(
     ``most`` bounds how many are looked at.
     """
     snapshot, report = load_snapshot(), Report(days)
-    offers = (*snapshot.tools.values(), *snapshot.prompts.values())
+    offers = (*snapshot.tools.values(), *snapshot.others.values())
     tools = {(snapshot.servers[tool.server_id].slug, tool.key): tool for tool in offers}
     now_policy, then_policy = snapshot.policy, Rules(_with(snapshot.rules, drafts), snapshot.default_outcome)
     rows = _calls(days, now)

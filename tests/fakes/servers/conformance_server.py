@@ -15,6 +15,7 @@ from mcp import types as t
 from mcp.server.lowlevel import Server
 
 from tests.fakes.servers.conformance_prompts import get_prompt, list_prompts
+from tests.fakes.servers.conformance_resources import list_resources, list_templates, read_resource
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
 SILENCE = "UklGRiQAAABXQVZFZm10IBAAAAABAAEARKwAAIhYAQACABAAZGF0YQAAAAA="
@@ -218,5 +219,6 @@ def _needs_sampling(ctx: Any) -> dict[str, Any]:
 def make_server() -> Server[Any]:
     return Server(
         "conformance", version="1", on_list_tools=_list, on_call_tool=_call, on_list_prompts=list_prompts,
-        on_get_prompt=get_prompt,
+        on_get_prompt=get_prompt, on_list_resources=list_resources, on_list_resource_templates=list_templates,
+        on_read_resource=read_resource,
     )  # fmt: skip

@@ -73,7 +73,9 @@ async def test_the_status_tells_when_it_connected_and_how_often_it_failed(site, 
     await here.call("crash__crash")
     (home / "crash.py").unlink()
     await here.call("crash__pid")
-    failed = await until(lambda found: found.reconnect_attempts >= 2)
+    failed = await until(
+        lambda found: found.reconnect_attempts >= 2 and found.last_error_time
+    )  # two rows, one after the other
     assert failed.last_connect_time == connected.last_connect_time, "of the last connection, not of the last try"
     before = failed.last_error_time
     assert before is not None

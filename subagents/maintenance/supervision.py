@@ -29,7 +29,8 @@ def switch(*, on: bool, actor: str) -> bool:
         return False
     configuration.sub_agent_enabled = on
     save_configuration(configuration=configuration, actor=actor)
-    transaction.on_commit(lambda: send("subagents.tasks.work_maintenance"))
+    if MaintenanceRequest.objects.open().exists():
+        transaction.on_commit(lambda: send("subagents.tasks.work_maintenance"))
     return True
 
 

@@ -13,7 +13,7 @@ from mcpregistry.api.auth import actor, principal
 from mcpregistry.api.once import once
 from mcpregistry.api.paging import Cursor, Limit, page
 from mcpregistry.api.routes import Routes
-from mcpregistry.api.schemas.basics import Page, Slug
+from mcpregistry.api.schemas.basics import Page, Problem, Slug
 from mcpregistry.api.schemas.budgets import (
     BudgetChange,
     BudgetNew,
@@ -49,7 +49,7 @@ def list_budgets(
     return Page[BudgetOut](items=[budget_out(row, stand[row.pk]) for row in found.items], next=found.next)
 
 
-@router.post("/budgets", response={201: BudgetOut})
+@router.post("/budgets", response={201: BudgetOut, 404: Problem})
 @once()
 def create_budget(request: HttpRequest, payload: BudgetNew) -> Status[BudgetOut]:
     """Make a budget; it counts from now on."""

@@ -47,6 +47,7 @@ LOWEST = {
         POST /installs | POST /installs/{install_id}/use | DELETE /installs/{install_id}
         POST /servers/{slug}/roll-back | POST /servers | PATCH /servers/{slug} | DELETE /servers/{slug} | POST /servers/{slug}/enable
         POST /servers/{slug}/disable | POST /servers/{slug}/refresh | POST /servers/{slug}/reconnect
+        POST /servers/{slug}/connect | POST /servers/{slug}/disconnect
         POST /servers/{slug}/tests | PATCH /tools/{name} | POST /tools/{name}/call | POST /endpoints
         PATCH /endpoints/{slug} | DELETE /endpoints/{slug} | GET /config/export | POST /config/import
         POST /approvals/{approval_id}/withdraw
@@ -67,7 +68,7 @@ LOWEST = {
         | PUT /tools/{name}/annotations | DELETE /permits/{permit_id}
         """,
     "admin": """
-        POST /installs/{install_id}/approve
+        POST /installs/{install_id}/approve | POST /maintenance/start | POST /maintenance/stop
         GET /servers/{slug}/launch | POST /servers/{slug}/confirm | POST /agents | PATCH /agents/{slug}
         POST /registries | PATCH /registries/{slug} | DELETE /registries/{slug}
         POST /budgets | PATCH /budgets/{slug} | DELETE /budgets/{slug}

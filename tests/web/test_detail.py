@@ -89,7 +89,7 @@ def test_an_operators_estimate_of_energy_and_cost_is_shown_as_one(client_of: Cli
     held = hold()
     Tool.objects.filter(name=held.call.tool_name).update(call_energy=2.5, call_cost="0.003")
     page = plain(seen(client_of("approver"), address(held)))
-    assert "about 2.50 units (an operator's estimate)" in page
+    assert "about 2.50 units (as an operator estimates)" in page
     assert "$0.003 (an operator's estimate)" in page
 
 

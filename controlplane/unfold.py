@@ -115,7 +115,7 @@ UNFOLD: dict[str, Any] = {
                         "badge_variant": "warning",
                     },
                     _item("Servers", "dns", "mcpregistry_server"),
-                    _item("Tools and prompts", "build", "mcpregistry_tool"),
+                    _item("Tools, prompts, resources", "build", "mcpregistry_tool"),
                     _item("Packages", "package_2", "mcpregistry_install"),
                     _item("Find servers", "travel_explore", "mcpregistry_registryentry"),
                     _item("Registries", "library_books", "mcpregistry_registrysource"),

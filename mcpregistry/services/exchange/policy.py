@@ -106,44 +106,40 @@ def _withdraw_others(server: Server, approved: tuple[str, ...], actor: str) -> N
         delete_rule(rule=whole, actor=actor)
 
 
-def follow_flag(*, wanted: bool, actor: str, may_rule: bool) -> str:
+def _follow_flag(*, wanted: bool, actor: str, may_rule: bool) -> str:
     """Take ``toolApprovalRequired`` as what happens when no rule fits. A default of deny stays."""
-    configuration = Configuration.locked()
+    told = f"a call that no rule speaks about {'waits for a person' if wanted else 'runs at once'}"
     outcome = Outcome.ASK if wanted else Outcome.ALLOW
-    if configuration.default_outcome in (outcome, Outcome.DENY):
-        return ""
-    if not may_rule:
-        return FLAG_WAITS
-    configuration.default_outcome = outcome
-    save_configuration(configuration=configuration, actor=actor)
-    return f"Applied: a call that no rule speaks about {'waits for a person' if wanted else 'runs at once'}."
+    return _set(default_outcome=outcome, unless=Outcome.DENY, told=told, waits=FLAG_WAITS, may=may_rule, actor=actor)
 
 
-def follow_discovery(*, wanted: bool, actor: str, may_rule: bool) -> str:
+def _follow_discovery(*, wanted: bool, actor: str, may_rule: bool) -> str:
     """Take ``autoDiscoveryEnabled`` as whether the sub-agent searches registries by itself. Off may say everybody."""
+    told = f"the sub-agent {'searches registries for agents by itself' if wanted else 'searches no registry unasked'}"
+    return _set(auto_discovery=wanted, told=told, waits=DISCOVERY_WAITS, may=may_rule or not wanted, actor=actor)
+
+
+def _follow_switch(*, wanted: bool, actor: str, may_rule: bool) -> str:
+    """Switch the background sub-agent as ``subAgentEnabled`` says."""
+    told = f"the sub-agent is switched {'on' if wanted else 'off'}"
+    return _set(sub_agent_enabled=wanted, told=told, waits=SWITCH_WAITS, may=may_rule, actor=actor)
+
+
+def _set(*, told: str, waits: str, may: bool, actor: str, unless: object = None, **column: object) -> str:
+    """Set the site's column, which stays where it is ``unless``; a sentence for the import's notes, or "" if nothing changes."""
+    ((name, value),) = column.items()
     configuration = Configuration.locked()
-    if configuration.auto_discovery == wanted:
+    if getattr(configuration, name) in (value, unless):
         return ""
-    if wanted and not may_rule:
-        return DISCOVERY_WAITS
-    configuration.auto_discovery = wanted
+    if not may:
+        return waits
+    setattr(configuration, name, value)
     save_configuration(configuration=configuration, actor=actor)
-    return f"Applied: the sub-agent {'searches registries for agents by itself' if wanted else 'searches no registry unasked'}."
+    return f"Applied: {told}."
 
 
-def follow_switch(*, wanted: bool, actor: str, may_rule: bool) -> str:
-    """Switch the background sub-agent as ``subAgentEnabled`` says. Returns a sentence for the import's notes, or ""."""
-    configuration = Configuration.locked()
-    if configuration.sub_agent_enabled == wanted:
-        return ""
-    if not may_rule:
-        return SWITCH_WAITS
-    configuration.sub_agent_enabled = wanted
-    save_configuration(configuration=configuration, actor=actor)
-    return f"Applied: the sub-agent is switched {'on' if wanted else 'off'}."
-
-
-FOLLOWED = {FLAG: follow_flag, DISCOVERY: follow_discovery, SUB_AGENT: follow_switch}
+# By the flag's name in a file: what takes it, and says in a sentence what became of it.
+FOLLOWED = {FLAG: _follow_flag, DISCOVERY: _follow_discovery, SUB_AGENT: _follow_switch}
 WAITING = (FLAG_WAITS, DISCOVERY_WAITS, SWITCH_WAITS)  # what is said of a flag that somebody else has to take
 
 

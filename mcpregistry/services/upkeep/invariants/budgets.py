@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 
-from django.db.models import Sum
+from django.db.models import F, OuterRef, Subquery, Sum
+from django.db.models.functions import Coalesce
 
 from mcpregistry.models import BudgetEntry, BudgetPeriod, BudgetReservation, Invocation
 
@@ -14,10 +15,11 @@ _SETTLED_WITHIN = timedelta(minutes=10)
 
 def unbalanced(now: datetime) -> Iterator[str]:
     """Periods that go on, so that retention has kept all of their entries, and whose sum is another."""
-    for period in BudgetPeriod.objects.filter(end__gt=now).select_related("budget"):
-        entries = BudgetEntry.objects.filter(budget=period.budget, at__gte=period.start, at__lt=period.end)
-        if (entries.aggregate(total=Sum("amount"))["total"] or 0) != period.spent:
-            yield f"{period.budget.slug}: the period that began {period.start:%Y-%m-%d %H:%M}"
+    theirs = BudgetEntry.objects.filter(budget=OuterRef("budget"), at__gte=OuterRef("start"), at__lt=OuterRef("end"))
+    total = theirs.order_by().values("budget").annotate(total=Sum("amount")).values("total")
+    told = BudgetPeriod.objects.filter(end__gt=now).annotate(told=Coalesce(Subquery(total), 0))
+    for period in told.exclude(spent=F("told")).select_related("budget"):
+        yield f"{period.budget.slug}: the period that began {period.start:%Y-%m-%d %H:%M}"
 
 
 def unsettled(now: datetime) -> Iterator[str]:

@@ -16,6 +16,7 @@ from mcpregistry.calls.catalog import DownstreamTools
 from mcpregistry.calls.rates import NotCounted
 from mcpregistry.db import db_call
 from mcpregistry.domain.budgets import Unit
+from mcpregistry.domain.kinds import TOOL
 from mcpregistry.domain.lifecycle import TERMINAL
 from mcpregistry.services.budgets import spending
 from mcpregistry.services.budgets.books import Kind
@@ -88,4 +89,5 @@ def _needs(call: Call) -> Needs | None:
     left = frozenset({Unit.MONEY, Unit.TOKENS}) if offer.spends else frozenset()
     units = {*amounts, *left}
     agents = frozenset(each.slug for each in (agent, *call.request.behind) if each.budgets & units)
-    return Needs(agent.slug, agents, amounts, left) if agents else None
+    hears = offer.tool.kind == TOOL  # prompts and resources have no room for words of ours
+    return Needs(agent.slug, agents, amounts, left, hears) if agents else None

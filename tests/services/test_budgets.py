@@ -40,9 +40,14 @@ def call(state: State = State.DISPATCHED, *, ended: bool = False) -> str:
 
 
 def reserve(
-    amount: int = 1, reference: str | None = None, *, unit: Unit = Unit.CALLS, of: tuple[str, ...] = ("ann",)
+    amount: int = 1,
+    reference: str | None = None,
+    *,
+    unit: Unit = Unit.CALLS,
+    of: tuple[str, ...] = ("ann",),
+    hears=True,
 ) -> Answer:
-    needs = Needs(of[0], frozenset(of), {unit: amount})
+    needs = Needs(of[0], frozenset(of), {unit: amount}, hears=hears)
     return spending.reserve(kind=Kind.CALL, reference=reference or call(), needs=needs)
 
 
@@ -160,7 +165,9 @@ def test_channels_are_told_of_each_mark_once_in_a_period_and_the_agent_of_the_so
     clock("2026-11-02 10:00")
     made(1)
     assert not Delivery.objects.exists()
-    second = reserve(reference=(one := call()))
+    one = call()
+    assert reserve(reference=one, hears=False).remarks == (), "what has no room for it leaves it to the next"
+    second = reserve(reference=one)
     assert second.remarks == (
         "Budget 'daily': 2 calls of 3 calls are used in this day; then such calls are refused until 2026-11-03 00:00 UTC.",
     )

@@ -37,13 +37,15 @@ class BudgetSpent(SlipsnisseError):
 class Needs:
     """What is about to be spent at most, for which agents: ``by`` makes it, the others have caused it.
 
-    ``left``: of what something must be left, though it is not known how much will be spent.
+    ``left``: of what something must be left, though it is not known how much will be spent. ``hears``: whether the answer
+    has room for what its agent is to be told; else the next one tells it.
     """
 
     by: str
     agents: frozenset[str]
     amounts: Mapping[Unit, int]
     left: frozenset[Unit] = frozenset()
+    hears: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +77,7 @@ def reserve(*, kind: str, reference: str, needs: Needs) -> Answer:
                 kind=kind, reference=reference, budget=budget,
                 defaults={"amount": more, "agent_slug": needs.by, "made_at": now},
             )  # fmt: skip
-    news = [
-        each for each in found if kind == Kind.CALL and _is_news(*each, needs.by)
-    ]  # a turn has no caller to be told
+    news = [each for each in found if needs.hears and _is_news(*each, needs.by)]
     return Answer(remarks=tuple(_remarked(*each) for each in news))
 
 

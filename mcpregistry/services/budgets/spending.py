@@ -85,6 +85,16 @@ def reserve(*, kind: str, reference: str, needs: Needs) -> Answer:
     return Answer(remarks=tuple(_remarked(*each) for each in news))
 
 
+@transaction.atomic
+def remarks(needs: Needs) -> tuple[str, ...]:
+    """What the agent should be told before a call goes out for which everything was set aside long ago."""
+    now, found = database_now(), []
+    for budget in books.locked(needs.agents, [*needs.amounts, *needs.left]):
+        period = books.period_of(budget, now)
+        found.append((budget, period, books.book_of(budget, period), 0))
+    return tuple(_remarked(*each) for each in found if _is_news(*each, needs.by))
+
+
 def _is_news(budget: Budget, period: BudgetPeriod, book: Book, more: int, by: str) -> bool:
     return budget.agent.slug == by and not period.agent_told and book.warns(more)
 

@@ -117,9 +117,9 @@ def _watched(there: There) -> Iterator[tuple[str, list[str]]]:
     """(table, columns) of each configuration table that is there."""
     for model, ignored in WATCHED.items():
         table = model._meta.db_table
-        fields = [f for f in model._meta.local_concrete_fields if f.column in there.get(table, ())]
-        if fields:
-            yield table, [f.column for f in fields if f.name not in ignored]
+        columns = {f.name: f.column for f in model._meta.local_concrete_fields if f.column in there.get(table, ())}
+        if columns:
+            yield table, [column for name, column in columns.items() if column and name not in ignored]
 
 
 def _changed(columns: Iterable[str], differs: str) -> str:

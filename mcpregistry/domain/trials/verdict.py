@@ -55,10 +55,11 @@ def sandbox_fields(starts: Sequence[Start], network_needed: bool | None, now: di
     if not any(start["ok"] and start["network"] for start in starts):
         return {}
     mode = {} if now.get("sandbox") == "strict" else {"sandbox": "enforce"}
-    if network_needed is None or (network_needed and now.get("sandbox_network") == "ports"):
-        network = {}
-    else:
-        network = _ports(starts) if network_needed else {"sandbox_network": "none"}
+    network: dict[str, Any] = {}
+    if network_needed is False:
+        network = {"sandbox_network": "none"}
+    elif network_needed and now.get("sandbox_network") != "ports":
+        network = _ports(starts)
     return {name: value for name, value in (mode | network).items() if now.get(name) != value}
 
 

@@ -57,6 +57,7 @@ BESIDE = {
     "estimates.of_specs": "the list is told without estimates (tests/subagents/maintenance/test_tools.py)",
     "spending.reserve": "only of agents with a budget (tests/calls/test_budgets.py)",
     "spending.settle": "as above",
+    "spending.remarks": "the next call tells it (tests/calls/test_budgets.py)",
     "spending.release": "at worst it is released by the clock (tests/services/test_budgets.py)",
     "rates.lease": "only of agents with a limit (tests/calls/test_rates.py)",
     "rates.give_back": "at worst the bucket refills by itself",

@@ -26,6 +26,7 @@ from benchmarks import load, site
 
 SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}}
 ECHO = [{"name": "echo", "description": "Echo", "inputSchema": SCHEMA}]
+DIRECT = "SDK HTTP server, called directly"
 STDIO = [sys.executable, "-S", str(site.ROOT / "benchmarks" / "echo_stdio.py")]
 
 
@@ -53,7 +54,7 @@ def _measure(quick: bool) -> dict[str, Any]:
     echo = ["-m", "benchmarks.echo_server", str(echo_port)]
     with site.child(echo, echo_port) as direct, site.gateway(port) as web:
         url = f"http://127.0.0.1:{port}/mcp/bench"
-        calls = _calls(quick, direct.pid, address, web.pid, url, token)
+        calls = _calls(quick, direct.pid, address, web.pids, url, token)
         web_mb = site.peak_mb(web.pid)
         change = asyncio.run(_change_latency(url, token, 5 if quick else 20))
     return {
@@ -65,49 +66,52 @@ def _measure(quick: bool) -> dict[str, Any]:
     }
 
 
-def _calls(quick: bool, direct: int, address: str, web: int, url: str, token: str) -> list[dict[str, Any]]:
-    """Interleaved repeats of every variant at every concurrency; the median repeat counts."""
+def _calls(quick: bool, direct: int, address: str, web: list[int], url: str, token: str) -> list[dict[str, Any]]:
+    """Interleaved repeats of every variant, in both eras, at every concurrency; the median repeat counts."""
     variants = [
-        ("SDK HTTP server, called directly", address, "echo", direct),
+        (DIRECT, address, "echo", [direct]),
         ("gateway -> stdio", url, "stdio__echo", web),
         ("gateway -> HTTP", url, "http__echo", web),
     ]
     rows = []
-    for concurrency in (1, 10, 50):
+    for concurrency, era in ((at_once, era) for at_once in (1, 10, 50) for era in ("modern", "older")):
         count = {1: 1500, 10: 4000, 50: 6000}[concurrency] // (10 if quick else 1)
         runs: dict[str, list[dict[str, float]]] = {name: [] for name, *_ in variants}
         for _ in range(1 if quick else 3):
-            for name, target, tool, pid in variants:
-                _generate(target, token, tool, concurrency, max(50, count // 10))  # warm up
-                runs[name].append(_one_run(target, token, tool, concurrency, count, pid))
+            for name, target, what, pids in variants:
+                _generate(target, token, what, concurrency, max(50, count // 10), era)  # warm up
+                runs[name].append(one_run(target, token, what, concurrency, count, pids, era))
         for name, *_ in variants:
             middle = sorted(runs[name], key=lambda run: run["calls_per_second"])[len(runs[name]) // 2]
-            rows.append({"what": name, "concurrency": concurrency} | middle)
+            rows.append({"what": name, "era": era, "concurrency": concurrency} | middle)
     _print_calls(rows)
     return rows
 
 
-def _one_run(url: str, token: str, tool: str, concurrency: int, count: int, pid: int) -> dict[str, float]:
-    before = site.cpu_seconds(pid)
-    run = _generate(url, token, tool, concurrency, count)
-    return run | {"server_cpu_us_per_call": round((site.cpu_seconds(pid) - before) / count * 1e6)}
+def one_run(
+    url: str, token: str, what: str, concurrency: int, count: int, pids: list[int], era: str
+) -> dict[str, float]:
+    """One run of ``benchmarks.load``, with the CPU of a call in these processes."""
+    before = sum(map(site.cpu_seconds, pids))
+    run = _generate(url, token, what, concurrency, count, era)
+    return run | {"server_cpu_us_per_call": round((sum(map(site.cpu_seconds, pids)) - before) / count * 1e6)}
 
 
-def _generate(url: str, token: str, tool: str, concurrency: int, count: int) -> dict[str, float]:
-    argv = [sys.executable, "-m", "benchmarks.load", url, token, tool, str(concurrency), str(count)]
+def _generate(url: str, token: str, what: str, concurrency: int, count: int, era: str) -> dict[str, float]:
+    argv = [sys.executable, "-m", "benchmarks.load", url, token, what, str(concurrency), str(count), era]
     return dict(json.loads(subprocess.run(argv, cwd=site.ROOT, check=True, capture_output=True).stdout))
 
 
 def _print_calls(rows: list[dict[str, Any]]) -> None:
     print(
-        f"\n{'tools/call':36}{'at once':>8}{'calls/s':>9}{'of direct':>10}{'p50 ms':>8}{'added':>7}{'p99 ms':>8}{'CPU us':>8}"
+        f"\n{'tools/call':34}{'era':8}{'at once':>8}{'calls/s':>9}{'of direct':>10}{'p50 ms':>8}{'added':>7}{'p99 ms':>8}{'CPU us':>8}"
     )
     for row in rows:
-        base = next(r for r in rows if r["concurrency"] == row["concurrency"])
+        base = next(r for r in rows if all(r[key] == row[key] for key in ("concurrency", "era")))
         ratio = row["calls_per_second"] / base["calls_per_second"]
         added = row["p50_ms"] - base["p50_ms"]
         print(
-            f"{row['what']:36}{row['concurrency']:>8}{row['calls_per_second']:>9.0f}{ratio:>9.2f}x"
+            f"{row['what']:34}{row['era']:8}{row['concurrency']:>8}{row['calls_per_second']:>9.0f}{ratio:>9.2f}x"
             f"{row['p50_ms']:>8.2f}{added:>+7.2f}{row['p99_ms']:>8.1f}{row['server_cpu_us_per_call']:>8.0f}"
         )
 

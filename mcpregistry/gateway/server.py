@@ -10,7 +10,7 @@ session, thread and user ids there, which are nobody else's business, and ``bagg
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from contextvars import ContextVar
 from typing import Any
@@ -93,6 +93,8 @@ class Gateway:
         self._task_streams = TaskStreams(self.tasks, engine.feed)
         self.changes.closing.append(self._task_streams.close)
         self._caller = caller
+        # Awaited with every handshake before it is answered: the HTTP door writes the session down.
+        self.began: Callable[[Context, Caller, HandlerResult], Awaitable[None]] | None = None
         self.server = self._build()
 
     def catalogue(self, caller: Caller) -> Catalogue:
@@ -133,6 +135,8 @@ class Gateway:
         """Outermost around every message: our refusals become protocol errors, all else becomes silence."""
         try:
             result = await call_next(ctx)
+            if ctx.method == "initialize" and self.began is not None:
+                await self.began(ctx, self._caller_of(ctx), result)
         except MCPError:
             raise
         except SlipsnisseError as error:

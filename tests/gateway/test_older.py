@@ -18,7 +18,7 @@ from tests.gateway.doors import Corpus, Doors, anonymous, doors, said
 from tests.gateway.test_fast import FIELDS, rows
 from tests.waiting import until
 
-pytestmark = pytest.mark.one_database
+one_database = pytest.mark.one_database
 
 
 @pytest.fixture
@@ -40,6 +40,7 @@ async def recorded(slug: str) -> list[dict[str, Any]]:
     return await outside(lambda: list(found.values(*FIELDS)))
 
 
+@one_database
 @pytest.mark.parametrize("version", ["2025-11-25", "2024-11-05"])
 async def test_every_odd_body_and_header_gets_the_same_answer_and_record_with_and_without_the_lanes(
     stage, slug, version
@@ -75,6 +76,7 @@ async def test_every_odd_body_and_header_gets_the_same_answer_and_record_with_an
     assert before > 20
 
 
+@one_database
 async def test_every_kind_of_end_is_told_alike(stage, slug):
     async with doors(slug, stage.tokens[slug]) as both:
         session = await both.opened()
@@ -99,6 +101,7 @@ async def test_every_kind_of_end_is_told_alike(stage, slug):
     assert answers["the server crashes"][1][0]["result"]["structuredContent"]["state"] == State.UNKNOWN
 
 
+@one_database
 async def test_plain_calls_use_the_lane_and_it_needs_no_transport(stage, slug, monkeypatch):
     """Otherwise all the comparing above would compare the SDK with itself."""
     served = []
@@ -215,6 +218,7 @@ async def test_a_word_about_a_request_reaches_the_process_that_serves_it(stage, 
     assert len(await recorded(slug)) == 2
 
 
+@one_database
 async def test_a_lost_connection_does_not_cancel_a_call_of_the_older_era(stage, slug):
     async with doors(slug, stage.tokens[slug]) as both:
         slow = calling(await both.opened(), f"{slug}-s__count", {"steps": 2, "pause": 0.2})
@@ -243,7 +247,7 @@ async def test_what_idles_ends_and_is_forgotten(stage, slug):
     async with doors(slug, stage.tokens[slug]) as both:
         session = await both.opened()
         assert await outside(sweep, 0.5) == 0
-        await outside(host_sessions.send, session, "{}")
+        await outside(host_sessions.send, session, "{}")  # which is no message: nobody stumbles over it
         assert await outside(sweep, 2) == 1
         listing = Corpus("tools/list", session=session)
         await until(lambda: both.app.sessions.here(session) is None)

@@ -192,7 +192,10 @@ class Sessions:
         for key, session_id, body in news.messages:
             if key not in self._told and self.deliver is not None:
                 self._told[key] = time.monotonic()
-                await self.deliver(session_id, json.loads(body))
+                try:
+                    await self.deliver(session_id, json.loads(body))
+                except Exception:  # one message must not keep the others, and the ends of sessions, from being heard
+                    log.exception("sessions.message_not_taken")
 
     def _has_ended(self, session_id: str) -> None:
         if session_id in self._told:

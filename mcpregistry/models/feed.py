@@ -12,11 +12,17 @@ from dataclasses import dataclass
 from django.db import models
 from django.db.models import Model
 
-from mcpregistry.models.host_session import HostMessage, HostSession
+from mcpregistry.models.host_session import HostMessage, HostSession, HostStream
 from mcpregistry.models.host_task import HostTask
 from mcpregistry.models.invocation import Invocation
 
-CONFIGURATION, CALLS, TASKS, SESSIONS = "configuration", "calls", "tasks", "sessions"
+CONFIGURATION, CALLS, TASKS, SESSIONS, STREAMS = (
+    "configuration",
+    "calls",
+    "tasks",
+    "sessions",
+    "streams",
+)
 
 
 class Change(models.Model):
@@ -48,6 +54,7 @@ TOLD: dict[type[Model], Told] = {
     HostTask: Told(TASKS, "id", ("version", "cancel_requested", "input_responses")),
     HostSession: Told(SESSIONS, "id", ("ended_at",)),
     HostMessage: Told(SESSIONS, "session_id", inserted=True),
+    HostStream: Told(STREAMS, "id", ("answered_at",)),
 }
 
 

@@ -39,3 +39,18 @@ class HostMessage(models.Model):
 
     def __str__(self) -> str:
         return f"{self.session_id} {self.pk}"
+
+
+class HostStream(models.Model):
+    """The answer to one request that takes a while, for a host that may lose its connection and read on elsewhere."""
+
+    id = models.CharField(primary_key=True, max_length=32, help_text="What its event ids begin with.")
+    session = models.ForeignKey(HostSession, on_delete=models.CASCADE, related_name="streams")
+    request = models.TextField(help_text="JSON: id and method of the request, and the URI that it reads.")
+    call_id = models.CharField(max_length=32, blank=True, help_text="Of the call that it makes, if it makes one.")
+    asked_at = models.DateTimeField(db_index=True)
+    answered_at = models.DateTimeField(null=True, blank=True)
+    answer = models.TextField(blank=True, help_text="The JSON-RPC message; empty where it was too large.")
+
+    def __str__(self) -> str:
+        return f"{self.session_id} {self.id}"

@@ -193,8 +193,10 @@ def _read(kind: str, text: str) -> Any:
     if kind.startswith("application/json") and text:
         return json.loads(anonymous(text))
     if kind.startswith("text/event-stream"):
-        frames = [frame.split("\r\n") for frame in anonymous(text).split("\r\n\r\n")]
-        return [(event, json.loads(data.removeprefix("data: "))) for event, data in (f for f in frames if len(f) == 2)]
+        frames = [
+            dict(line.split(": ", 1) for line in each.split("\r\n") if ": " in line) for each in text.split("\r\n\r\n")
+        ]
+        return [(f"event: {each['event']}", json.loads(anonymous(each["data"]))) for each in frames if each.get("data")]
     return text
 
 

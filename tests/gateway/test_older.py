@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from mcpregistry.calls.engine import Engine
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.models import Grant, HostMessage, HostSession, Invocation
-from mcpregistry.services import host_sessions
+from mcpregistry.models import Grant, HostMessage, HostSession, HostStream, Invocation
+from mcpregistry.services import host_sessions, host_streams
 from tests.fakes.stage import Stage, outside
 from tests.gateway.doors import Corpus, Doors, anonymous, doors, said
 from tests.gateway.test_fast import FIELDS, rows
@@ -116,10 +117,12 @@ async def test_plain_calls_use_the_lane_and_it_needs_no_transport(stage, slug, m
     async with doors(slug, stage.tokens[slug]) as first, doors(slug, stage.tokens[slug]) as other:
         session = await first.opened()
         echo = calling(session, f"{slug}-e__echo", {"text": "x"}, progressToken=7)
+        for each in (first, other):  # once with the start of the server, which may take a while
+            await each.ask(True, "POST", echo.request(), list(echo.usual.items()))
         answers = [await each.ask(True, "POST", echo.request(), list(echo.usual.items())) for each in (first, other)]
         assert other.app._manager._server_instances == {}
     assert [(status, kind) for status, kind, _ in answers] == [(200, "application/json")] * 2
-    assert served == ["raw", "raw"]
+    assert served == ["raw"] * 4
 
 
 # Several processes
@@ -226,6 +229,64 @@ async def test_a_lost_connection_does_not_cancel_a_call_of_the_older_era(stage, 
         await until(lambda: both.app.engine._in_flight._running)
         await stream.leave()
     assert [row["state"] for row in await recorded(slug)] == [State.SUCCEEDED]
+
+
+async def answered_later(stream: Stream, path: Doors, corpus: Corpus) -> tuple[str, dict[str, Any]]:
+    """The host loses its connection, then reads on at ``path``: the id of the event, and the answer."""
+    await until(lambda: "id: " in stream.body)
+    event_id = stream.body.split("id: ")[1].split("\r\n")[0]
+    stream.left.set()
+    again = Stream(path, "GET", corpus, last_event_id=event_id)
+    await asyncio.wait_for(again.task, 30)
+    assert again.status == 200
+    return event_id, again.messages[-1]
+
+
+@pytest.mark.parametrize("lane", [True, False])
+async def test_a_host_that_lost_its_connection_reads_the_answer_at_another_process(stage, slug, lane):
+    async with doors(slug, stage.tokens[slug]) as first, doors(slug, stage.tokens[slug]) as other:
+        first.app.lanes = first.lanes if lane else {}
+        slow = calling(await first.opened(), f"{slug}-s__count", {"steps": 1, "pause": 1})
+        event_id, answer = await answered_later(Stream(first, "POST", slow, slow.request(id="a")), other, slow)
+        assert (answer["id"], answer["result"].get("isError", False)) == ("a", False)
+        strangers = [slow, calling(await first.opened(), f"{slug}-s__count")]  # of the session, and of another one
+        for corpus, known in zip(strangers, (True, False), strict=True):
+            again = Stream(other, "GET", corpus, last_event_id=event_id)
+            await until(lambda again=again: again.status == 200)
+            if known:
+                await asyncio.wait_for(again.task, 20)
+            assert bool(again.messages) is known
+            await again.leave()
+
+
+async def test_what_is_not_known_is_no_error_but_a_stream(stage, slug):
+    async with doors(slug, stage.tokens[slug]) as both:
+        session = await both.opened()
+        for event_id in ("1", "", "\xff", "x" * 5_000, "0" * 32 + ".7"):
+            stream = Stream(both, "GET", Corpus("tools/list", session=session), last_event_id=event_id)
+            await until(lambda stream=stream: stream.status)
+            assert stream.status == 200
+            await stream.leave()
+
+
+async def test_the_answer_of_a_process_that_died_is_in_the_record_of_the_call(stage, slug):
+    def kept(call_id: str, method: str = "tools/call") -> str:
+        request = json.dumps({"id": 7, "method": method, "uri": ""})
+        return host_streams.begin(session_id=session, request=request, call_id=call_id)
+
+    async with doors(slug, stage.tokens[slug]) as both:
+        session = await both.opened()
+        echo = calling(session, f"{slug}-e__echo", {"text": "kept"})
+        await both.ask(True, "POST", echo.request(), list(echo.usual.items()))
+        call = (await outside(lambda: list(Invocation.objects.filter(agent_slug=slug))))[0]
+        ended, lost = await outside(kept, call.pk), await outside(kept, "")
+        await outside(HostStream.objects.filter(pk=lost).update, asked_at=call.received_at - timedelta(hours=1))
+        found = [Stream(both, "GET", echo, last_event_id=f"{each}.0") for each in (ended, lost)]
+        for each in found:
+            await asyncio.wait_for(each.task, 30)
+    result, unknown = found[0].messages[-1], found[1].messages[-1]
+    assert (result["id"], result["result"]["structuredContent"]["arguments"]) == (7, {"text": "kept"})
+    assert (unknown["id"], "not kept" in unknown["error"]["message"]) == (7, True)
 
 
 async def test_one_session_too_many_ends_the_one_that_idled_longest(stage, slug, monkeypatch):

@@ -29,6 +29,7 @@ from mcpregistry.gateway.http.fast_call import FastLane
 from mcpregistry.gateway.http.fast_list import ListLane
 from mcpregistry.gateway.http.manager import SessionManager
 from mcpregistry.gateway.http.older import OlderLane
+from mcpregistry.gateway.http.resuming import Resumption
 from mcpregistry.gateway.http.sessions import Sessions
 from mcpregistry.gateway.identity import LEFT_KEY, SCOPE_KEY, Caller, bearer
 from mcpregistry.gateway.jsonrpc import error_to, objection, replied, unserved
@@ -63,9 +64,13 @@ class McpApp:
         set_current_engine(self.engine)
         self.gateway = Gateway(self.engine)
         self.gateway.changes.start()
-        self.sessions = Sessions(self.engine.feed)
+        self.sessions, self._resumption = Sessions(self.engine.feed), Resumption(self.engine.feed)
         self._manager = SessionManager(
-            self.gateway, self.sessions, max_request_body_size=MAX_BODY, session_idle_timeout=IDLE.total_seconds()
+            self.gateway,
+            self.sessions,
+            self._resumption,
+            max_request_body_size=MAX_BODY,
+            session_idle_timeout=IDLE.total_seconds(),
         )
         listing, calling = ListLane(self.gateway), FastLane(self.gateway, self._sdk)
         older = OlderLane(self.sessions, self._manager, calling, listing)
@@ -92,6 +97,7 @@ class McpApp:
         self._stopping = True
         self.engine.begin_stop(settings.GRACE_SECONDS)
         self.gateway.changes.close()
+        self._resumption.stop()
         # Older hosts hold a GET stream for as long as their session lives; the SDK has no public way to them.
         self._ending = [asyncio.ensure_future(s.terminate()) for s in list(self._manager._server_instances.values())]
 
@@ -123,15 +129,13 @@ class McpApp:
     async def _sdk(self, caller: Caller, scope: Scope, receive: Any, send: Any) -> None:
         current_caller.set(caller)
         left = asyncio.Event()
-        if scope["method"] == "POST":
-            receive = await _checked(scope, receive, send)
-            if receive is None:
-                return
-        elif scope["method"] == "GET":
-            # Nothing is kept for a host to read on from; the SDK answers nothing at all to one that asks.
-            scope = scope | {"headers": [pair for pair in scope["headers"] if pair[0] != b"last-event-id"]}
         scope = scope | {SCOPE_KEY: caller, LEFT_KEY: left, "user": caller.user}
-        await self._manager.handle_request(scope, _noticing(left, receive), send)
+        if scope["method"] != "POST":
+            await self._manager.handle_request(scope, _noticing(left, receive), send)
+            return
+        receive = await _checked(scope, receive, send)
+        if receive is not None:
+            await self._manager.handle_request(scope, _noticing(left, receive), send)
 
     def _refusal_of_origin(self, scope: Scope) -> tuple[int, str, str] | None:
         origins = [value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"]

@@ -65,6 +65,8 @@ class FastLane:
         judged = await self._judged(request.caller, plain, response)
         if judged is None:
             return False
+        if response.kept is not None:
+            response.kept.call_id = judged.call.id
         response.begin()
         try:
             outcome = await self._gateway.engine.proceed(judged)

@@ -13,6 +13,7 @@ import secrets
 from typing import Any
 
 import anyio
+import msgspec
 import structlog
 from anyio.abc import TaskStatus
 from mcp.server.auth.middleware.bearer_auth import authorization_context
@@ -25,9 +26,11 @@ from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.message import SessionMessage
 from mcp.types import InitializeRequestParams, jsonrpc_message_adapter
 
+from mcpregistry.gateway.http.body import read_whole, replayed
+from mcpregistry.gateway.http.resuming import Kept, KeptSend, Resumption
 from mcpregistry.gateway.http.sessions import Session, Sessions
 from mcpregistry.gateway.identity import SCOPE_KEY, Caller
-from mcpregistry.gateway.server import Context, Gateway
+from mcpregistry.gateway.server import CALL_ID_KEY, OUTCOME_KEY, Context, Gateway
 
 log = structlog.get_logger(__name__)
 
@@ -39,9 +42,9 @@ Dispatcher = JSONRPCDispatcher[Any]
 class SessionManager(StreamableHTTPSessionManager):
     """One per web process."""
 
-    def __init__(self, gateway: Gateway, sessions: Sessions, **options: Any) -> None:
+    def __init__(self, gateway: Gateway, sessions: Sessions, resumption: Resumption, **options: Any) -> None:
         super().__init__(gateway.server, **options)
-        self._gateway, self._sessions = gateway, sessions
+        self._gateway, self._sessions, self._resumption = gateway, sessions, resumption
         self._dispatchers: dict[str, Dispatcher] = {}
         self._ending: set[asyncio.Task[None]] = set()
         sessions.ended.append(self._ended)
@@ -58,11 +61,39 @@ class SessionManager(StreamableHTTPSessionManager):
             await self._take_up(session, scope)
         if session is not None and scope["method"] == "DELETE":
             await self._sessions.end(session_id)
-        if session is not None and scope["method"] == "GET":
-            with self._sessions.holding(session_id):
-                await super()._handle_stateful_request(scope, receive, send)
-        else:
+        if session is None or scope["method"] == "DELETE":
             await super()._handle_stateful_request(scope, receive, send)
+            return
+        with self._sessions.holding(session_id):
+            if scope["method"] == "POST":
+                await self._post(session, scope, receive, send)
+            else:
+                await self._get(session, scope, receive, send)
+
+    async def _get(self, session: Session, scope: Any, receive: Any, send: Any) -> None:
+        """Read a request's answer on, or open the session's own stream, of which nothing is kept."""
+        named = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"last-event-id"), None)
+        stream = await self._resumption.named(session, named) if named is not None else None
+        if stream is not None:
+            await self._resumption.serve(session, stream, receive, send)
+            return
+        # The SDK would answer nothing at all to one that asks for what it does not have.
+        scope = scope | {"headers": [pair for pair in scope["headers"] if pair[0] != b"last-event-id"]}
+        await super()._handle_stateful_request(scope, receive, send)
+
+    async def _post(self, session: Session, scope: Any, receive: Any, send: Any) -> None:
+        body, whole = await read_whole(receive, self.max_request_body_size)
+        kept = _kept(session, body) if whole else None
+        receive = replayed(body, whole, receive)
+        if kept is None or OUTCOME_KEY in scope:  # then a lane keeps the answer
+            await super()._handle_stateful_request(scope, receive, send)
+            return
+        keeping = KeptSend(kept, send)
+        try:
+            scope = scope | {CALL_ID_KEY: kept.made}
+            await super()._handle_stateful_request(scope, _patient(receive), keeping)
+        finally:
+            keeping.close()
 
     async def _began(self, ctx: Context, caller: Caller, result: Any) -> None:
         session_id = ctx.session._connection.session_id
@@ -157,6 +188,26 @@ class SessionManager(StreamableHTTPSessionManager):
             task = asyncio.ensure_future(self._discard_session(session_id, transport))
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
+
+
+def _kept(session: Session, body: bytes) -> Kept | None:
+    message = msgspec.json.decode(body)  # the door has looked at it
+    if type(message.get("id")) not in (int, str) or "method" not in message:
+        return None
+    uri = (message.get("params") or {}).get("uri")
+    return Kept(session, message["id"], message["method"], uri if isinstance(uri, str) else "")
+
+
+def _patient(receive: Any) -> Any:
+    """The SDK forgets where an answer belongs as soon as a host's connection breaks; so it does not hear of that."""
+
+    async def heard() -> Any:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            await asyncio.Event().wait()  # until the answer is there: then whoever listens is cancelled
+        return message
+
+    return heard
 
 
 def _named(scope: Any) -> str | None:

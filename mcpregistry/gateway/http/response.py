@@ -11,6 +11,7 @@ from mcp.server.streamable_http import REQUEST_CANCELLED
 
 from mcpregistry.domain.text.canonical import stored
 from mcpregistry.gateway.http.body import Plain, session_header
+from mcpregistry.gateway.http.resuming import Kept, answer_in
 from mcpregistry.gateway.progress import Progress
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -30,6 +31,7 @@ class Response:
     """Watches the host meanwhile: one of the modern era that leaves gives its call up, one of the older era does not."""
 
     def __init__(self, plain: Plain, receive: Any, send: Send) -> None:
+        self.kept = Kept(plain.session, plain.id, "tools/call") if plain.session else None
         self._plain, self._receive, self._send = plain, receive, send
         self._token = plain.meta.get("progressToken")
         self.reporting = self._token is not None
@@ -65,7 +67,12 @@ class Response:
             return
         self._progress = Progress(self._send_progress) if self.reporting else None
         pulse = self._progress.run() if self._progress else self._ping()
-        self._tasks = [asyncio.ensure_future(self._watch()), asyncio.ensure_future(pulse)]
+        self._tasks = [asyncio.ensure_future(work) for work in (self._watch(), pulse, self._tell_id())]
+
+    async def _tell_id(self) -> None:
+        """A host of the older era can read the answer on elsewhere, should its connection break."""
+        if self.kept is not None and (event := await self.kept.begin()):
+            await self._write(event)
 
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
@@ -108,8 +115,9 @@ class Response:
         self._unwatch()
         await self._flushed()
         message = _encoded({"jsonrpc": "2.0", "id": self._plain.id} | said)
+        line = await self.kept.answer(message) if self.kept is not None else b""
         if self._streaming:
-            await self._send({"type": "http.response.body", "body": _event(message), "more_body": False})
+            await self._send({"type": "http.response.body", "body": line + _event(message), "more_body": False})
         else:
             headers = [*_JSON, (b"content-length", b"%d" % len(message)), *session_header(self._plain)]
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -125,7 +133,10 @@ class Response:
             if not self._streaming:
                 await self._send(event)
             elif self._plain.session is not None and event["type"] == "http.response.body":
-                await self._send(event)  # the SDK answers the older era with a stream as well
+                # The SDK answers the older era with a stream as well.
+                if self.kept is not None and (message := answer_in(event.get("body", b""))):
+                    event = event | {"body": await self.kept.answer(message) + event["body"]}
+                await self._send(event)
             elif event["type"] == "http.response.body":
                 body.append(event.get("body", b""))
                 if not event.get("more_body"):

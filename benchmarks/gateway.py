@@ -26,6 +26,7 @@ from benchmarks import load, site
 
 SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}}
 ECHO = [{"name": "echo", "description": "Echo", "inputSchema": SCHEMA}]
+OTHERS = {"prompt": [{"name": "hello"}], "resource": [{"uri": "bench://note", "name": "note"}]}
 DIRECT = "SDK HTTP server, called directly"
 STDIO = [sys.executable, "-S", str(site.ROOT / "benchmarks" / "echo_stdio.py")]
 
@@ -47,7 +48,7 @@ def main() -> None:
 
 def _measure(quick: bool) -> dict[str, Any]:
     echo_port, port = site.free_port(), site.free_port()
-    site.register("stdio", ECHO, transport="stdio", command=STDIO, max_concurrency=64)
+    site.register("stdio", ECHO, OTHERS, transport="stdio", command=STDIO, max_concurrency=64)
     address = f"http://127.0.0.1:{echo_port}/mcp"
     site.register("http", ECHO, transport="http", url=address, allowed_networks=["127.0.0.0/8"], max_concurrency=64)
     token = site.token()
@@ -67,24 +68,41 @@ def _measure(quick: bool) -> dict[str, Any]:
 
 
 def _calls(quick: bool, direct: int, address: str, web: list[int], url: str, token: str) -> list[dict[str, Any]]:
-    """Interleaved repeats of every variant, in both eras, at every concurrency; the median repeat counts."""
-    variants = [
-        (DIRECT, address, "echo", [direct]),
-        ("gateway -> stdio", url, "stdio__echo", web),
-        ("gateway -> HTTP", url, "http__echo", web),
+    """Every variant in both eras: tools at every concurrency, prompts and resources at ten."""
+    there, here = (address, [direct]), (url, web)
+    tools = [
+        (DIRECT, "echo", *there),
+        ("gateway -> stdio", "stdio__echo", *here),
+        ("gateway -> HTTP", "http__echo", *here),
     ]
+    prompts = [
+        (f"{DIRECT}: prompt", "prompt:hello", *there),
+        ("gateway -> stdio: prompt", "prompt:stdio__hello", *here),
+    ]
+    uri = "resource:bench://note"
+    resources = [(f"{DIRECT}: resource", uri, *there), ("gateway -> stdio: resource", uri, *here)]
     rows = []
-    for concurrency, era in ((at_once, era) for at_once in (1, 10, 50) for era in ("modern", "older")):
-        count = {1: 1500, 10: 4000, 50: 6000}[concurrency] // (10 if quick else 1)
-        runs: dict[str, list[dict[str, float]]] = {name: [] for name, *_ in variants}
-        for _ in range(1 if quick else 3):
-            for name, target, what, pids in variants:
-                _generate(target, token, what, concurrency, max(50, count // 10), era)  # warm up
-                runs[name].append(one_run(target, token, what, concurrency, count, pids, era))
-        for name, *_ in variants:
-            middle = sorted(runs[name], key=lambda run: run["calls_per_second"])[len(runs[name]) // 2]
-            rows.append({"what": name, "era": era, "concurrency": concurrency} | middle)
+    for era in ("modern", "older"):
+        for concurrency in (1, 10, 50):
+            rows += _compared(tools, token, era, concurrency, quick)
+        rows += _compared(prompts, token, era, 10, quick) + _compared(resources, token, era, 10, quick)
     _print_calls(rows)
+    return rows
+
+
+def _compared(variants: list[Any], token: str, era: str, concurrency: int, quick: bool) -> list[dict[str, Any]]:
+    """Interleaved repeats of these; the median repeat counts. The first of them is what the others are compared with."""
+    count = {1: 1500, 10: 4000, 50: 6000}[concurrency] // (10 if quick else 1)
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name, *_ in variants}
+    for turn in range(1 if quick else 3):
+        for name, what, target, pids in variants:
+            if not turn:
+                _generate(target, token, what, concurrency, max(50, count // 10), era)  # warm up
+            runs[name].append(one_run(target, token, what, concurrency, count, pids, era))
+    rows = []
+    for name in runs:
+        middle = sorted(runs[name], key=lambda run: run["calls_per_second"])[len(runs[name]) // 2]
+        rows.append({"what": name, "era": era, "concurrency": concurrency, "direct": variants[0][0]} | middle)
     return rows
 
 
@@ -104,14 +122,15 @@ def _generate(url: str, token: str, what: str, concurrency: int, count: int, era
 
 def _print_calls(rows: list[dict[str, Any]]) -> None:
     print(
-        f"\n{'tools/call':34}{'era':8}{'at once':>8}{'calls/s':>9}{'of direct':>10}{'p50 ms':>8}{'added':>7}{'p99 ms':>8}{'CPU us':>8}"
+        f"\n{'what':42}{'era':8}{'at once':>8}{'calls/s':>9}{'of direct':>10}{'p50 ms':>8}{'added':>7}{'p99 ms':>8}{'CPU us':>8}"
     )
     for row in rows:
-        base = next(r for r in rows if all(r[key] == row[key] for key in ("concurrency", "era")))
+        like = row | {"what": row["direct"]}
+        base = next(r for r in rows if all(r[key] == like[key] for key in ("what", "concurrency", "era")))
         ratio = row["calls_per_second"] / base["calls_per_second"]
         added = row["p50_ms"] - base["p50_ms"]
         print(
-            f"{row['what']:34}{row['era']:8}{row['concurrency']:>8}{row['calls_per_second']:>9.0f}{ratio:>9.2f}x"
+            f"{row['what']:42}{row['era']:8}{row['concurrency']:>8}{row['calls_per_second']:>9.0f}{ratio:>9.2f}x"
             f"{row['p50_ms']:>8.2f}{added:>+7.2f}{row['p99_ms']:>8.1f}{row['server_cpu_us_per_call']:>8.0f}"
         )
 

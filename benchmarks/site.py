@@ -30,21 +30,23 @@ def prepare() -> Path:
     return var
 
 
-def register(slug: str, listed: list[dict[str, Any]], **fields: Any) -> None:
-    """An active server whose listed tools are approved and granted to the agent 'bench'."""
-    from mcpregistry.models import Agent, Endpoint, Server
+def register(
+    slug: str, listed: list[dict[str, Any]], others: dict[str, list[dict[str, Any]]] | None = None, **fields: Any
+) -> None:
+    """An active server whose listed tools, and ``others`` by kind, are approved and granted to the agent 'bench'."""
+    from mcpregistry.models import Agent, Endpoint, Grant, Server
     from mcpregistry.services.access import agents, grants
     from mcpregistry.services.definitions import behaviour, decisions, observe
     from mcpregistry.services.servers import lifecycle
 
     server = lifecycle.save_server(server=Server(slug=slug, **fields), actor="bench")
     server = lifecycle.confirm_launch(server=server, actor="bench", launch_hash=server.launch_hash())
-    observe.observe(server=server, listed=listed)
+    observe.observe(server=server, listed=listed, others=others)
     decisions.approve_waiting(server=server, actor="bench")
     for tool in server.tools.all():
         behaviour.confirm_annotations(tool=tool, actor="bench", read_only=True, destructive=False, open_world=False)
     agent = Agent.objects.filter(slug="bench").first() or agents.save_agent(agent=Agent(slug="bench"), actor="bench")
-    grants.grant(agent=agent, server=server, actor="bench")
+    grants.save_grant(grant=Grant(agent=agent, server=server, kind=""), actor="bench")
     if not Endpoint.objects.filter(slug="bench").exists():
         agents.save_endpoint(endpoint=Endpoint(slug="bench"), actor="bench")
         _rules()

@@ -34,11 +34,13 @@ STDIO = [sys.executable, "-S", str(site.ROOT / "benchmarks" / "echo_stdio.py")]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of the calls, one repeat")
+    parser.add_argument("--share", type=float, default=1.0, help="of the calls, where there is less time")
+    parser.add_argument("--calls-only", action="store_true", help="no starts, lists and changes")
     parser.add_argument("--out", type=Path, default=site.ROOT / "benchmarks" / "results" / "gateway.json")
     options = parser.parse_args()
     var = site.prepare()
     try:
-        results = {"machine": machine()} | _measure(options.quick)
+        results = {"machine": machine()} | _measure(options.quick, options.share, calls_only=options.calls_only)
     finally:
         shutil.rmtree(var, ignore_errors=True)
     options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -46,7 +48,7 @@ def main() -> None:
     print(f"\nWritten to {options.out}")
 
 
-def _measure(quick: bool) -> dict[str, Any]:
+def _measure(quick: bool, share: float, *, calls_only: bool) -> dict[str, Any]:
     echo_port, port = site.free_port(), site.free_port()
     site.register("stdio", ECHO, OTHERS, transport="stdio", command=STDIO, max_concurrency=64)
     address = f"http://127.0.0.1:{echo_port}/mcp"
@@ -55,7 +57,9 @@ def _measure(quick: bool) -> dict[str, Any]:
     echo = ["-m", "benchmarks.echo_server", str(echo_port)]
     with site.child(echo, echo_port) as direct, site.gateway(port) as web:
         url = f"http://127.0.0.1:{port}/mcp/bench"
-        calls = _calls(quick, direct.pid, address, web.pids, url, token)
+        calls = _calls(quick, share, direct.pid, address, web.pids, url, token)
+        if calls_only:
+            return {"calls": calls}
         web_mb = site.peak_mb(web.pid)
         change = asyncio.run(_change_latency(url, token, 5 if quick else 20))
     return {
@@ -67,7 +71,9 @@ def _measure(quick: bool) -> dict[str, Any]:
     }
 
 
-def _calls(quick: bool, direct: int, address: str, web: list[int], url: str, token: str) -> list[dict[str, Any]]:
+def _calls(
+    quick: bool, share: float, direct: int, address: str, web: list[int], url: str, token: str
+) -> list[dict[str, Any]]:
     """Every variant in both eras: tools at every concurrency, prompts and resources at ten."""
     there, here = (address, [direct]), (url, web)
     tools = [
@@ -84,15 +90,18 @@ def _calls(quick: bool, direct: int, address: str, web: list[int], url: str, tok
     rows = []
     for era in ("modern", "older"):
         for concurrency in (1, 10, 50):
-            rows += _compared(tools, token, era, concurrency, quick)
-        rows += _compared(prompts, token, era, 10, quick) + _compared(resources, token, era, 10, quick)
+            rows += _compared(tools, token, era, concurrency, quick, share)
+        for more in (prompts, resources):
+            rows += _compared(more, token, era, 10, quick, share)
     _print_calls(rows)
     return rows
 
 
-def _compared(variants: list[Any], token: str, era: str, concurrency: int, quick: bool) -> list[dict[str, Any]]:
+def _compared(
+    variants: list[Any], token: str, era: str, concurrency: int, quick: bool, share: float
+) -> list[dict[str, Any]]:
     """Interleaved repeats of these; the median repeat counts. The first of them is what the others are compared with."""
-    count = {1: 1500, 10: 4000, 50: 6000}[concurrency] // (10 if quick else 1)
+    count = round({1: 1500, 10: 4000, 50: 6000}[concurrency] * (0.1 if quick else share))
     runs: dict[str, list[dict[str, float]]] = {name: [] for name, *_ in variants}
     for turn in range(1 if quick else 3):
         for name, what, target, pids in variants:
@@ -117,7 +126,10 @@ def one_run(
 
 def _generate(url: str, token: str, what: str, concurrency: int, count: int, era: str) -> dict[str, float]:
     argv = [sys.executable, "-m", "benchmarks.load", url, token, what, str(concurrency), str(count), era]
-    return dict(json.loads(subprocess.run(argv, cwd=site.ROOT, check=True, capture_output=True).stdout))
+    done = subprocess.run(argv, cwd=site.ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(argv[2:])}: {done.stderr}")
+    return dict(json.loads(done.stdout))
 
 
 def _print_calls(rows: list[dict[str, Any]]) -> None:

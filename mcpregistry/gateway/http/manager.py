@@ -57,11 +57,14 @@ class SessionManager(StreamableHTTPSessionManager):
             await super()._handle_stateful_request(scope, receive, send)
             return
         session = await self._sessions.find(session_id, scope[SCOPE_KEY])
+        if session is not None and scope["method"] == "DELETE":
+            # Not by the SDK's way: the feed may have told us of the end before it looks, and it would answer 404.
+            await self._sessions.end(session_id)
+            await accepted(200, session_id, send)
+            return
         if session is not None and session_id not in self._server_instances:
             await self._take_up(session, scope)
-        if session is not None and scope["method"] == "DELETE":
-            await self._sessions.end(session_id)
-        if session is None or scope["method"] == "DELETE":
+        if session is None:
             await super()._handle_stateful_request(scope, receive, send)
             return
         with self._sessions.holding(session_id):
@@ -208,6 +211,13 @@ def _patient(receive: Any) -> Any:
         return message
 
     return heard
+
+
+async def accepted(status: int, session_id: str, send: Any) -> None:
+    """Answer without a body, as the SDK does."""
+    head = [(b"content-type", b"application/json"), (SESSION_HEADER, session_id.encode())]
+    await send({"type": "http.response.start", "status": status, "headers": head})
+    await send({"type": "http.response.body", "body": b""})
 
 
 def _named(scope: Any) -> str | None:

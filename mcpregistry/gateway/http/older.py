@@ -16,7 +16,7 @@ from mcp.types import INTERNAL_ERROR
 from mcpregistry.gateway.http.body import Request, older_request, read_small, readable, replayed
 from mcpregistry.gateway.http.fast_call import CALL_PARAMS, FastLane
 from mcpregistry.gateway.http.fast_list import LIST_PARAMS, ListLane
-from mcpregistry.gateway.http.manager import CANCELLED, SessionManager, cancelled
+from mcpregistry.gateway.http.manager import CANCELLED, SessionManager, accepted, cancelled
 from mcpregistry.gateway.http.sessions import Session, Sessions
 from mcpregistry.gateway.identity import Caller
 from mcpregistry.gateway.jsonrpc import error_to, objection, replied
@@ -67,7 +67,5 @@ class OlderLane:
                 refusal = error_to(None, INTERNAL_ERROR, "The database does not answer. Send it again in a moment.")
                 await replied(send, 503, refusal)
                 return True
-        head = [(b"content-type", b"application/json"), (b"mcp-session-id", session.id.encode())]
-        await send({"type": "http.response.start", "status": 202, "headers": head})
-        await send({"type": "http.response.body", "body": b""})
+        await accepted(202, session.id, send)
         return True

@@ -122,8 +122,11 @@ class Sessions:
         return self._known.get(session_id)
 
     async def end(self, session_id: str) -> None:
-        """Its host ends it, for every process. Raises a database error."""
-        await db_call(host_sessions.end, session_id)
+        """Its host ends it, for every process. Raises Busy when the database cannot be asked."""
+        try:
+            await db_call(host_sessions.end, session_id)
+        except Error:
+            raise Busy("The database does not answer.", remedy="End the session again in a moment.") from None
         self._has_ended(session_id)
 
     async def send_on(self, session_id: str, message: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import DatabaseError
 
 from mcpregistry.calls.engine import Engine
 from mcpregistry.domain.lifecycle import State
@@ -315,3 +316,24 @@ async def test_what_idles_ends_and_is_forgotten(stage, slug):
         assert (await both.ask(True, "POST", listing.request(), list(listing.usual.items())))[0] == 404
     await outside(sweep, 4)
     assert await outside(lambda: HostSession.objects.count() + HostMessage.objects.count()) == 0
+
+
+@one_database
+async def test_without_a_database_nothing_is_lost_and_no_answer_is_a_500(stage, slug, monkeypatch):
+    def away(*_: Any, **__: Any) -> Any:
+        raise DatabaseError
+
+    async with doors(slug, stage.tokens[slug]) as both:
+        session = await both.opened()
+        echo = calling(session, f"{slug}-e__echo", {"text": "x"})
+        usual = list(echo.usual.items())
+        for name in ("running", "end"):
+            monkeypatch.setattr(host_sessions, name, away)
+        monkeypatch.setattr(host_streams, "named", away)
+        assert (await both.ask(True, "DELETE", b"", usual))[0] == 503
+        assert (await both.ask(True, "GET", b"", [*usual, ("last-event-id", "x.1")]))[0] == 503
+        assert (await both.ask(True, "POST", echo.request(), usual))[0] == 200  # it was looked up before
+        both.app.sessions._known.clear()
+        assert (await both.ask(True, "POST", echo.request(), usual))[0] == 503
+        monkeypatch.undo()
+        assert (await both.ask(True, "POST", echo.request(), usual))[0] == 200

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import structlog
+from django.core.exceptions import ObjectDoesNotExist
 from django.db import Error
 from mcp.shared.exceptions import MCPError
 from mcp.types import INTERNAL_ERROR
@@ -22,6 +23,7 @@ from mcpregistry.calls.watch.changes import Feed
 from mcpregistry.calls.watch.waiting import Watch
 from mcpregistry.db import db_call
 from mcpregistry.domain.calls.ends import LOOK_FIRST
+from mcpregistry.domain.errors import Busy
 from mcpregistry.gateway.answers import prompt_result, resource_result, tool_result
 from mcpregistry.gateway.http.sessions import Session
 from mcpregistry.gateway.jsonrpc import error_to
@@ -146,8 +148,11 @@ class Resumption:
         self._watch.stop()
 
     async def named(self, session: Session, event_id: str) -> HostStream | None:
-        """The stream that the host wants to read on; None for what never was, or was forgotten."""
-        return await db_call(host_streams.named, session.id, event_id)
+        """The stream that the host wants to read on; None for what never was, or was forgotten. Raises Busy."""
+        try:
+            return await db_call(host_streams.named, session.id, event_id)
+        except Error:
+            raise Busy("The database does not answer.", remedy="Ask again in a moment.") from None
 
     async def serve(self, session: Session, stream: HostStream, receive: Any, send: Any) -> None:
         """Answer the GET: with the answer, as soon as there is one."""
@@ -169,7 +174,10 @@ class Resumption:
         """The answer; empty when this process stops before it comes."""
         while not self._watch.stopping:
             if await self._watch.until_not(stream_id, "", _PING_SECONDS):
-                return await db_call(answer_of, stream_id)
+                try:
+                    return await db_call(answer_of, stream_id)
+                except (Error, ObjectDoesNotExist):  # the stream ends, and the host reads on again
+                    return ""
             await send({"type": "http.response.body", "body": b": ping\r\n\r\n", "more_body": True})
         return ""
 

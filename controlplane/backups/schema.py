@@ -16,7 +16,9 @@ from mcpregistry.domain.errors import Conflict
 
 Migrations = Mapping[str, Sequence[str]]  # app -> names, sorted
 
-LEFT_OUT = {"sessions.session"}  # people sign in again: a copy of a site is no way into it
+LEFT_OUT = {  # people sign in and hosts shake hands again: a copy of a site is no way into it
+    "sessions.session", "mcpregistry.hostsession", "mcpregistry.hostmessage", "mcpregistry.hoststream",
+}  # fmt: skip
 _MADE_BY_MIGRATE = {
     "contenttypes.contenttype", "auth.permission", "auth.group", "auth.group_permissions", "mcpregistry.change",
     "mcpregistry.configuration", "mcpregistry.auditseal",

@@ -13,10 +13,17 @@ from dataclasses import dataclass
 from django.db import models
 from django.db.models import Model
 
+from mcpregistry.models.host_session import HostMessage, HostSession, HostStream
 from mcpregistry.models.host_task import HostTask
 from mcpregistry.models.invocation import Invocation
 
-CONFIGURATION, CALLS, TASKS = "configuration", "calls", "tasks"
+CONFIGURATION, CALLS, TASKS, SESSIONS, STREAMS = (
+    "configuration",
+    "calls",
+    "tasks",
+    "sessions",
+    "streams",
+)
 
 
 class Change(models.Model):
@@ -46,6 +53,9 @@ TOLD: dict[type[Model], Told] = {
     # Calls that were held. Nobody waits by the feed for others, of which there are thousands a second.
     Invocation: Told(CALLS, "id", ("state",), only="NEW.outcome = 'ask'"),
     HostTask: Told(TASKS, "id", ("version", "cancel_requested", "input_responses")),
+    HostSession: Told(SESSIONS, "id", ("ended_at",)),
+    HostMessage: Told(SESSIONS, "session_id", inserted=True),
+    HostStream: Told(STREAMS, "id", ("answered_at",)),
 }
 
 

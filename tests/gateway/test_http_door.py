@@ -330,7 +330,7 @@ async def test_a_host_that_never_sends_a_version_header_is_served(site, token):
         session = {"mcp-session-id": opened.headers["mcp-session-id"]}
         await http.post(site.url(), headers=session, json={"jsonrpc": "2.0", "method": "notifications/initialized"})
         answer = await http.post(site.url(), headers=session, json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
-    message = json.loads(answer.text.split("data: ")[1])
+    message = answer.json() if "json" in answer.headers["content-type"] else json.loads(answer.text.split("data: ")[1])
     assert [tool["name"] for tool in message["result"]["tools"]] == ["echo__echo", "echo__pid"]
 
 

@@ -62,6 +62,11 @@ TABLE: tuple[Variable, ...] = (
     ),
     Variable("SLIPSNISSE_REGISTRY_PUBLIC", "0", "1 lets everybody read at /registry which endpoints there are"),
     Variable("SLIPSNISSE_FOUR_EYES", "0", "1: who made or changed a server's launch may not confirm it"),
+    Variable(
+        "SLIPSNISSE_MAINTENANCE",
+        "",
+        "kinds of requests that this process's sub-agent works on, comma-separated; all when unset",
+    ),
     Variable("SLIPSNISSE_STDIO", "1", "0 forbids starting local (stdio) servers altogether"),
     Variable(
         "SLIPSNISSE_PASS_ENV", "", "variables that a server's ${NAME} may read, comma-separated; others stay unset"

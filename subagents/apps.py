@@ -31,6 +31,7 @@ class SubagentsConfig(AppConfig):
         from mcpregistry.services.definitions import observe
         from mcpregistry.services.exchange.sections import add_section as add_to_files
         from mcpregistry.services.tasks import host_tasks
+        from subagents import checks  # noqa: F401  registers them
         from subagents.models import (
             EFFORT_TOPIC,
             MAINTENANCE_TOPIC,

@@ -15,6 +15,7 @@ from unfold.decorators import display
 from mcpregistry.admin.base import ReadOnlyAdmin, RecordAdmin, Verb, actor
 from mcpregistry.admin.behaviour import RISK_COLOURS, TOOL_VERBS, BehaviourPage, rows_of
 from mcpregistry.domain.definitions.diff import rewordings
+from mcpregistry.domain.energy import SLOW_FROM, SLOW_SECONDS
 from mcpregistry.domain.errors import Conflict, SlipsnisseError
 from mcpregistry.domain.policy.risk import risk_of
 from mcpregistry.domain.text.display import printable
@@ -108,19 +109,33 @@ class ServerFilter(admin.SimpleListFilter):
         return queryset.filter(server__slug=self.value()) if self.value() else queryset
 
 
+class SlowFilter(admin.SimpleListFilter):
+    """Tools a twentieth of whose last calls, or more, took long."""
+
+    title = "speed"
+    parameter_name = "speed"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("slow", f"slow: {SLOW_SECONDS:g} s or more")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        slow = {"usage__calls__gte": SLOW_FROM, "usage__p95__gte": SLOW_SECONDS}
+        return queryset.filter(**slow) if self.value() == "slow" else queryset
+
+
 @admin.register(Tool)
 class ToolAdmin(RecordAdmin):
     """Tools and prompts: what changed in their definition, and the decision on it."""
 
     list_display = ("shown_name", "shown_kind", "server", "shown_status", "summary", "enabled", "last_seen_at")
-    list_filter = (StatusFilter, "kind", ServerFilter, "enabled", "idempotent")
+    list_filter = (StatusFilter, "kind", ServerFilter, SlowFilter, "enabled", "idempotent")
     list_select_related = ("server", "pinned", "latest")
     search_fields = ("name", "server__slug", "latest__body")
     ordering = ("server__slug", "name")
     actions = ("approve_selected", "reject_selected", "enable_selected", "disable_selected")
     change_form_outer_before_template = "admin/mcpregistry/tool.html"
-    fields = ("enabled", "idempotent", ("call_energy", "call_cost"), "shown_energy")
-    readonly_fields = ("shown_energy",)
+    fields = ("enabled", "idempotent", ("call_energy", "call_cost"), "shown_energy", "shown_speed")
+    readonly_fields = ("shown_energy", "shown_speed")
     verbs = (
         Verb("enable", "Enable", "change_tool", "play_arrow", "Let agents that are granted it see it.", _enable,
              applies=lambda tool: not tool.enabled),
@@ -142,9 +157,15 @@ class ToolAdmin(RecordAdmin):
         estimate = estimates.of_tool(tool)
         if estimate is None:
             return "none: it has no definition yet"
-        usage = tool.usage.usage if hasattr(tool, "usage") else None
-        took = f"; half took up to {usage.median:.2f} s, all but a twentieth {usage.p95:.2f} s" if usage else ""
-        return f"{estimate.units:.2f} units, {estimate.why}{took}"
+        return f"{estimate.units:.2f} units, {estimate.why}"
+
+    @display(description="speed")
+    def shown_speed(self, tool: Tool) -> str:
+        if not hasattr(tool, "usage"):
+            return "not known yet: no call of it has been counted"
+        usage = tool.usage.usage
+        took = f"of {usage.calls} calls half took up to {usage.median:.2f} s, all but a twentieth {usage.p95:.2f} s"
+        return f"slow: {took}. {usage.slow}" if usage.slow else took
 
     def get_urls(self) -> list[URLPattern]:
         page = self.admin_site.admin_view(BehaviourPage(self))

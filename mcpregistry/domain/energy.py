@@ -121,11 +121,24 @@ class Usage:
     p95: float
     line: Line | None = None
 
+    @property
+    def slow(self) -> str:
+        """What may be done about a tool whose calls often take long; empty where they do not, or too few are known."""
+        if self.calls < SLOW_FROM or self.p95 < SLOW_SECONDS:
+            return ""
+        way = (
+            "Most calls are as slow: let its server start beforehand (connect mode), or ask who runs it"
+            if self.median >= SLOW_SECONDS
+            else "Most calls are quicker: look at the slow ones' arguments, and at how many calls its server takes at once"
+        )
+        return f"{way}. Where its answers may be old, an expert tool that gives earlier answers again spares the calls."
+
 
 Sample = tuple[
     float, float, float
 ]  # of a call: bytes of its arguments, seconds from sending to the end, bytes both ways
 
+SLOW_FROM, SLOW_SECONDS = 10, 5.0  # calls, and what a twentieth of them takes at least
 LOOKED_AT = 200  # calls of a tool that its usage is made of
 _NEWER = 0.1  # what each call counts beside all before it
 _DOUBT = 5  # calls that the guess from a definition counts as

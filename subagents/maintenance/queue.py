@@ -11,6 +11,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
+from django.conf import settings
 from django.db import transaction
 from django.db.models import F, QuerySet
 from django.utils import timezone
@@ -226,8 +227,10 @@ def has_active_work(requests: QuerySet[MaintenanceRequest]) -> bool:
 
 
 def due(now: datetime, limit: int) -> list[str]:
-    """Requests that somebody could work on now, one a server: first those of the dead, then the most urgent."""
+    """Requests that this process could work on now, one a server: first those of the dead, then the most urgent."""
     rows = supervision.workable(MaintenanceRequest.objects.open().exclude(lease_until__gte=now), now)
+    if settings.MAINTENANCE_KINDS:
+        rows = rows.filter(kind__in=settings.MAINTENANCE_KINDS)
     rows = rows.exclude(wish=Wish.PAUSE, lease_until=None)  # one that died before it could pause is looked at
     busy = set(MaintenanceRequest.objects.open().filter(lease_until__gte=now).values_list("server_slug", flat=True))
     found: list[str] = []

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from django.urls import reverse
+from django.utils import timezone
 
-from mcpregistry.models import AuditEntry, Definition, Tool
+from mcpregistry.models import AuditEntry, Definition, Tool, ToolUsage
 from mcpregistry.services.definitions import decisions, observe
 from tests.admin.conftest import ClientOf
 from tests.fakes.seed import ACTOR, Site, tool
@@ -56,6 +57,22 @@ def test_tools_are_filtered_by_status(client_of: ClientOf, site: Site, status: s
 
 
 @pytest.mark.both_databases
+def test_slow_tools_are_found_and_their_page_says_what_may_be_done(client_of: ClientOf, site: Site) -> None:
+    client, (slow, some, quick) = client_of("viewer"), list(Tool.objects.order_by("pk")[:3])
+    for row, calls, median, p95 in ((slow, 10, 6.0, 9.0), (some, 9, 6.0, 9.0), (quick, 200, 0.1, 4.9)):
+        ToolUsage.objects.create(
+            tool=row, calls=calls, seconds=1, length=1, median=median, p95=p95, counted_at=timezone.now()
+        )
+    listed = client.get(reverse("admin:mcpregistry_tool_changelist"), {"speed": "slow"})
+    assert [row.pk for row in listed.context["cl"].result_list] == [slow.pk]
+    pages = [
+        client.get(reverse("admin:mcpregistry_tool_change", args=[row.pk])).content.decode()
+        for row in (slow, some, quick)
+    ]
+    assert "slow: of 10 calls half took up to 6.00 s, all but a twentieth 9.00 s. Most calls are as slow" in pages[0]
+    assert all("slow: of" not in page and "calls half took up to" in page for page in pages[1:])
+
+
 def test_the_status_filter_agrees_with_the_model(site: Site) -> None:
     from mcpregistry.queries.definitions import with_status
 

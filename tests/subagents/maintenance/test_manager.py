@@ -16,6 +16,7 @@ from mcpregistry.db import db_call
 from mcpregistry.domain.errors import Conflict
 from mcpregistry.models import AuditEntry, Server, ServerTest
 from mcpregistry.services.servers import lifecycle
+from subagents.checks import kinds_of_work_are_known
 from subagents.domain.maintenance import Kind, Priority, State, Substate
 from subagents.maintenance import manager as manager_module
 from subagents.maintenance import plans, proposals, queue, request_lease
@@ -419,3 +420,16 @@ async def test_switching_a_server_off_or_on_is_proposed_and_done_by_a_person(man
         assert (await db_call(Server.objects.get)).lifecycle == lifecycle_then
     same = await ended(here, await db_call(ask, Kind.MODIFY, server="echo", fields={"enabled": True}, reason=""))
     assert "is so already" in same.error
+
+
+async def test_workers_may_be_told_which_kinds_of_work_are_theirs(manager: Any, settings: Any) -> None:
+    await db_call(add_server, "echo", tool("echo"))
+    test, search = await db_call(ask, Kind.TEST, server="echo"), await db_call(ask, Kind.SEARCH, query="git")
+    settings.MAINTENANCE_KINDS = ["search_servers"]
+    here = await manager()
+    assert (await ended(here, search)).state == State.COMPLETED
+    assert (await now(test)).state == State.QUEUED
+    settings.MAINTENANCE_KINDS = ["test_server", "search_server"]
+    assert (await ended(here, test)).state == State.COMPLETED
+    (said,) = kinds_of_work_are_known()
+    assert "search_server." in said.msg

@@ -26,7 +26,7 @@ for ecosystem in ("pypi", "mcpb"):
 request = MaintenanceRequest.objects.create(kind="add_server", created_at=now, requested_by="x")
 Proposal.objects.create(request=request, server=server, install=install, created_at=now)
 """
-_BACK = (("subagents", "0001_squashed_0011_effort_agents"), ("mcpregistry", "0001_squashed_0029_snoozed"))
+_BACK = (("subagents", "0011"), ("mcpregistry", "0029"))
 
 
 def test_the_last_migrations_go_back_and_forth_with_rows(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_the_last_migrations_go_back_and_forth_with_rows(tmp_path: Path) -> None
     code, said = site.run("shell", "-c", _FILL)
     assert code == 0, said
     for app, name in _BACK:
-        code, said = site.run("migrate", app, name, "--verbosity", "0")
+        code, said = site.run("migrateback", app, name, "--verbosity", "0")
         assert code == 0, said
     code, said = site.run("migrate", "--verbosity", "0")
     assert code == 0, said

@@ -31,7 +31,7 @@ class Response:
     """Watches the host meanwhile: one of the modern era that leaves gives its call up, one of the older era does not."""
 
     def __init__(self, plain: Plain, receive: Any, send: Send) -> None:
-        self.kept = Kept(plain.session, plain.id, "tools/call") if plain.session else None
+        self.kept = Kept(plain.session, plain.id, plain.method, plain.params.get("uri", "")) if plain.session else None
         self._plain, self._receive, self._send = plain, receive, send
         self._token = plain.meta.get("progressToken")
         self.reporting = self._token is not None

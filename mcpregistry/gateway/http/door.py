@@ -74,7 +74,7 @@ class McpApp:
         )
         listing, calling = ListLane(self.gateway), FastLane(self.gateway, self._sdk)
         older = OlderLane(self.sessions, self._manager, calling, listing)
-        self.lanes = {"tools/list": listing, OLDER: older} | dict.fromkeys(CALL_PARAMS, calling)
+        self.lanes = {"tools/list": listing, OLDER: older, **dict.fromkeys(CALL_PARAMS, calling)}
         await self._stack.enter_async_context(self._manager.run())
         self.sessions.start()
         # Only of an embedded database can a starting `runmcp` know at once whether a list still holds.

@@ -38,7 +38,10 @@ async def test_every_odd_request_gets_the_same_answer_and_record_with_and_withou
             bodies = corpus.bodies() | {
                 **{f"name {v!r}": corpus.params(name=v) for v in (None, "", 7, ..., f"{scene.slug}__nothing")},
                 **{f"uri {v!r}": corpus.params(uri=v) for v in (None, "", 7, ..., "docs://nothing", "repo://a/../b")},
-                **{f"arguments {v!r}": corpus.params(arguments=v) for v in (None, [], {}, {"path": 7}, {"path": "x", "more": "x"})},
+                **{
+                    f"arguments {v!r}": corpus.params(arguments=v)
+                    for v in (None, [], {}, {"path": 7}, {"path": "x", "more": "x"})
+                },
             }
             before = len(await outside(recorded))
             for name, content in bodies.items():

@@ -234,7 +234,8 @@ def test_a_backup_of_a_newer_release_is_refused_with_the_remedy():
 def test_every_table_is_in_it_but_sessions():
     there = {table.name for table in schema.tables(schema.applied(DEFAULT_DB_ALIAS))}
     made = set(connection.introspection.table_names())
-    assert made - there == {"django_migrations", "django_session"} | ({"sqlite_sequence"} & made)
+    sessions = {"django_session", *(f"mcpregistry_host{what}" for what in ("session", "message", "stream"))}
+    assert made - there == {"django_migrations"} | sessions | ({"sqlite_sequence"} & made)
 
 
 @pytest.mark.usefixtures("live_db")

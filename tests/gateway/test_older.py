@@ -247,7 +247,7 @@ async def answered_later(stream: Stream, path: Doors, corpus: Corpus) -> tuple[s
 async def test_a_host_that_lost_its_connection_reads_the_answer_at_another_process(stage, slug, lane):
     async with doors(slug, stage.tokens[slug]) as first, doors(slug, stage.tokens[slug]) as other:
         first.app.lanes = first.lanes if lane else {}
-        slow = calling(await first.opened(), f"{slug}-s__count", {"steps": 1, "pause": 1})
+        slow = calling(await first.opened(), f"{slug}-s__count", {"steps": 1, "pause": 2})
         event_id, answer = await answered_later(Stream(first, "POST", slow, slow.request(id="a")), other, slow)
         assert (answer["id"], answer["result"].get("isError", False)) == ("a", False)
         strangers = [slow, calling(await first.opened(), f"{slug}-s__count")]  # of the session, and of another one

@@ -26,6 +26,7 @@ class Plain(NamedTuple):
     whose handshake says the rest."""
 
     id: int | str
+    method: str
     params: dict[str, Any]
     client_info: Any = None
     capabilities: Any = None
@@ -117,7 +118,7 @@ def plain_request(method: str, known: frozenset[str], headers: Mapping[str, str]
         methods.validate_client_request(method, verdict.protocol_version, message["params"])
     except ValidationError:  # the SDK says it in its own words
         return None
-    return Plain(message["id"], message["params"], verdict.client_info, verdict.client_capabilities)
+    return Plain(message["id"], method, message["params"], verdict.client_info, verdict.client_capabilities)
 
 
 def readable(headers: Mapping[str, str], body: bytes) -> Any:
@@ -149,7 +150,7 @@ def older_request(message: dict[str, Any], body: bytes, known: frozenset[str], s
         methods.validate_client_request(message["method"], session.version, message.get("params"))
     except (ValidationError, KeyError):  # the SDK says it in its own words
         return None
-    return Plain(message["id"], params, session=session)
+    return Plain(message["id"], message["method"], params, session=session)
 
 
 def _is_plain(message: Any, method: str, known: frozenset[str]) -> bool:

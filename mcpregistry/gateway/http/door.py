@@ -25,7 +25,7 @@ from mcpregistry.domain.errors import Busy, ResourceLimit
 from mcpregistry.domain.text.canonical import plain
 from mcpregistry.gateway.conversations import named_in
 from mcpregistry.gateway.http.body import read_whole, replayed, single_headers, trimmed
-from mcpregistry.gateway.http.fast_call import FastLane
+from mcpregistry.gateway.http.fast_call import CALL_PARAMS, FastLane
 from mcpregistry.gateway.http.fast_list import ListLane
 from mcpregistry.gateway.http.manager import SessionManager
 from mcpregistry.gateway.http.older import OlderLane
@@ -74,7 +74,7 @@ class McpApp:
         )
         listing, calling = ListLane(self.gateway), FastLane(self.gateway, self._sdk)
         older = OlderLane(self.sessions, self._manager, calling, listing)
-        self.lanes = {"tools/list": listing, "tools/call": calling, OLDER: older}
+        self.lanes = {"tools/list": listing, OLDER: older, **dict.fromkeys(CALL_PARAMS, calling)}
         await self._stack.enter_async_context(self._manager.run())
         self.sessions.start()
         # Only of an embedded database can a starting `runmcp` know at once whether a list still holds.

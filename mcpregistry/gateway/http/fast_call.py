@@ -1,4 +1,4 @@
-"""The lane for plain ``tools/call``: the same pipeline, without the SDK's layers around it.
+"""The lane for plain ``tools/call``, ``prompts/get`` and ``resources/read``: the same pipeline, without the SDK's layers around it.
 
 The SDK spends a task group, two streams and some models on each request, three times what the whole pipeline costs.
 Here the request's own task runs the call. As with the SDK, the answer is one JSON body unless the server reports
@@ -27,8 +27,9 @@ from mcp_types.version import LATEST_MODERN_VERSION
 from mcpregistry.calls.call import CallOutcome, CallRequest, Host, Judged
 from mcpregistry.calls.catalog import Entry
 from mcpregistry.domain.errors import NotFound, SlipsnisseError
+from mcpregistry.domain.kinds import KINDS, PROMPT, RESOURCE, TOOL
 from mcpregistry.domain.policy.decision import Outcome
-from mcpregistry.gateway.answers import tool_result
+from mcpregistry.gateway.answers import prompt_result, resource_result, tool_result
 from mcpregistry.gateway.http.body import Plain, Request, plain_request, read_small, replayed
 from mcpregistry.gateway.http.response import Response
 from mcpregistry.gateway.identity import Caller
@@ -38,7 +39,9 @@ from mcpregistry.gateway.server import OUTCOME_KEY, Gateway, forwarding, request
 Scope = dict[str, Any]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
-CALL_PARAMS = frozenset({"name", "arguments", "_meta"})
+_NAMED = frozenset({"name", "arguments", "_meta"})
+CALL_PARAMS = {"tools/call": _NAMED, "prompts/get": _NAMED, "resources/read": frozenset({"uri", "_meta"})}
+_KIND_OF = {KINDS[kind].call: kind for kind in (TOOL, PROMPT, RESOURCE)}
 _MOST_SCHEMAS, _MOST_HOSTS, _LONG_HOST = 10_000, 1_000, 4_096  # the last in bytes
 
 
@@ -54,7 +57,8 @@ class FastLane:
     async def __call__(self, caller: Caller, headers: Mapping[str, str], scope: Scope, receive: Any, send: Send) -> Any:
         """Answer and return None, or return a ``receive`` that gives the SDK the same body again."""
         body, whole = await read_small(receive)
-        plain = plain_request("tools/call", CALL_PARAMS, headers, body) if whole else None
+        method = headers["mcp-method"]
+        plain = plain_request(method, CALL_PARAMS[method], headers, body) if whole else None
         if plain is not None and await self.serve(plain, Request(caller, scope, body, receive, send)):
             return None
         return replayed(body, whole, receive)
@@ -89,7 +93,7 @@ class FastLane:
         if outcome.result is None or outcome.result.get("resultType", "complete") != "complete":
             return None
         try:
-            result = tool_result(outcome, legacy=plain.session is not None)
+            result = _told(plain, outcome)
         except MCPError:
             return None
         if plain.session is None:
@@ -98,16 +102,22 @@ class FastLane:
 
     async def _judged(self, caller: Caller, plain: Plain, response: Response) -> Judged | None:
         """The call as the pipeline judges it; None if it is not this lane's."""
-        params, meta = plain.params, plain.meta
-        name, arguments = params.get("name"), params.get("arguments", {})
+        params, meta, kind = plain.params, plain.meta, _KIND_OF[plain.method]
+        name, arguments = params.get("uri" if kind == RESOURCE else "name"), params.get("arguments", {})
         if type(name) is not str or type(arguments) is not dict:
             return None
         try:
             catalogue, conversation = await self._gateway.seen_in(caller, meta)
+            if kind == RESOURCE:
+                catalogue, name, own = catalogue.reading(name)
+                arguments = {"uri": own}
+            else:
+                catalogue = catalogue.of_kind(kind)
             entry = catalogue.find(name)
-            if entry is None or (plain.session is None and arguments and self._mirrors(entry)):
+            if entry is None or (kind == TOOL and plain.session is None and arguments and self._mirrors(entry)):
                 return None
             host = self._host(plain, caller, response)
+            host = host if kind == TOOL else host.without_tasks()
             request = CallRequest(
                 catalogue=catalogue,
                 name=name,
@@ -153,6 +163,15 @@ class FastLane:
                 _remember(self._hosts, key, host, _MOST_HOSTS)
         said = own_words(meta)
         return replace(host, said=said) if said else host
+
+
+def _told(plain: Plain, outcome: CallOutcome) -> dict[str, Any]:
+    kind, legacy = _KIND_OF[plain.method], plain.session is not None
+    if kind == PROMPT:
+        return prompt_result(outcome, legacy=legacy)
+    if kind == RESOURCE:
+        return resource_result(outcome, plain.params["uri"], legacy=legacy)
+    return tool_result(outcome, legacy=legacy)
 
 
 def _remember(known: dict[Any, Any], key: Any, value: Any, most: int) -> None:

@@ -21,7 +21,7 @@ from mcpregistry.gateway.http.sessions import Session, Sessions
 from mcpregistry.gateway.identity import Caller
 from mcpregistry.gateway.jsonrpc import error_to, objection, replied
 
-_KNOWN = ("tools/call", "tools/list", CANCELLED, None)  # the last is an answer to a question
+_KNOWN = (*CALL_PARAMS, "tools/list", CANCELLED, None)  # the last is an answer to a question
 
 
 class OlderLane:
@@ -49,8 +49,8 @@ class OlderLane:
         if method == "tools/list":
             plain = older_request(message, request.body, LIST_PARAMS, session)
             return plain is not None and await self._lists.serve(request.caller, plain, request.send)
-        if method == "tools/call":
-            plain = older_request(message, request.body, CALL_PARAMS, session)
+        if method in CALL_PARAMS:
+            plain = older_request(message, request.body, CALL_PARAMS[method], session)
             return plain is not None and plain.id not in session.calls and await self._calls.serve(plain, request)
         return objection(request.body) is None and await self._passed_on(session, message, request.send)
 

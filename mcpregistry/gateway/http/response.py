@@ -11,7 +11,7 @@ from mcp.server.streamable_http import REQUEST_CANCELLED
 
 from mcpregistry.domain.text.canonical import stored
 from mcpregistry.gateway.http.body import Plain, session_header
-from mcpregistry.gateway.http.resuming import Kept, answer_in
+from mcpregistry.gateway.http.resuming import AFTER, Kept, answer_in
 from mcpregistry.gateway.progress import Progress
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -31,7 +31,7 @@ class Response:
     """Watches the host meanwhile: one of the modern era that leaves gives its call up, one of the older era does not."""
 
     def __init__(self, plain: Plain, receive: Any, send: Send) -> None:
-        self.kept = Kept(plain.session, plain.id, "tools/call") if plain.session else None
+        self.kept = Kept(plain.session, plain.id, plain.method, plain.params.get("uri", "")) if plain.session else None
         self._plain, self._receive, self._send = plain, receive, send
         self._token = plain.meta.get("progressToken")
         self.reporting = self._token is not None
@@ -71,7 +71,10 @@ class Response:
 
     async def _tell_id(self) -> None:
         """A host of the older era can read the answer on elsewhere, should its connection break."""
-        if self.kept is not None and (event := await self.kept.begin()):
+        if self.kept is None:
+            return
+        await asyncio.sleep(AFTER - _WATCH_AFTER)
+        if event := await self.kept.begin():
             await self._write(event)
 
     async def _watch(self) -> None:
@@ -161,6 +164,9 @@ class Response:
         self._timer.cancel()
         for task in self._tasks[:1]:
             task.cancel()
+        if self.kept is not None and not self.kept.begun:
+            for task in self._tasks[2:]:
+                task.cancel()
 
 
 def _event(message: bytes) -> bytes:

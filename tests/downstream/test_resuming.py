@@ -97,13 +97,17 @@ async def test_a_server_that_keeps_nothing_is_not_asked_for_ever(bench: Make, mo
 
 @pytest.mark.fault
 @pytest.mark.parametrize("status", [401, 404, 405, 500])
-async def test_a_refused_resumption_says_that_the_call_was_sent(bench: Make, status: int):
+async def test_a_refused_resumption_says_that_the_call_was_sent(
+    bench: Make, status: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(http, "RESUME_ATTEMPTS", 2)
     async with fake_http(Resumable(status=status)) as server:
         here = bench(http_target(server.url))
         with pytest.raises(DownstreamError) as caught:
             await here.call("echo")
         assert caught.value.sent
         assert len(server.calls()) == 1
+        assert len(server.asked) == (2 if status == 500 else 1), "a plain no is no reason to ask again"
         await here.pool.close()
 
 

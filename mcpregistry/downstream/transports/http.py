@@ -237,8 +237,8 @@ class HttpChannel:
                 if reply.status == 404:
                     self.fail(error)
                 raise error
-            if reply.status != 200 or not reply.is_stream:
-                raise _ended_early()
+            if reply.status != 200 or not reply.is_stream:  # it keeps nothing: asking again would bring the same
+                raise ProtocolError("The server ended its answer before the result and kept no rest of it.", sent=True)
             return await self._answer_in(reply, reader, request_id, request)
 
     def _incoming(self, message: dict[str, Any], request: Request) -> None:

@@ -102,8 +102,50 @@ async def test_doubled_routing_headers_are_refused(site, token, name):
 
 
 async def test_the_sites_own_pages_may_call(site, token):
-    async with site.raw(token, origin="http://127.0.0.1:8000") as http:
+    async with site.raw(token, origin=OWN) as http:
         assert (await http.post(site.url(), headers=headers(), json=body())).status_code == 200
+
+
+OWN = "http://127.0.0.1:8000"
+
+
+async def test_a_page_that_may_ask_is_told_so_before_it_has_a_token(site):
+    sent = ["authorization", "content-type", "mcp-protocol-version", "mcp-session-id", "last-event-id", "mcp-method"]
+    asked = {
+        "origin": OWN,
+        "access-control-request-method": "POST",
+        "access-control-request-headers": ",".join([*sent, "mcp-name", "mcp-param-region", "cookie"]),
+    }
+    async with site.raw() as http:
+        answer = await http.options(site.url(), headers=asked)
+        refused = await http.options(site.url(), headers=asked | {"origin": "https://evil.example"})
+        curious = await http.options(site.url(), headers={"origin": OWN})
+    found = {name: value for name, value in answer.headers.items() if name.startswith("access-control")}
+    allowed = found["access-control-allow-headers"].lower().split(", ")
+    assert (answer.status_code, answer.content, answer.headers["vary"]) == (204, b"", "Origin")
+    assert found["access-control-allow-origin"] == OWN
+    assert {"POST", "GET", "DELETE"} < set(found["access-control-allow-methods"].split(", "))
+    assert {*sent, "mcp-name", "mcp-param-region"} <= set(allowed)
+    assert "cookie" not in allowed
+    assert "access-control-allow-credentials" not in found
+    assert refused.status_code == 403
+    assert not [name for name in refused.headers if name.startswith("access-control")]
+    assert curious.status_code == 401, "no preflight: it needs a token like all others"
+
+
+@pytest.mark.parametrize("era", [LEGACY, MODERN])
+async def test_a_page_that_may_ask_may_read_the_answers_good_and_bad(site, token, era):
+    request, given = (opening(), {}) if era == LEGACY else (body(), headers())
+    async with site.raw(token, origin=OWN) as http:
+        good = await http.post(site.url(), headers=given, json=request)
+        bad = await http.post(site.url(), headers=given | {"authorization": "Bearer slp_no"}, json=request)
+        without = await http.post(site.url(), headers=given | {"origin": ""}, json=request)
+    assert (good.status_code, bad.status_code, without.status_code) == (200, 401, 403)
+    for answer in (good, bad):
+        assert (answer.headers["access-control-allow-origin"], answer.headers["vary"]) == (OWN, "Origin")
+        exposed = answer.headers["access-control-expose-headers"].lower()
+        assert {"mcp-session-id", "www-authenticate"} <= set(exposed.split(", "))
+    assert "access-control-allow-origin" not in without.headers
 
 
 @pytest.mark.parametrize("endpoint", ["nowhere", "closed", "default/more", "", "..%2fdefault", "second/../default"])

@@ -1,6 +1,6 @@
 """The HTTP door: ``/mcp/<endpoint>``, streamable HTTP of both eras.
 
-In this order: origin, token, endpoint, then a lane. A lane takes what it fully understands (``fast_list.py``: bytes
+In this order: origin (``cors.py``), token, endpoint, then a lane. A lane takes what it fully understands (``fast_list.py``: bytes
 made once; ``fast_call.py``: plain calls); everything else goes to the SDK. No decision lives in a lane. The Host header
 is checked by the shell around the whole site.
 """
@@ -24,6 +24,7 @@ from mcpregistry.calls.engine import Engine, set_current_engine
 from mcpregistry.domain.errors import ResourceLimit
 from mcpregistry.domain.text.canonical import plain
 from mcpregistry.gateway.conversations import named_in
+from mcpregistry.gateway.http import cors
 from mcpregistry.gateway.http.body import read_whole, replayed, single_headers, trimmed
 from mcpregistry.gateway.http.fast_call import FastLane
 from mcpregistry.gateway.http.fast_list import ListLane
@@ -41,6 +42,7 @@ Lane = Callable[[Caller, Mapping[str, str], Scope, Any, Any], Awaitable[Any]]
 PREFIX = "/mcp/"
 MAX_BODY: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE  # the same as over REST
 SESSION_IDLE_SECONDS = 1800
+_FOREIGN = "Requests from this web page are not allowed. Add its origin to SLIPSNISSE_ORIGINS."
 
 
 class McpApp:
@@ -88,9 +90,17 @@ class McpApp:
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """One HTTP request."""
         scope = scope | {"headers": trimmed(scope["headers"])}
-        refusal = self._refusal_of_origin(scope)
-        if refusal is None:
-            caller, refusal = self._caller(scope)
+        try:
+            origin = cors.origin_of(scope["headers"], settings.MCP_ALLOWED_ORIGINS)
+        except cors.Foreign:
+            await _answer(send, 403, "ORIGIN_REFUSED", _FOREIGN)
+            return
+        if origin is not None:
+            if cors.is_preflight(scope):
+                await cors.answer_preflight(origin, scope, send)
+                return
+            send = cors.opened(origin, send)
+        caller, refusal = self._caller(scope)
         if refusal is not None:
             await _answer(send, *refusal)
             return
@@ -119,16 +129,6 @@ class McpApp:
             scope = scope | {"headers": [pair for pair in scope["headers"] if pair[0] != b"last-event-id"]}
         scope = scope | {SCOPE_KEY: caller, LEFT_KEY: left, "user": caller.user}
         await self._manager.handle_request(scope, _noticing(left, receive), send)
-
-    def _refusal_of_origin(self, scope: Scope) -> tuple[int, str, str] | None:
-        origins = [value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"]
-        if not origins or (len(origins) == 1 and origins[0] in settings.MCP_ALLOWED_ORIGINS):
-            return None
-        return (
-            403,
-            "ORIGIN_REFUSED",
-            "Requests from this web page are not allowed. Add its origin to SLIPSNISSE_ORIGINS.",
-        )
 
     def _caller(self, scope: Scope) -> tuple[Caller | None, tuple[int, str, str] | None]:
         """Who calls which endpoint, or why not. The token comes first: strangers learn no endpoint's name."""
@@ -192,6 +192,8 @@ async def _answer(send: Any, status: int, code: str, message: str) -> None:
         {"jsonrpc": "2.0", "id": None, "error": {"code": kind, "message": message, "data": {"code": code}}}
     )
     headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
+    if status == 403:
+        headers.append(cors.VARY)
     if status == 401:
         headers.append((b"www-authenticate", b'Bearer realm="slipsnisse", error="invalid_token"'))
     if status == 503:

@@ -14,7 +14,17 @@ from mcp.types import INVALID_REQUEST, PARSE_ERROR
 from mcp_types import PROTOCOL_VERSION_META_KEY
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
+from mcpregistry.domain.text.canonical import stored
+
 MOST_SAID = 200  # characters of an error's own words
+
+
+def encoded(message: dict[str, Any]) -> bytes:
+    """A message as JSON, also one with halves of surrogate pairs in it."""
+    try:
+        return msgspec.json.encode(message)
+    except (msgspec.EncodeError, UnicodeEncodeError, TypeError):
+        return stored(message).encode()
 
 
 def objection(data: bytes) -> dict[str, Any] | None:
@@ -44,6 +54,15 @@ def _objection_to(message: dict[str, Any]) -> dict[str, Any] | None:
     if not isinstance(message.get("params", {}), dict):
         return error_to(known, INVALID_REQUEST, "The parameters must be an object.")
     return None
+
+
+def too_deep(data: bytes) -> dict[str, Any] | None:
+    """The error for what ``objection`` lets pass and the SDK cannot read: it stops at fewer levels, and on a pipe it
+    would say nothing of it. None for an answer of a host: nobody waits for ours."""
+    message = msgspec.json.decode(data)
+    if "method" not in message:
+        return None
+    return error_to(message.get("id"), PARSE_ERROR, "The message nests too deeply.")
 
 
 def error_to(request_id: int | str | None, code: int, message: str) -> dict[str, Any]:

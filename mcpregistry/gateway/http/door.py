@@ -1,4 +1,4 @@
-"""The HTTP door: ``/mcp/<endpoint>``, streamable HTTP of both eras.
+"""The HTTP doors: ``/mcp/<endpoint>``, streamable HTTP of both eras; ``…/sse`` (``sse.py``) and ``…/ws`` (``websocket.py``).
 
 In this order: origin (``cors.py``), token, endpoint, then a lane. A lane takes what it fully understands (``fast_list.py``: bytes
 made once; ``fast_call.py``: plain calls); everything else goes to the SDK. No decision lives in a lane. The Host header
@@ -24,10 +24,11 @@ from mcpregistry.calls.engine import Engine, set_current_engine
 from mcpregistry.domain.errors import ResourceLimit
 from mcpregistry.domain.text.canonical import plain
 from mcpregistry.gateway.conversations import named_in
-from mcpregistry.gateway.http import cors
+from mcpregistry.gateway.http import cors, sse, websocket
 from mcpregistry.gateway.http.body import read_whole, replayed, single_headers, trimmed
 from mcpregistry.gateway.http.fast_call import FastLane
 from mcpregistry.gateway.http.fast_list import ListLane
+from mcpregistry.gateway.http.lasting import STOPPING, Arrival, Connections
 from mcpregistry.gateway.identity import LEFT_KEY, SCOPE_KEY, Caller, bearer
 from mcpregistry.gateway.jsonrpc import error_to, objection, unserved
 from mcpregistry.gateway.server import Gateway, current_caller
@@ -42,6 +43,9 @@ Lane = Callable[[Caller, Mapping[str, str], Scope, Any, Any], Awaitable[Any]]
 PREFIX = "/mcp/"
 MAX_BODY: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE  # the same as over REST
 SESSION_IDLE_SECONDS = 1800
+SSE, WS = "sse", "ws"
+_UPGRADE = "This address speaks WebSocket. If your host did, a proxy in between has not passed its Upgrade header on."
+_NO_STREAM = "There is no such stream, or not in this process. Open a new one by GET."
 _FOREIGN = "Requests from this web page are not allowed. Add its origin to SLIPSNISSE_ORIGINS."
 
 
@@ -61,6 +65,8 @@ class McpApp:
         self.gateway = Gateway(self.engine)
         self.gateway.changes.start()
         self.lanes = {"tools/list": ListLane(self.gateway), "tools/call": FastLane(self.gateway, self._sdk)}
+        self._connections = Connections(self.engine, self.gateway.server)
+        self._connections.start()
         self._manager = StreamableHTTPSessionManager(
             self.gateway.server, max_request_body_size=MAX_BODY, session_idle_timeout=SESSION_IDLE_SECONDS
         )
@@ -84,30 +90,41 @@ class McpApp:
         self._stopping = True
         self.engine.begin_stop(settings.GRACE_SECONDS)
         self.gateway.changes.close()
+        self._connections.begin_stop()
         # Older hosts hold a GET stream for as long as their session lives; the SDK has no public way to them.
         self._ending = [asyncio.ensure_future(s.terminate()) for s in list(self._manager._server_instances.values())]
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
-        """One HTTP request."""
+        """One HTTP request, or one WebSocket."""
         scope = scope | {"headers": trimmed(scope["headers"])}
+        if scope["type"] == "websocket":
+            await receive()  # that it wants to connect
+        answer = websocket.denying(scope, send) if scope["type"] == "websocket" else send
         try:
             origin = cors.origin_of(scope["headers"], settings.MCP_ALLOWED_ORIGINS)
         except cors.Foreign:
-            await _answer(send, 403, "ORIGIN_REFUSED", _FOREIGN)
+            await _answer(answer, 403, "ORIGIN_REFUSED", _FOREIGN)
             return
-        if origin is not None:
+        if origin is not None and scope["type"] == "http":
             if cors.is_preflight(scope):
                 await cors.answer_preflight(origin, scope, send)
                 return
-            send = cors.opened(origin, send)
-        caller, refusal = self._caller(scope)
+            answer = send = cors.opened(origin, send)
+        slug, way = _parts(scope["path"])
+        caller, refusal = self._caller(scope, slug)
+        if refusal is None and (way or scope["type"] == "websocket"):
+            refusal = self._refusal_of(scope, way)
+        if refusal is None and self._stopping:
+            # Here and not in the SDK, whose sessions end meanwhile: it would answer 404 or 500.
+            refusal = (503, "BUSY", STOPPING)
         if refusal is not None:
-            await _answer(send, *refusal)
+            await _answer(answer, *refusal)
             return
         assert caller is not None
-        if self._stopping:  # here and not in the SDK, whose sessions end meanwhile: it would answer 404 or 500
-            await _answer(send, 503, "BUSY", "The site is shutting down. Nothing was done; call again in a moment.")
-            return
+        serve = {"": self._streamable, SSE: self._sse, WS: self._websocket}[way]
+        await serve(caller, scope, receive, send)
+
+    async def _streamable(self, caller: Caller, scope: Scope, receive: Any, send: Any) -> None:
         headers = single_headers(scope["headers"]) if scope["method"] == "POST" else None
         lane = self.lanes.get(headers.get("mcp-method", "")) if headers else None
         # A lane that does not take the request gives its body back unread, with nothing recorded, so the SDK may go on.
@@ -117,27 +134,56 @@ class McpApp:
                 return
         await self._sdk(caller, scope, receive, send)
 
+    def _refusal_of(self, scope: Scope, way: str) -> tuple[int, str, str] | None:
+        """Why this request is not one for the door that it has come to."""
+        if (scope["type"] == "websocket") != (way == WS):
+            return (426, "WRONG_DOOR", _UPGRADE) if way == WS else (404, "NOT_FOUND", "There is no WebSocket here.")
+        if way == WS and not websocket.speaks_mcp(scope):
+            return 400, "ARGUMENTS_INVALID", "Offer the subprotocol mcp, or none."
+        if way == SSE and scope["method"] not in {"GET", "POST"}:
+            return 405, "WRONG_METHOD", "GET opens the stream, POST sends a message to it."
+        if self._connections.full and scope.get("method") != "POST":
+            return 503, "BUSY", "Too many hosts are connected. Call again in a moment, or use streamable HTTP."
+        return None
+
+    async def _sse(self, caller: Caller, scope: Scope, receive: Any, send: Any) -> None:
+        if scope["method"] == "GET":
+            await sse.opened(self._connections, _arrival(caller, scope, receive, send))
+            return
+        connection = sse.session_of(self._connections, caller, scope)
+        if connection is None:
+            await _answer(send, 404, "NOT_FOUND", _NO_STREAM)
+        elif body := await _body(scope, receive, send):
+            if body[1] and not await connection.take(body[0]):
+                await _answer(send, 404, "NOT_FOUND", _NO_STREAM)
+                return
+            await send({"type": "http.response.start", "status": 202, "headers": [(b"content-length", b"0")]})
+            await send({"type": "http.response.body", "body": b""})
+
+    async def _websocket(self, caller: Caller, scope: Scope, receive: Any, send: Any) -> None:
+        await websocket.opened(self._connections, _arrival(caller, scope, receive, send), MAX_BODY)
+
     async def _sdk(self, caller: Caller, scope: Scope, receive: Any, send: Any) -> None:
         current_caller.set(caller)
         left = asyncio.Event()
         if scope["method"] == "POST":
-            receive = await _checked(scope, receive, send)
-            if receive is None:
+            body = await _body(scope, receive, send)
+            if body is None:
                 return
+            receive = replayed(*body, receive)
         elif scope["method"] == "GET":
             # Nothing is kept for a host to read on from; the SDK answers nothing at all to one that asks.
             scope = scope | {"headers": [pair for pair in scope["headers"] if pair[0] != b"last-event-id"]}
         scope = scope | {SCOPE_KEY: caller, LEFT_KEY: left, "user": caller.user}
         await self._manager.handle_request(scope, _noticing(left, receive), send)
 
-    def _caller(self, scope: Scope) -> tuple[Caller | None, tuple[int, str, str] | None]:
+    def _caller(self, scope: Scope, slug: str) -> tuple[Caller | None, tuple[int, str, str] | None]:
         """Who calls which endpoint, or why not. The token comes first: strangers learn no endpoint's name."""
         token = bearer(scope["headers"])
         agent = self.engine.agent_of(token_hash(token)) if token else None
         if agent is None:
             problem = "The bearer token is unknown, expired or revoked." if token else "A bearer token is needed."
             return None, (401, "UNAUTHENTICATED", f"{problem} Issue one in the admin: Agents, Issue token.")
-        slug = scope["path"].removeprefix(PREFIX).strip("/")
         if slug not in self.engine.live.current.endpoints:
             return None, (404, "NOT_FOUND", f"There is no endpoint '{plain(slug, 63)}', or it is switched off.")
         conversation = named_in(scope["headers"])
@@ -146,8 +192,18 @@ class McpApp:
         return Caller(agent.slug, slug, "http", conversation), None
 
 
-async def _checked(scope: Scope, receive: Any, send: Any) -> Any:
-    """Answer what is no message and return None, or return a ``receive`` that gives the body again."""
+def _parts(path: str) -> tuple[str, str]:
+    """The endpoint's slug, and which of its further doors, if one that is open."""
+    slug, _, way = (whole := path.removeprefix(PREFIX).strip("/")).partition("/")
+    return (slug, way) if way in settings.MCP_DOORS else (whole, "")
+
+
+def _arrival(caller: Caller, scope: Scope, receive: Any, send: Any) -> Arrival:
+    return Arrival(caller, token_hash(bearer(scope["headers"]) or ""), scope, receive, send)
+
+
+async def _body(scope: Scope, receive: Any, send: Any) -> tuple[bytes, bool] | None:
+    """The body and whether it is whole; or answer what is no message, and return None."""
     headers = dict(scope["headers"])
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind != b"application/json":
@@ -161,7 +217,7 @@ async def _checked(scope: Scope, receive: Any, send: Any) -> Any:
     if whole and (refusal := objection(body) or unserved(headers.get(b"mcp-protocol-version"), body)):
         await _reply(send, 400, refusal)
         return None
-    return replayed(body, whole, receive)
+    return body, whole
 
 
 async def _refuse(send: Any, status: int, code: int, message: str) -> None:
@@ -196,6 +252,8 @@ async def _answer(send: Any, status: int, code: str, message: str) -> None:
         headers.append(cors.VARY)
     if status == 401:
         headers.append((b"www-authenticate", b'Bearer realm="slipsnisse", error="invalid_token"'))
+    if status == 426:
+        headers += [(b"upgrade", b"websocket"), (b"connection", b"upgrade")]
     if status == 503:
         headers.append((b"retry-after", b"1"))
     await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -28,10 +28,11 @@ from mcpregistry.calls.call import CallOutcome, CallRequest, Host, Judged
 from mcpregistry.calls.catalog import Entry
 from mcpregistry.domain.errors import NotFound, SlipsnisseError
 from mcpregistry.domain.policy.decision import Outcome
-from mcpregistry.domain.text.canonical import stored
 from mcpregistry.gateway.answers import tool_result
 from mcpregistry.gateway.http.body import Plain, plain_request, read_small, replayed
+from mcpregistry.gateway.http.eventstream import PING, PING_SECONDS, STREAM, as_event
 from mcpregistry.gateway.identity import Caller
+from mcpregistry.gateway.jsonrpc import encoded
 from mcpregistry.gateway.progress import Progress
 from mcpregistry.gateway.questions import declared_host, own_words
 from mcpregistry.gateway.server import OUTCOME_KEY, Gateway, forwarding, request_id_of
@@ -40,15 +41,8 @@ Scope = dict[str, Any]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 _WATCH_AFTER = 0.1  # seconds; most calls are over by then and cost no watcher
-_PING_SECONDS = 15.0  # as the SDK does: Node drops a body that is silent for five minutes
 _KNOWN = frozenset({"name", "arguments", "_meta"})
 _JSON = [(b"content-type", b"application/json")]
-_STREAM = [
-    (b"content-type", b"text/event-stream"),
-    (b"cache-control", b"no-cache, no-transform"),
-    (b"connection", b"keep-alive"),
-    (b"x-accel-buffering", b"no"),
-]
 _MOST_SCHEMAS, _MOST_HOSTS, _LONG_HOST = 10_000, 1_000, 4_096  # the last in bytes
 
 
@@ -197,29 +191,29 @@ class _Response:
 
     async def _ping(self) -> None:
         while True:
-            await asyncio.sleep(_PING_SECONDS)
-            await self._write(b": ping\r\n\r\n")
+            await asyncio.sleep(PING_SECONDS)
+            await self._write(PING)
 
     async def _send_progress(self, progress: float, total: float | None, message: str | None) -> None:
         params: dict[str, Any] = {"progressToken": self._token, "progress": progress}
         params |= {} if total is None else {"total": total}
         params |= {} if message is None else {"message": message}
         notice = {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
-        await self._write(_event(_encoded(notice)))
+        await self._write(as_event(encoded(notice)))
 
     async def _write(self, data: bytes) -> None:
         if not self._streaming:
             self._streaming = True
-            await self._send({"type": "http.response.start", "status": 200, "headers": _STREAM})
+            await self._send({"type": "http.response.start", "status": 200, "headers": STREAM})
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def finish(self, result: dict[str, Any]) -> None:
         """Send the last, or only, message. The call is over: a host that leaves now changes nothing."""
         self._unwatch()
         await self._flushed()
-        message = _encoded({"jsonrpc": "2.0", "id": self._plain.id, "result": result})
+        message = encoded({"jsonrpc": "2.0", "id": self._plain.id, "result": result})
         if self._streaming:
-            await self._send({"type": "http.response.body", "body": _event(message), "more_body": False})
+            await self._send({"type": "http.response.body", "body": as_event(message), "more_body": False})
         else:
             headers = [*_JSON, (b"content-length", b"%d" % len(message))]
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -237,7 +231,7 @@ class _Response:
             elif event["type"] == "http.response.body":
                 body.append(event.get("body", b""))
                 if not event.get("more_body"):
-                    data = _event(b"".join(body))
+                    data = as_event(b"".join(body))
                     await self._send({"type": "http.response.body", "body": data, "more_body": False})
 
         return send
@@ -255,14 +249,3 @@ class _Response:
         self._timer.cancel()
         for task in self._tasks[:1]:
             task.cancel()
-
-
-def _event(message: bytes) -> bytes:
-    return b"event: message\r\ndata: %b\r\n\r\n" % message
-
-
-def _encoded(message: dict[str, Any]) -> bytes:
-    try:
-        return msgspec.json.encode(message)
-    except (msgspec.EncodeError, UnicodeEncodeError, TypeError):
-        return stored(message).encode()  # lone surrogates, for one

@@ -62,10 +62,10 @@ async def streams(
 
 
 def _parsed(data: bytes) -> tuple[SessionMessage | None, dict[str, Any] | None]:
-    """The message, or what to say of it; neither for a host's answer that nobody can read."""
-    if refusal := objection(data):
+    """The message, or what to say of it; neither for a host's answer with a result that is no object: nobody waits."""
+    if refusal := objection(data) or too_deep(data):
         return None, refusal
     try:
         return SessionMessage(t.jsonrpc_message_adapter.validate_json(data, by_name=False)), None
     except ValueError:
-        return None, too_deep(data)
+        return None, None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pydantic_core
 from mcp.shared.inbound import unsupported_protocol_version_rejection
 from mcp.types import INVALID_REQUEST, PARSE_ERROR
 from mcp_types import PROTOCOL_VERSION_META_KEY
@@ -16,6 +17,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from mcpregistry.domain.text.canonical import stored
 
+_SAFE_LEVELS = 200  # of the SDK's parser
 MOST_SAID = 200  # characters of an error's own words
 
 
@@ -57,12 +59,15 @@ def _objection_to(message: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def too_deep(data: bytes) -> dict[str, Any] | None:
-    """The error for what ``objection`` lets pass and the SDK cannot read: it stops at fewer levels, and on a pipe it
-    would say nothing of it. None for an answer of a host: nobody waits for ours."""
-    message = msgspec.json.decode(data)
-    if "method" not in message:
+    """The error for a message with more levels than the SDK's parser bears, wherever that one reads it (all but the
+    modern era over HTTP); ours bears more. It would keep silent on a pipe, and show its validator's words over HTTP."""
+    if data.count(b"[") + data.count(b"{") < _SAFE_LEVELS:
         return None
-    return error_to(message.get("id"), PARSE_ERROR, "The message nests too deeply.")
+    try:
+        pydantic_core.from_json(data)
+    except ValueError:
+        return error_to(msgspec.json.decode(data).get("id"), PARSE_ERROR, "The message nests too deeply.")
+    return None
 
 
 def error_to(request_id: int | str | None, code: int, message: str) -> dict[str, Any]:
@@ -70,13 +75,12 @@ def error_to(request_id: int | str | None, code: int, message: str) -> dict[str,
     return {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message}}
 
 
-def unserved(header: bytes | None, data: bytes) -> dict[str, Any] | None:
+def unserved(version: str, data: bytes) -> dict[str, Any] | None:
     """The error for a request whose version nobody serves and which only the header names; None for all others.
 
     The SDK would ask it for the envelope of a version that its host does not speak. One that has the envelope is the
     SDK's: it compares the two first.
     """
-    version = (header or b"").decode("latin-1")
     if not version or version in HANDSHAKE_PROTOCOL_VERSIONS:
         return None
     rejection = unsupported_protocol_version_rejection(version)

@@ -316,6 +316,7 @@ async def test_a_request_with_an_id_that_is_none_is_refused_instead_of_kept_wait
         (b"{", -32700),
         (b"\xff\xfe", -32700),
         (b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":NaN}}', -32700),
+        (b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":%s}}' % (b"[" * 500 + b"]" * 500), -32700),
     ],
 )
 async def test_what_is_no_message_is_answered_as_json_rpc_says(site, token, raw, code):

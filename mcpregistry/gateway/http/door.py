@@ -19,6 +19,7 @@ from django.conf import settings
 from django.db import connection
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.types import INTERNAL_ERROR, INVALID_REQUEST
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from mcpregistry.calls.engine import Engine, set_current_engine
 from mcpregistry.domain.errors import ResourceLimit
@@ -30,7 +31,7 @@ from mcpregistry.gateway.http.fast_call import FastLane
 from mcpregistry.gateway.http.fast_list import ListLane
 from mcpregistry.gateway.http.lasting import STOPPING, Arrival, Connections
 from mcpregistry.gateway.identity import LEFT_KEY, SCOPE_KEY, Caller, bearer
-from mcpregistry.gateway.jsonrpc import error_to, objection, unserved
+from mcpregistry.gateway.jsonrpc import error_to, objection, too_deep, unserved
 from mcpregistry.gateway.server import Gateway, current_caller
 from mcpregistry.gateway.stdio.handshake_cache import keep_openings
 from mcpregistry.services.access.tokens import token_hash
@@ -214,10 +215,16 @@ async def _body(scope: Scope, receive: Any, send: Any) -> tuple[bytes, bool] | N
     except ResourceLimit as error:
         await _refuse(send, 413, INVALID_REQUEST, error.message)
         return None
-    if whole and (refusal := objection(body) or unserved(headers.get(b"mcp-protocol-version"), body)):
+    if whole and (refusal := _refusal(headers.get(b"mcp-protocol-version", b"").decode("latin-1"), body)):
         await _reply(send, 400, refusal)
         return None
     return body, whole
+
+
+def _refusal(version: str, body: bytes) -> dict[str, Any] | None:
+    """What to say of a body that is none of a message; ``version`` as the header names it, empty where it does not."""
+    older = not version or version in HANDSHAKE_PROTOCOL_VERSIONS
+    return objection(body) or unserved(version, body) or (too_deep(body) if older else None)
 
 
 async def _refuse(send: Any, status: int, code: int, message: str) -> None:

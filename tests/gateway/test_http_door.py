@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from mcpregistry.models import Agent, Token
 from mcpregistry.services.access import tokens
-from tests.fakes.stage import ACTOR, MODERN, Stage, Web, envelope, fresh, listed, outside
+from tests.fakes.stage import ACTOR, MODERN, Stage, Web, envelope, fresh, listed, outside, seen_outside
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
 LEGACY = "2025-11-25"
@@ -29,7 +29,7 @@ def token(stage: Stage, site: Web) -> str:
     headered = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
     echo = stage.fake("echo", [*listed("echo"), *listed("pid", inputSchema=headered)])
     stage.fake("echo", listed("hidden"), slug="ungranted")
-    token = stage.agent("local", echo)
+    token = stage.agent("local", echo, stage.fake("slow", listed("count")))
     site.wait_known(token)
     return token
 
@@ -326,6 +326,27 @@ async def test_what_is_no_message_is_answered_as_json_rpc_says(site, token, raw,
         assert "pydantic" not in answer.text
 
 
+async def test_an_id_that_is_in_use_is_refused_and_the_first_request_keeps_its_answer(site, stage, token):
+    """The SDK alone lets the first one wait for ever."""
+    async with site.raw(token) as http:
+        opened = await http.post(site.url(), json=opening())
+        session = {"mcp-session-id": opened.headers["mcp-session-id"], "mcp-protocol-version": LEGACY}
+        await http.post(site.url(), headers=session, json={"jsonrpc": "2.0", "method": "notifications/initialized"})
+
+        async def call(mark: str, pause: float) -> Any:
+            params = {"name": "slow__count", "arguments": {"steps": 2, "pause": pause, "mark": mark}}
+            message = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}
+            return await http.post(site.url(), headers=session, json=message)
+
+        mark = fresh("mark")
+        first = asyncio.create_task(call(mark, 0.5))
+        await seen_outside(lambda: stage.calls(arguments__contains=mark))
+        second = await call("second", 0.0)
+        assert (second.status_code, second.json()["id"], second.json()["error"]["code"]) == (400, 7, -32600)
+        assert "2 steps" in (await first).text
+        assert "2 steps" in (await call("third", 0.0)).text, "answered: the id is free again"
+
+
 async def test_a_wrong_type_and_a_large_body_are_refused_in_json(site, token):
     async with site.raw(token) as http:
         wrong = await http.post(site.url(), headers={"content-type": "text/plain"}, content=b"{}")
@@ -374,7 +395,7 @@ async def test_a_host_that_never_sends_a_version_header_is_served(site, token):
         await http.post(site.url(), headers=session, json={"jsonrpc": "2.0", "method": "notifications/initialized"})
         answer = await http.post(site.url(), headers=session, json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
     message = json.loads(answer.text.split("data: ")[1])
-    assert [tool["name"] for tool in message["result"]["tools"]] == ["echo__echo", "echo__pid"]
+    assert [tool["name"] for tool in message["result"]["tools"]] == ["echo__echo", "echo__pid", "slow__count"]
 
 
 async def test_an_older_host_may_send_the_newer_headers(site, token):

@@ -30,6 +30,7 @@ from mcpregistry.gateway.http.body import read_whole, replayed, single_headers, 
 from mcpregistry.gateway.http.fast_call import FastLane
 from mcpregistry.gateway.http.fast_list import ListLane
 from mcpregistry.gateway.http.lasting import STOPPING, Arrival, Connections
+from mcpregistry.gateway.http.unanswered import Unanswered
 from mcpregistry.gateway.identity import LEFT_KEY, SCOPE_KEY, Caller, bearer
 from mcpregistry.gateway.jsonrpc import error_to, objection, too_deep, unserved
 from mcpregistry.gateway.server import Gateway, current_caller
@@ -56,6 +57,7 @@ class McpApp:
     def __init__(self) -> None:
         self.engine = Engine("web")
         self.lanes: dict[str, Lane] = {}
+        self._unanswered = Unanswered()
         self._stack = AsyncExitStack()
         self._stopping = False
 
@@ -167,16 +169,20 @@ class McpApp:
     async def _sdk(self, caller: Caller, scope: Scope, receive: Any, send: Any) -> None:
         current_caller.set(caller)
         left = asyncio.Event()
+        body = (b"", False)
         if scope["method"] == "POST":
-            body = await _body(scope, receive, send)
-            if body is None:
+            if (found := await _body(scope, receive, send)) is None:
                 return
-            receive = replayed(*body, receive)
+            body, receive = found, replayed(*found, receive)
         elif scope["method"] == "GET":
             # Nothing is kept for a host to read on from; the SDK answers nothing at all to one that asks.
             scope = scope | {"headers": [pair for pair in scope["headers"] if pair[0] != b"last-event-id"]}
         scope = scope | {SCOPE_KEY: caller, LEFT_KEY: left, "user": caller.user}
-        await self._manager.handle_request(scope, _noticing(left, receive), send)
+        with self._unanswered.answering(scope["headers"], *body, send) as (refusal, answer):
+            if refusal:
+                await _reply(send, 400, refusal)
+            else:
+                await self._manager.handle_request(scope, _noticing(left, receive), answer)
 
     def _caller(self, scope: Scope, slug: str) -> tuple[Caller | None, tuple[int, str, str] | None]:
         """Who calls which endpoint, or why not. The token comes first: strangers learn no endpoint's name."""

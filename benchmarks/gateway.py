@@ -26,17 +26,21 @@ from benchmarks import load, site
 
 SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}}
 ECHO = [{"name": "echo", "description": "Echo", "inputSchema": SCHEMA}]
+OTHERS = {"prompt": [{"name": "hello"}], "resource": [{"uri": "bench://note", "name": "note"}]}
+DIRECT = "SDK HTTP server, called directly"
 STDIO = [sys.executable, "-S", str(site.ROOT / "benchmarks" / "echo_stdio.py")]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of the calls, one repeat")
+    parser.add_argument("--share", type=float, default=1.0, help="of the calls, where there is less time")
+    parser.add_argument("--calls-only", action="store_true", help="no starts, lists and changes")
     parser.add_argument("--out", type=Path, default=site.ROOT / "benchmarks" / "results" / "gateway.json")
     options = parser.parse_args()
     var = site.prepare()
     try:
-        results = {"machine": machine()} | _measure(options.quick)
+        results = {"machine": machine()} | _measure(options.quick, options.share, calls_only=options.calls_only)
     finally:
         shutil.rmtree(var, ignore_errors=True)
     options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -44,16 +48,18 @@ def main() -> None:
     print(f"\nWritten to {options.out}")
 
 
-def _measure(quick: bool) -> dict[str, Any]:
+def _measure(quick: bool, share: float, *, calls_only: bool) -> dict[str, Any]:
     echo_port, port = site.free_port(), site.free_port()
-    site.register("stdio", ECHO, transport="stdio", command=STDIO, max_concurrency=64)
+    site.register("stdio", ECHO, OTHERS, transport="stdio", command=STDIO, max_concurrency=64)
     address = f"http://127.0.0.1:{echo_port}/mcp"
     site.register("http", ECHO, transport="http", url=address, allowed_networks=["127.0.0.0/8"], max_concurrency=64)
     token = site.token()
     echo = ["-m", "benchmarks.echo_server", str(echo_port)]
     with site.child(echo, echo_port) as direct, site.gateway(port) as web:
         url = f"http://127.0.0.1:{port}/mcp/bench"
-        calls = _calls(quick, direct.pid, address, web.pid, url, token)
+        calls = _calls(quick, share, direct.pid, address, web.pids, url, token)
+        if calls_only:
+            return {"calls": calls}
         web_mb = site.peak_mb(web.pid)
         change = asyncio.run(_change_latency(url, token, 5 if quick else 20))
     return {
@@ -65,49 +71,78 @@ def _measure(quick: bool) -> dict[str, Any]:
     }
 
 
-def _calls(quick: bool, direct: int, address: str, web: int, url: str, token: str) -> list[dict[str, Any]]:
-    """Interleaved repeats of every variant at every concurrency; the median repeat counts."""
-    variants = [
-        ("SDK HTTP server, called directly", address, "echo", direct),
-        ("gateway -> stdio", url, "stdio__echo", web),
-        ("gateway -> HTTP", url, "http__echo", web),
+def _calls(
+    quick: bool, share: float, direct: int, address: str, web: list[int], url: str, token: str
+) -> list[dict[str, Any]]:
+    """Every variant in both eras: tools at every concurrency, prompts and resources at ten."""
+    there, here = (address, [direct]), (url, web)
+    tools = [
+        (DIRECT, "echo", *there),
+        ("gateway -> stdio", "stdio__echo", *here),
+        ("gateway -> HTTP", "http__echo", *here),
     ]
+    prompts = [
+        (f"{DIRECT}: prompt", "prompt:hello", *there),
+        ("gateway -> stdio: prompt", "prompt:stdio__hello", *here),
+    ]
+    uri = "resource:bench://note"
+    resources = [(f"{DIRECT}: resource", uri, *there), ("gateway -> stdio: resource", uri, *here)]
     rows = []
-    for concurrency in (1, 10, 50):
-        count = {1: 1500, 10: 4000, 50: 6000}[concurrency] // (10 if quick else 1)
-        runs: dict[str, list[dict[str, float]]] = {name: [] for name, *_ in variants}
-        for _ in range(1 if quick else 3):
-            for name, target, tool, pid in variants:
-                _generate(target, token, tool, concurrency, max(50, count // 10))  # warm up
-                runs[name].append(_one_run(target, token, tool, concurrency, count, pid))
-        for name, *_ in variants:
-            middle = sorted(runs[name], key=lambda run: run["calls_per_second"])[len(runs[name]) // 2]
-            rows.append({"what": name, "concurrency": concurrency} | middle)
+    for era in ("modern", "older"):
+        for concurrency in (1, 10, 50):
+            rows += _compared(tools, token, era, concurrency, quick, share)
+        for more in (prompts, resources):
+            rows += _compared(more, token, era, 10, quick, share)
     _print_calls(rows)
     return rows
 
 
-def _one_run(url: str, token: str, tool: str, concurrency: int, count: int, pid: int) -> dict[str, float]:
-    before = site.cpu_seconds(pid)
-    run = _generate(url, token, tool, concurrency, count)
-    return run | {"server_cpu_us_per_call": round((site.cpu_seconds(pid) - before) / count * 1e6)}
+def _compared(
+    variants: list[Any], token: str, era: str, concurrency: int, quick: bool, share: float
+) -> list[dict[str, Any]]:
+    """Interleaved repeats of these; the median repeat counts. The first of them is what the others are compared with."""
+    count = round({1: 1500, 10: 4000, 50: 6000}[concurrency] * (0.1 if quick else share))
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name, *_ in variants}
+    for turn in range(1 if quick else 3):
+        for name, what, target, pids in variants:
+            if not turn:
+                _generate(target, token, what, concurrency, max(50, count // 10), era)  # warm up
+            runs[name].append(one_run(target, token, what, concurrency, count, pids, era))
+    rows = []
+    for name in runs:
+        middle = sorted(runs[name], key=lambda run: run["calls_per_second"])[len(runs[name]) // 2]
+        rows.append({"what": name, "era": era, "concurrency": concurrency, "direct": variants[0][0]} | middle)
+    return rows
 
 
-def _generate(url: str, token: str, tool: str, concurrency: int, count: int) -> dict[str, float]:
-    argv = [sys.executable, "-m", "benchmarks.load", url, token, tool, str(concurrency), str(count)]
-    return dict(json.loads(subprocess.run(argv, cwd=site.ROOT, check=True, capture_output=True).stdout))
+def one_run(
+    url: str, token: str, what: str, concurrency: int, count: int, pids: list[int], era: str
+) -> dict[str, float]:
+    """One run of ``benchmarks.load``, with the CPU of a call in these processes."""
+    before = sum(map(site.cpu_seconds, pids))
+    run = _generate(url, token, what, concurrency, count, era)
+    return run | {"server_cpu_us_per_call": round((sum(map(site.cpu_seconds, pids)) - before) / count * 1e6)}
+
+
+def _generate(url: str, token: str, what: str, concurrency: int, count: int, era: str) -> dict[str, float]:
+    argv = [sys.executable, "-m", "benchmarks.load", url, token, what, str(concurrency), str(count), era]
+    done = subprocess.run(argv, cwd=site.ROOT, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(argv[2:])}: {done.stderr}")
+    return dict(json.loads(done.stdout))
 
 
 def _print_calls(rows: list[dict[str, Any]]) -> None:
     print(
-        f"\n{'tools/call':36}{'at once':>8}{'calls/s':>9}{'of direct':>10}{'p50 ms':>8}{'added':>7}{'p99 ms':>8}{'CPU us':>8}"
+        f"\n{'what':42}{'era':8}{'at once':>8}{'calls/s':>9}{'of direct':>10}{'p50 ms':>8}{'added':>7}{'p99 ms':>8}{'CPU us':>8}"
     )
     for row in rows:
-        base = next(r for r in rows if r["concurrency"] == row["concurrency"])
+        like = row | {"what": row["direct"]}
+        base = next(r for r in rows if all(r[key] == like[key] for key in ("what", "concurrency", "era")))
         ratio = row["calls_per_second"] / base["calls_per_second"]
         added = row["p50_ms"] - base["p50_ms"]
         print(
-            f"{row['what']:36}{row['concurrency']:>8}{row['calls_per_second']:>9.0f}{ratio:>9.2f}x"
+            f"{row['what']:42}{row['era']:8}{row['concurrency']:>8}{row['calls_per_second']:>9.0f}{ratio:>9.2f}x"
             f"{row['p50_ms']:>8.2f}{added:>+7.2f}{row['p99_ms']:>8.1f}{row['server_cpu_us_per_call']:>8.0f}"
         )
 

@@ -11,6 +11,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,21 +30,23 @@ def prepare() -> Path:
     return var
 
 
-def register(slug: str, listed: list[dict[str, Any]], **fields: Any) -> None:
-    """An active server whose listed tools are approved and granted to the agent 'bench'."""
-    from mcpregistry.models import Agent, Endpoint, Server
+def register(
+    slug: str, listed: list[dict[str, Any]], others: dict[str, list[dict[str, Any]]] | None = None, **fields: Any
+) -> None:
+    """An active server whose listed tools, and ``others`` by kind, are approved and granted to the agent 'bench'."""
+    from mcpregistry.models import Agent, Endpoint, Grant, Server
     from mcpregistry.services.access import agents, grants
     from mcpregistry.services.definitions import behaviour, decisions, observe
     from mcpregistry.services.servers import lifecycle
 
     server = lifecycle.save_server(server=Server(slug=slug, **fields), actor="bench")
     server = lifecycle.confirm_launch(server=server, actor="bench", launch_hash=server.launch_hash())
-    observe.observe(server=server, listed=listed)
+    observe.observe(server=server, listed=listed, others=others)
     decisions.approve_waiting(server=server, actor="bench")
     for tool in server.tools.all():
         behaviour.confirm_annotations(tool=tool, actor="bench", read_only=True, destructive=False, open_world=False)
     agent = Agent.objects.filter(slug="bench").first() or agents.save_agent(agent=Agent(slug="bench"), actor="bench")
-    grants.grant(agent=agent, server=server, actor="bench")
+    grants.save_grant(grant=Grant(agent=agent, server=server, kind=""), actor="bench")
     if not Endpoint.objects.filter(slug="bench").exists():
         agents.save_endpoint(endpoint=Endpoint(slug="bench"), actor="bench")
         _rules()
@@ -87,11 +90,55 @@ def child(argv: list[str], port: int) -> Iterator[subprocess.Popen[bytes]]:
         process.wait(20)
 
 
-def gateway(port: int) -> Any:
-    """One web process, as `manage.py up` starts it, without its access log."""
-    argv = ["-m", "uvicorn", "controlplane.asgi:application", "--port", str(port), "--log-level", "warning"]
+@contextmanager
+def gateway(port: int, *, processes: int = 1, before: str = "") -> Iterator[Gateway]:
+    """Web processes on one socket, as `manage.py up` starts them; ``before`` is Python that each runs first."""
     os.environ["SLIPSNISSE_LOG_LEVEL"] = "WARNING"
-    return child([*argv, "--no-access-log", "--timeout-graceful-shutdown", "3"], port)
+    with socket.create_server(("127.0.0.1", port), backlog=1024) as listener:
+        code = f"import sys; {before or 'pass'}\nfrom controlplane.web import main; main()"
+        argv = [sys.executable, "-c", code, "--fd", str(listener.fileno())]
+        children = [
+            subprocess.Popen(
+                argv, cwd=ROOT, env=os.environ | {"SLIPSNISSE_PROCESS": "web"}, pass_fds=[listener.fileno()]
+            )
+            for _ in range(processes)
+        ]
+        try:
+            _wait_ready(port, children)
+            yield Gateway([child.pid for child in children])
+        finally:
+            for child in children:
+                child.terminate()
+            for child in children:
+                child.wait(30)
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """The web processes under test."""
+
+    pids: list[int]
+
+    @property
+    def pid(self) -> int:
+        """The first of them, or the only one."""
+        return self.pids[0]
+
+
+def _wait_ready(port: int, children: list[subprocess.Popen[bytes]]) -> None:
+    """The socket listens before anybody serves it, so ask; several are given the time that the first took, again."""
+    began = time.monotonic()
+    while time.monotonic() < began + 60:
+        if codes := [child.poll() for child in children if child.poll() is not None]:
+            raise RuntimeError(f"a web process ended with {codes}")
+        try:
+            get(f"http://127.0.0.1:{port}/readyz")
+        except OSError:
+            time.sleep(0.02)
+        else:
+            time.sleep(time.monotonic() - began if len(children) > 1 else 0)
+            return
+    raise RuntimeError("the site did not start within 60 seconds")
 
 
 def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:

@@ -26,6 +26,7 @@ get_resolver().url_patterns  # noqa: B018 (loads every page now: the first visit
 # Only now are the models loaded that these need.
 from controlplane.health import HealthProbes  # noqa: E402
 from controlplane.requests import Guarded  # noqa: E402
+from mcpregistry.collector import settle  # noqa: E402
 from mcpregistry.gateway.http.door import McpApp  # noqa: E402
 
 log = structlog.get_logger(__name__)
@@ -71,6 +72,7 @@ class Shell:
             return
         with _on_signal(self._begin_stop):
             self._health.gateway, self._health.feed = "ok", self._mcp.engine.feed
+            settle()
             await send({"type": "lifespan.startup.complete"})
             await receive()
         self._health.gateway = "stopping"

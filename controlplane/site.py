@@ -10,8 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from django.db import connection
+
 from controlplane import embedded
 from controlplane.supervisor import Child
+
+_MOST_WEB = 4
 
 
 class StartError(RuntimeError):
@@ -35,6 +39,11 @@ def only_one(var: Path) -> Iterator[None]:
         lock.write(f"{os.getpid()}\n")
         lock.flush()
         yield
+
+
+def web_processes() -> int:
+    """How many are worth their memory (some 200 MB each) if nobody says. SQLite has one writer at a time: more wait for it."""
+    return min(os.cpu_count() or 1, _MOST_WEB) if connection.vendor == "postgresql" else 1
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -10,7 +10,7 @@ import argparse
 import os
 import socket
 
-from mcpregistry.loading import lasting
+from mcpregistry.collector import lasting
 
 AFTER_GRACE = 5  # seconds for answers to leave once the last calls were cut; listen streams end at once
 

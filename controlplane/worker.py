@@ -6,7 +6,7 @@ models and the database.
 
 from __future__ import annotations
 
-from mcpregistry.loading import lasting
+from mcpregistry.collector import lasting
 
 _ARGUMENTS = ("--quiet", "worker", "--pool", "threads", "--concurrency", "8", "--without-mingle", "--without-gossip")
 

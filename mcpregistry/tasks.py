@@ -15,6 +15,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from mcpregistry.db import database_now
+from mcpregistry.services import host_sessions, host_streams
 from mcpregistry.services.approvals import held_calls
 from mcpregistry.services.budgets import spending
 from mcpregistry.services.configuration.dispatch import wake
@@ -88,6 +89,8 @@ def reap() -> None:
         "connections": connections.forget_stale(now),
         "energy_charged": reservations.settle_due(),
         "budgets_charged": spending.settle_due(),
+        "sessions_ended": host_sessions.sweep(now),
+        "streams_forgotten": host_streams.sweep(now),
     }
     if any(done.values()):
         log.info("reaped", **done)

@@ -12,9 +12,10 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
 from celery import bootsteps
-from celery.signals import worker_init, worker_process_shutdown, worker_shutdown
+from celery.signals import worker_init, worker_process_shutdown, worker_ready, worker_shutdown
 
 from mcpregistry.calls.background import Background
+from mcpregistry.collector import settle
 from mcpregistry.services.notifications.delivery import Deliverer
 from mcpregistry.services.servers.prober import Prober
 
@@ -102,6 +103,11 @@ class InterruptTests(bootsteps.StartStopStep):
 @worker_init.connect
 def _add_steps(sender: Any, **_: object) -> None:
     sender.app.steps["worker"].add(InterruptTests)
+
+
+@worker_ready.connect
+def _settle(**_: object) -> None:
+    settle()
 
 
 @worker_shutdown.connect

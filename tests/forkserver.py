@@ -39,7 +39,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
 
-from mcpregistry.loading import lasting
+from mcpregistry.collector import lasting
 
 ROOT = Path(__file__).resolve().parent.parent
 _LARGEST = 1 << 20  # bytes of one request: arguments and environment

@@ -16,7 +16,9 @@ from mcpregistry.domain.errors import Conflict
 
 Migrations = Mapping[str, Sequence[str]]  # app -> names, sorted
 
-LEFT_OUT = {"sessions.session"}  # people sign in again: a copy of a site is no way into it
+LEFT_OUT = {  # people sign in and hosts shake hands again: a copy of a site is no way into it
+    "sessions.session", "mcpregistry.hostsession", "mcpregistry.hostmessage", "mcpregistry.hoststream",
+}  # fmt: skip
 _MADE_BY_MIGRATE = {
     "contenttypes.contenttype", "auth.permission", "auth.group", "auth.group_permissions", "mcpregistry.change",
     "mcpregistry.configuration", "mcpregistry.auditseal",
@@ -34,15 +36,14 @@ def applied(using: str) -> Migrations:
 def tables(migrations: Migrations) -> list[Table]:
     """Every table after these migrations, by name. Raises Conflict when this release does not know one of them."""
     loader = MigrationLoader(None, replace_migrations=False)
-    unknown = [
-        f"{app}.{name}" for app, names in migrations.items() for name in names if (app, name) not in loader.graph
-    ]
+    nodes = _single(migrations)
+    unknown = [f"{app}.{name}" for app, name in nodes if (app, name) not in loader.graph]
     if unknown:
         raise Conflict(
             f"It comes from a newer release, with {unknown[0]}, which this one does not know.",
             remedy="Use that release, or a newer one.",
         )
-    models = loader.project_state(_single(migrations, loader)).apps.get_models(include_auto_created=True)
+    models = loader.project_state(nodes).apps.get_models(include_auto_created=True)
     found = [Table(model) for model in models if model._meta.managed and not model._meta.proxy]
     return sorted((table for table in found if table.label not in LEFT_OUT), key=lambda table: table.label)
 
@@ -65,24 +66,26 @@ def refuse_unless_empty() -> None:
 
 def build(migrations: Migrations) -> None:
     """Make the site's database, which is empty, one with exactly these migrations."""
-    # Singly, for they may end in the middle of what a squashed one does at once.
-    loader = MigrationLoader(None, replace_migrations=False)
-    nodes, graph = set(_single(migrations, loader)), loader.graph
-    if nodes == set(_single(applied(DEFAULT_DB_ALIAS), loader)):
+    single = MigrationLoader(None, replace_migrations=False)
+    nodes = set(_single(migrations))
+    if nodes == set(_single(applied(DEFAULT_DB_ALIAS))):
         return
     _drop()
+    # All at once where they go as far as the squashed ones; singly where they end in the middle of what these do.
+    whole = all(nodes.issuperset(squashed.replaces) for squashed in single.replacements.values())
     connection = connections[DEFAULT_DB_ALIAS]
     executor = MigrationExecutor(connection)
-    executor.loader = MigrationLoader(connection, replace_migrations=False)
-    executor.migrate([node for node in sorted(nodes) if not any(
-        child.key in nodes and child.key[0] == node[0] for child in graph.node_map[node].children
+    executor.loader = MigrationLoader(connection, replace_migrations=whole)
+    graph = executor.loader.graph
+    there = {*nodes, *(single.replacements if whole else ())} & {*graph.nodes}
+    executor.migrate([node for node in sorted(there) if not any(
+        child.key in there and child.key[0] == node[0] for child in graph.node_map[node].children
     )])  # fmt: skip
 
 
-def _single(migrations: Migrations, loader: MigrationLoader) -> list[tuple[str, str]]:
-    """Without the squashed ones: Django notes these beside the ones that they replace."""
-    nodes = [(app, name) for app, names in migrations.items() for name in names]
-    return [node for node in nodes if node not in loader.replacements]
+def _single(migrations: Migrations) -> list[tuple[str, str]]:
+    """Without the squashed ones: Django notes these beside the ones that they replace, and a release may have others."""
+    return [(app, name) for app, names in migrations.items() for name in names if "_squashed_" not in name]
 
 
 def _drop() -> None:

@@ -20,10 +20,11 @@ from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminSelectWidget, U
 from mcpregistry.admin.base import ReadOnlyAdmin, actor
 from mcpregistry.admin.fields import lines_widget
 from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.registry import containers
 from mcpregistry.domain.registry.ways import Input, Way
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Install, RegistryEntry, Server
-from mcpregistry.services.registry import adding
+from mcpregistry.services.registry import adding, images
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class WayForm(forms.Form):
 
     def __init__(self, way: Way, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
+        self.way, self.digest, self.no_digest = way, "", ""
         self.asked = {f"input-{number}": each for number, each in enumerate(way.inputs)}
         self.fields |= {name: _field(each) for name, each in self.asked.items()}
 
@@ -58,6 +60,16 @@ class AddForm(WayForm):
         label="Short name", max_length=63, widget=UnfoldAdminTextInputWidget,
         help_text="Of the server on this site; it prefixes the names of its tools.",
     )  # fmt: skip
+
+    def find_digest(self, entry: RegistryEntry) -> None:
+        """Enter what the image's registry says that its tag is now, or note why it could not be found out."""
+        name = next((name for name, each in self.asked.items() if each.key == containers.DIGEST_KEY), "")
+        if not name:
+            return
+        try:
+            self.digest = self.initial[name] = images.digest_now(entry, self.way)
+        except SlipsnisseError as error:
+            self.no_digest = str(error)
 
 
 def _field(asked: Input) -> forms.Field:
@@ -108,6 +120,8 @@ class AddEntryPage:
         if not request.user.has_perm(adding.permission(way)):
             raise PermissionDenied
         form = AddForm(way, request.POST if request.method == "POST" else None, initial={"slug": use.slug})
+        if not form.is_bound:
+            form.find_digest(entry)
         if form.is_valid():
             wish = adding.Wish(number, form.cleaned_data["slug"], form.values(), request.POST.get("shown", ""))
             try:
@@ -117,11 +131,10 @@ class AddEntryPage:
             else:
                 self.admin.message_user(request, told, messages.SUCCESS)
                 return HttpResponseRedirect(page_of(made))
-        return self._shown(request, entry, way, form, use.record)
+        return self._shown(request, entry, form, use.record)
 
-    def _shown(
-        self, request: HttpRequest, entry: RegistryEntry, way: Way, form: AddForm, record: Model
-    ) -> HttpResponse:
+    def _shown(self, request: HttpRequest, entry: RegistryEntry, form: AddForm, record: Model) -> HttpResponse:
+        way = form.way
         context = self.admin.admin_site.each_context(request) | {
             "title": f"Add {printable(entry.name, 200)}", "opts": self.admin.opts, "original": record, "entry": entry,
             "way": way, "form": form, "back": page_of(record),

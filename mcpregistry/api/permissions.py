@@ -96,6 +96,7 @@ TABLE: dict[str, Rule] = {
     "GET /registry-entries": Rule("view_registryentry"),
     "GET /registry-entries/{entry_id}": Rule("view_registryentry"),
     "POST /registry-entries/{entry_id}/add": Rule("add_server"),
+    "GET /registry-entries/{entry_id}/digest": Rule("add_server"),
     "GET /budgets": Rule("view_budget", agent=True),
     "POST /budgets": Rule("add_budget"),
     "GET /budgets/{slug}": Rule("view_budget", agent=True),

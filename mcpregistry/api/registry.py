@@ -17,6 +17,7 @@ from mcpregistry.api.schemas.basics import Page, Problem, Slug, Text
 from mcpregistry.api.schemas.registry import (
     EntryAdd,
     EntryAdded,
+    EntryDigest,
     EntryOut,
     EntryWhole,
     RegistryChange,
@@ -28,7 +29,7 @@ from mcpregistry.api.schemas.registry import (
     registry_out,
 )
 from mcpregistry.models import RegistryEntry, RegistrySource
-from mcpregistry.services.registry import adding, sources
+from mcpregistry.services.registry import adding, images, sources
 
 router = Routes(tags=["registries"])
 
@@ -104,6 +105,21 @@ def list_registry_entries(
 def get_registry_entry(request: HttpRequest, entry_id: lookup.Id) -> EntryWhole:
     """One entry, with what it offers and asks for."""
     return entry_whole(lookup.one(_ENTRIES.all(), "entry", pk=entry_id))
+
+
+@router.get("/registry-entries/{entry_id}/digest", response={200: EntryDigest, 404: Problem, 502: Problem})
+def get_image_digest(
+    request: HttpRequest,
+    entry_id: lookup.Id,
+    way: Annotated[int, Query(ge=0, le=1_000, description="The number of the image in `ways`.")] = 0,
+) -> EntryDigest:
+    """What the tag of an entry's image is now, by its registry: compare it with what its publisher says, then add it so.
+
+    Empty where the entry names a digest itself, or no image.
+    """
+    entry = lookup.one(_ENTRIES.all(), "entry", pk=entry_id)
+    found = adding.way_of(entry, way)
+    return EntryDigest(image=found.identifier, digest=images.digest_now(entry, found))
 
 
 @router.post("/registry-entries/{entry_id}/add", response={201: EntryAdded, 404: Problem, 409: Problem})

@@ -18,6 +18,7 @@ from mcpregistry.db import db_call
 from mcpregistry.domain.budgets import Unit
 from mcpregistry.domain.kinds import TOOL
 from mcpregistry.domain.lifecycle import TERMINAL
+from mcpregistry.domain.policy.decision import Outcome
 from mcpregistry.services.budgets import spending
 from mcpregistry.services.budgets.books import Kind
 from mcpregistry.services.budgets.spending import Needs
@@ -48,6 +49,21 @@ async def reserve(call: Call) -> Call:
     return replace(call, remark=" ".join(answer.remarks))
 
 
+async def remarked(call: Call) -> Call:
+    """A call that people were asked about, with what its agent is to be told: now it goes out, and there will be an answer.
+
+    Before, nobody knew whether anybody would hear it: its caller may have left, or been told that it is pending.
+    """
+    asked = call.permit or call.decision.outcome is Outcome.ASK
+    if call.remark or not asked or not _has_room(call) or (needs := _needs(call)) is None:
+        return call
+    try:
+        return replace(call, remark=" ".join(await db_call(spending.remarks, needs)))
+    except Exception:  # the next call tells it
+        log.exception("budgets.not_remarked", call=call.id)
+        return call
+
+
 async def settle(call: Call, outcome: CallOutcome) -> None:
     """Write down what the call has spent, if it has ended; or nothing, if it was not made as a call of its own.
 
@@ -76,6 +92,10 @@ def told(call: Call, outcome: CallOutcome) -> CallOutcome:
     return replace(outcome, result=outcome.result | {"content": [*content, _text(call.remark)]})
 
 
+def _has_room(call: Call) -> bool:
+    return call.entry.offer.tool.kind == TOOL  # prompts and resources have no room for words of ours
+
+
 def _text(remark: str) -> dict[str, Any]:
     return {"type": "text", "text": f"({remark})"}
 
@@ -89,5 +109,5 @@ def _needs(call: Call) -> Needs | None:
     left = frozenset({Unit.MONEY, Unit.TOKENS}) if offer.spends else frozenset()
     units = {*amounts, *left}
     agents = frozenset(each.slug for each in (agent, *call.request.behind) if each.budgets & units)
-    hears = offer.tool.kind == TOOL  # prompts and resources have no room for words of ours
+    hears = _has_room(call) and call.decision.outcome is not Outcome.ASK
     return Needs(agent.slug, agents, amounts, left, hears) if agents else None

@@ -7,7 +7,7 @@ when a grant runs out. The order is by exposed name, so lists are stable and cac
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -27,6 +27,9 @@ from mcpregistry.services.configuration.snapshot import load_snapshot
 
 _NARROWED = 100  # sets of servers for which a narrowed list is kept
 PAGE = 500  # every host follows a single page; not every host was seen to follow a cursor
+
+
+Shape = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +150,16 @@ class Catalogue:
         listings = [_for_legacy(e.listing) if legacy else e.listing for e in chosen]
         return listings, f"{self.version}.{after}" if after else None
 
-    def page_bytes(self, cursor: str | None, *, legacy: bool, extra: Mapping[str, Any]) -> bytes:
-        """The result object of the list as JSON bytes, made once. ``extra`` joins its top level."""
-        key = ("legacy" if legacy else "modern", self._start(cursor))
+    def page_bytes(
+        self, cursor: str | None, *, legacy: bool, extra: Mapping[str, Any], wire: tuple[str, Shape] | None = None
+    ) -> bytes:
+        """The result object of the list as JSON bytes, made once. ``extra`` joins its top level; ``wire`` is a version
+        of the protocol and what shapes a result for it."""
+        key = (wire[0] if wire else "legacy" if legacy else "modern", self._start(cursor))
         if key not in self._pages:
             listings, after = self.page(cursor, legacy=legacy)
             result = {KINDS[self.kind].listed: listings} | ({"nextCursor": after} if after else {}) | dict(extra)
-            self._pages[key] = stored(result).encode()
+            self._pages[key] = stored(wire[1](result) if wire else result).encode()
         return self._pages[key]
 
     def _start(self, cursor: str | None) -> int:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from mcpregistry.collector import Idle
+
 DRAIN_SECONDS = 10.0  # for calls to end, and again for those that were cut to write down their end
 
 
@@ -16,6 +18,7 @@ class InFlight:
     def __init__(self) -> None:
         self._running: set[asyncio.Task[Any]] = set()
         self._cut: set[asyncio.Task[Any]] = set()
+        self._idle = Idle()
 
     def follow(self, task: asyncio.Task[Any]) -> None:
         """Count the task until it has ended."""
@@ -30,6 +33,7 @@ class InFlight:
             yield
         finally:
             self._running.discard(task)
+            self._idle.stir()
 
     async def end_within(self, grace: float) -> None:
         """Wait for all to end by themselves, up to ``grace`` seconds."""

@@ -243,6 +243,11 @@ class Pipeline:
 
         A server's task goes on after this; whoever follows it records its end (``calls/remote_tasks/adoption.py``).
         """
+        try:
+            call = await budgets.remarked(call)
+        except asyncio.CancelledError:
+            self.abandon(call)
+            raise
         outcome = await self._energised(call) or await self._dispatched(call)
         if outcome.state is State.DISPATCHED:
             return outcome

@@ -91,3 +91,10 @@ def unserved(version: str, data: bytes) -> dict[str, Any] | None:
     refusal = error_to(message["id"], rejection.code, rejection.message)
     refusal["error"]["data"] = rejection.data
     return refusal
+
+
+async def replied(send: Any, status: int, answer: dict[str, Any]) -> None:
+    """Answer an HTTP request with one JSON-RPC message."""
+    headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": msgspec.json.encode(answer)})

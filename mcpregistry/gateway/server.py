@@ -10,7 +10,7 @@ session, thread and user ids there, which are nobody else's business, and ``bagg
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from contextvars import ContextVar
 from typing import Any
@@ -38,10 +38,12 @@ from mcpregistry.gateway.progress import passing_on
 from mcpregistry.gateway.questions import asked_by_server, boundary, host_of, input_required
 from mcpregistry.gateway.tasks.handlers import Tasks, handle_of
 from mcpregistry.gateway.tasks.streams import TaskStreams
+from mcpregistry.ids import ordered_id
 
 log = structlog.get_logger(__name__)
 
 OUTCOME_KEY = "slipsnisse.outcome"  # in a request's scope
+CALL_ID_KEY = "slipsnisse.call_id"  # there too: what to call with the id of the call that is made of the request
 NAME = "slipsnisse"
 # A second: hosts that listen are told of changes, the others ask again soon enough. Never public:
 # what an agent sees depends on what it is granted.
@@ -93,6 +95,8 @@ class Gateway:
         self._task_streams = TaskStreams(self.tasks, engine.feed)
         self.changes.closing.append(self._task_streams.close)
         self._caller = caller
+        # Awaited with every handshake before it is answered: the HTTP door writes the session down.
+        self.began: Callable[[Context, Caller, HandlerResult], Awaitable[None]] | None = None
         self.server = self._build()
 
     def catalogue(self, caller: Caller) -> Catalogue:
@@ -133,6 +137,8 @@ class Gateway:
         """Outermost around every message: our refusals become protocol errors, all else becomes silence."""
         try:
             result = await call_next(ctx)
+            if ctx.method == "initialize" and self.began is not None:
+                await self.began(ctx, self._caller_of(ctx), result)
         except MCPError:
             raise
         except SlipsnisseError as error:
@@ -215,6 +221,7 @@ class Gateway:
                 on_progress=on_progress,
                 host=host,
                 conversation=conversation,
+                call_id=_call_id_for(ctx),
             )
             outcome = _outcome_of(ctx) or await self.engine.call(request)
         _answer.set(await self._answered(outcome, catalogue.find(name), caller, kind, asked, legacy=is_legacy(ctx)))
@@ -279,6 +286,15 @@ def is_legacy(ctx: Context) -> bool:
 def _outcome_of(ctx: Context) -> CallOutcome | None:
     """How the call ended, if a lane has made it already and leaves the answer to us."""
     return ctx.request.scope.get(OUTCOME_KEY) if ctx.request is not None else None
+
+
+def _call_id_for(ctx: Context) -> str:
+    """An id for the call, if the door wants to find it again; else "" and the pipeline makes one."""
+    tell = ctx.request.scope.get(CALL_ID_KEY) if ctx.request is not None else None
+    if tell is None:
+        return ""
+    tell(call_id := ordered_id())
+    return call_id
 
 
 def request_id_of(meta: Mapping[str, Any], rpc_id: int | str | None) -> str:

@@ -4,6 +4,14 @@ import django.core.validators
 from django.db import migrations, models
 
 
+def narrow(apps, schema_editor):
+    """The release before would run a server without a sandbox whose kind it does not know."""
+    for name in ("Server", "HistoricalServer"):
+        rows = apps.get_model("mcpregistry", name).objects
+        rows.filter(sandbox="strict").update(sandbox="enforce")
+        rows.filter(sandbox_network="ports").update(sandbox_network="none")
+
+
 class Migration(migrations.Migration):
 
     dependencies = [
@@ -101,4 +109,5 @@ class Migration(migrations.Migration):
             name='sandbox_network',
             field=models.CharField(choices=[('all', 'Open'), ('ports', 'The TCP ports named here'), ('none', 'None')], db_default='all', default='all', max_length=10, verbose_name='network'),
         ),
+        migrations.RunPython(migrations.RunPython.noop, narrow),
     ]

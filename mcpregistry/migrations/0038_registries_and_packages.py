@@ -4,12 +4,20 @@ import uuid
 
 from django.db import migrations, models
 
+from mcpregistry.migrations._operations import at_once
+
 
 def name_them(apps, schema_editor):
     """Each registry gets the name under which its token is sealed."""
     for row in apps.get_model("mcpregistry", "RegistrySource").objects.filter(uid=None):
         row.uid = uuid.uuid4()
         row.save(update_fields=["uid"])
+
+
+def forget_bundles(apps, schema_editor):
+    """The release before knows none, and has no room for their addresses."""
+    apps.get_model("mcpregistry", "Install").objects.filter(ecosystem="mcpb").delete()
+    at_once(schema_editor)
 
 
 class Migration(migrations.Migration):
@@ -85,4 +93,5 @@ class Migration(migrations.Migration):
             name='allowed_networks',
             field=models.JSONField(blank=True, default=list, help_text='Private networks in which it and its bundles may lie, e.g. ["10.0.0.0/8"]. Empty: none.'),
         ),
+        migrations.RunPython(migrations.RunPython.noop, forget_bundles),
     ]

@@ -3,6 +3,13 @@
 import django.db.models.manager
 from django.db import migrations, models
 
+from mcpregistry.migrations._operations import forget_kinds
+
+
+def forget(apps, schema_editor):
+    """The release before would take them for tools."""
+    forget_kinds(apps, schema_editor, ["prompt"])
+
 
 class Migration(migrations.Migration):
 
@@ -45,4 +52,5 @@ class Migration(migrations.Migration):
             model_name='tool',
             constraint=models.UniqueConstraint(fields=('server', 'kind', 'name'), name='one_tool_per_kind_and_name'),
         ),
+        migrations.RunPython(migrations.RunPython.noop, forget),
     ]

@@ -2,6 +2,13 @@
 
 from django.db import migrations, models
 
+from mcpregistry.migrations._operations import forget_kinds
+
+
+def forget(apps, schema_editor):
+    """The release before would take them for prompts, and a grant of some resources for one of all."""
+    forget_kinds(apps, schema_editor, ["resource", "template"])
+
 
 class Migration(migrations.Migration):
 
@@ -10,6 +17,7 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
+        migrations.RunPython(migrations.RunPython.noop, forget),
         migrations.AddField(
             model_name='grant',
             name='uri',

@@ -8,6 +8,7 @@ from mcpregistry.models.conversation import Conversation, Message
 from mcpregistry.models.energy import EnergyEntry, EnergyPool, EnergyReservation, ToolUsage
 from mcpregistry.models.feed import Change
 from mcpregistry.models.figure import Figure
+from mcpregistry.models.host_session import HostMessage, HostSession, HostStream
 from mcpregistry.models.host_task import HostTask
 from mcpregistry.models.idempotency import KeptAnswer
 from mcpregistry.models.imported import ImportedFile
@@ -48,6 +49,9 @@ __all__ = [
     "EnergyReservation",
     "Figure",
     "Grant",
+    "HostMessage",
+    "HostSession",
+    "HostStream",
     "HostTask",
     "ImportedFile",
     "Install",

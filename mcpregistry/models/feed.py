@@ -7,15 +7,23 @@ topic's counter in the table ``Change``. ``calls/watch/changes.py`` listens.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from django.db import models
 from django.db.models import Model
 
+from mcpregistry.models.host_session import HostMessage, HostSession, HostStream
 from mcpregistry.models.host_task import HostTask
 from mcpregistry.models.invocation import Invocation
 
-CONFIGURATION, CALLS, TASKS = "configuration", "calls", "tasks"
+CONFIGURATION, CALLS, TASKS, SESSIONS, STREAMS = (
+    "configuration",
+    "calls",
+    "tasks",
+    "sessions",
+    "streams",
+)
 
 
 class Change(models.Model):
@@ -45,6 +53,9 @@ TOLD: dict[type[Model], Told] = {
     # Calls that were held. Nobody waits by the feed for others, of which there are thousands a second.
     Invocation: Told(CALLS, "id", ("state",), only="NEW.outcome = 'ask'"),
     HostTask: Told(TASKS, "id", ("version", "cancel_requested", "input_responses")),
+    HostSession: Told(SESSIONS, "id", ("ended_at",)),
+    HostMessage: Told(SESSIONS, "session_id", inserted=True),
+    HostStream: Told(STREAMS, "id", ("answered_at",)),
 }
 
 
@@ -80,12 +91,18 @@ def _when(told: Told, event: str, differs: str) -> str:
     return f"WHEN ({' AND '.join(parts)})" if parts else ""
 
 
-def sqlite_statements() -> list[str]:
+def _told(there: Mapping[str, Collection[str]]) -> list[tuple[type[Model], Told]]:
+    """Of the tables that are there whole."""
+    named = [(model, told, {told.key, *told.columns}) for model, told in TOLD.items()]
+    return [(model, told) for model, told, names in named if names <= {*there.get(model._meta.db_table, ())}]
+
+
+def sqlite_statements(there: Mapping[str, Collection[str]]) -> list[str]:
     """One counter row for each topic that tables tell of, and the triggers that raise it."""
     counters, statements = Change._meta.db_table, []
     for topic in topics():
         statements.append(f"INSERT OR IGNORE INTO {counters} (topic, number) VALUES ('{topic}', 0)")  # noqa: S608
-    for model, told in TOLD.items():
+    for model, told in _told(there):
         raised = f"BEGIN UPDATE {counters} SET number = number + 1 WHERE topic = '{told.topic}'; END"  # noqa: S608
         for name, event in _events(model, told):
             when = _when(told, event, "IS NOT")
@@ -93,10 +110,10 @@ def sqlite_statements() -> list[str]:
     return statements
 
 
-def postgres_statements() -> list[str]:
+def postgres_statements(there: Mapping[str, Collection[str]]) -> list[str]:
     """For each table a function that notifies of its rows' keys, and the triggers that call it."""
     statements = []
-    for model, told in TOLD.items():
+    for model, told in _told(there):
         table = model._meta.db_table
         statements.append(
             f"""CREATE OR REPLACE FUNCTION slipsnisse_tell_{table}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN

@@ -12,7 +12,7 @@ rebuilds it, so a one-off migration would lose them silently.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from django.db import connection
 from django.db.models import Model
@@ -59,6 +59,9 @@ def watch(model: type[Model], ignored: frozenset[str] = frozenset()) -> None:
     WATCHED[model] = ignored
 
 
+There = dict[str, set[str]]  # the columns of each table that a trigger is for
+
+_SITE = Configuration._meta.db_table
 _APPENDED = {  # only ever added to
     "audit": AuditEntry._meta.db_table, "seal": AuditSeal._meta.db_table, "archive": AuditArchive._meta.db_table,
 }  # fmt: skip
@@ -68,9 +71,14 @@ _EXTRA = {"sqlite": ("replace",), "postgresql": ("truncate",)}  # ways round UPD
 
 
 def install_guards() -> None:
-    """Create all triggers anew; idempotent. Also makes sure that the one Configuration row exists."""
-    Configuration.load()
-    statements = _postgres() if connection.vendor == "postgresql" else _sqlite()
+    """Create all triggers anew; idempotent. Also makes sure that the one Configuration row exists.
+
+    After a migration to an earlier state there is not all that they name: then those for what is there.
+    """
+    there = _there()
+    if not {field.column for field in Configuration._meta.local_concrete_fields} - there.get(_SITE, set()):
+        Configuration.load()
+    statements = _postgres(there) if connection.vendor == "postgresql" else _sqlite(there)
     drop_guards()
     with connection.cursor() as cursor:
         for statement in statements:
@@ -98,12 +106,24 @@ def missing_guards() -> list[str]:
     return sorted({name for name, _ in _names()} - present)
 
 
-def _watched_columns(model: type[Model]) -> list[str]:
-    return [f.column for f in model._meta.local_concrete_fields if f.column and f.name not in WATCHED[model]]
+def _there() -> There:
+    with connection.cursor() as cursor:
+        tables = {*connection.introspection.table_names(cursor)} & {table for _, table in _names()}
+        described = connection.introspection.get_table_description
+        return {table: {column.name for column in described(cursor, table)} for table in tables}
 
 
-def _changed(model: type[Model], differs: str) -> str:
-    return " OR ".join(f'OLD."{column}" {differs} NEW."{column}"' for column in _watched_columns(model))
+def _watched(there: There) -> Iterator[tuple[str, list[str]]]:
+    """(table, columns) of each configuration table that is there."""
+    for model, ignored in WATCHED.items():
+        table = model._meta.db_table
+        columns = {f.name: f.column for f in model._meta.local_concrete_fields if f.column in there.get(table, ())}
+        if columns:
+            yield table, [column for name, column in columns.items() if column and name not in ignored]
+
+
+def _changed(columns: Iterable[str], differs: str) -> str:
+    return " OR ".join(f'OLD."{column}" {differs} NEW."{column}"' for column in columns)
 
 
 def _names() -> list[tuple[str, str]]:
@@ -134,9 +154,9 @@ def _stays_ended() -> str:
     return f"OLD.state IN ({_named(TERMINAL)}) AND NOT ({supposed} AND NEW.state IN ({_named(CORRECTIONS)}))"
 
 
-def _sqlite() -> list[str]:
+def _sqlite(there: There) -> list[str]:
     # In the database, so that the admin, REST, raw SQL and a history revert all raise the revision.
-    bump = f"BEGIN UPDATE {Configuration._meta.db_table} SET revision = revision + 1 WHERE id = 1; END"  # noqa: S608
+    bump = f"BEGIN UPDATE {_SITE} SET revision = revision + 1 WHERE id = 1; END"  # noqa: S608
     calls = Invocation._meta.db_table
     statements = [
         *_sqlite_append_only("audit", "id = NEW.id OR (writer = NEW.writer AND seq = NEW.seq)"),
@@ -146,14 +166,14 @@ def _sqlite() -> list[str]:
         f"CREATE TRIGGER call_stays_ended BEFORE UPDATE OF state ON {calls} WHEN {_stays_ended()} "
         "AND OLD.state IS NOT NEW.state BEGIN SELECT RAISE(ABORT, 'an ended call keeps its state'); END",
     ]
-    for model in WATCHED:
-        table, changed = model._meta.db_table, _changed(model, "IS NOT")
+    for table, columns in _watched(there):
+        changed = _changed(columns, "IS NOT")
         statements += [
             f"CREATE TRIGGER watch_{table}_insert AFTER INSERT ON {table} {bump}",
             f"CREATE TRIGGER watch_{table}_update AFTER UPDATE ON {table} WHEN {changed} {bump}",
             f"CREATE TRIGGER watch_{table}_delete AFTER DELETE ON {table} {bump}",
         ]
-    return [*statements, *feed.sqlite_statements()]
+    return [*statements, *feed.sqlite_statements(there)]
 
 
 def _sqlite_append_only(name: str, same: str) -> list[str]:
@@ -168,11 +188,11 @@ def _sqlite_append_only(name: str, same: str) -> list[str]:
     ]
 
 
-def _postgres() -> list[str]:
+def _postgres(there: There) -> list[str]:
     calls = Invocation._meta.db_table
     statements = [
         f"""CREATE OR REPLACE FUNCTION slipsnisse_changed() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-            UPDATE {Configuration._meta.db_table} SET revision = revision + 1 WHERE id = 1;
+            UPDATE {_SITE} SET revision = revision + 1 WHERE id = 1;
             PERFORM pg_notify('{feed.channel(feed.CONFIGURATION)}', ''); RETURN NULL; END $$""",  # noqa: S608
         """CREATE OR REPLACE FUNCTION slipsnisse_refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
             RAISE EXCEPTION '%', TG_ARGV[0]; END $$""",
@@ -192,11 +212,11 @@ def _postgres() -> list[str]:
         for event in ("update", "delete", "truncate")
         if (name, event) != ("audit", "delete")
     ]
-    for model in WATCHED:
-        table, changed = model._meta.db_table, _changed(model, "IS DISTINCT FROM")
+    for table, columns in _watched(there):
+        changed = _changed(columns, "IS DISTINCT FROM")
         for event, when in (("insert", ""), ("delete", ""), ("update", f"WHEN ({changed})")):
             statements.append(
                 f"CREATE TRIGGER watch_{table}_{event} AFTER {event.upper()} ON {table} FOR EACH ROW {when} "
                 "EXECUTE FUNCTION slipsnisse_changed()"
             )
-    return [*statements, *feed.postgres_statements()]
+    return [*statements, *feed.postgres_statements(there)]

@@ -151,10 +151,12 @@ def as_object(arguments: str) -> str:
     return json.dumps({BROKEN: shown}, ensure_ascii=False)
 
 
+_TOLD = 20  # calls
 _WHY = {
     Exit.MAX_TURNS: "the last step has come",
     Exit.TIME_LIMIT: "the time is nearly over",
     Exit.BUDGET: "the budget is used up",
+    Exit.ENERGY: "the energy is used up",
     Exit.TOKEN_LIMIT: "the context window is full",
 }
 
@@ -163,6 +165,15 @@ def concluding(reason: Exit) -> str:
     """What the model is told before the last turn, the one without tools."""
     why = _WHY.get(reason, "no further tool can be used")
     return f"Conclude now, {why}: no tools are left. Give your best answer from what you have seen, and say what is missing."
+
+
+def so_far(turns: Sequence[TurnView]) -> str:
+    """What a run has done that ends without a last word of its model, for its caller; empty: nothing."""
+    calls = [f"{call.name} ({call.state})" for turn in turns for call in turn.calls]
+    more = f" and {len(calls) - _TOLD} more" if len(calls) > _TOLD else ""
+    said = next((turn.text for turn in reversed(turns) if turn.text.strip()), "")
+    parts = [f"Called by then: {', '.join(calls[:_TOLD])}{more}."] if calls else []
+    return "\n".join([*parts, *([f"Last said by the model: {said}"] if said else [])])
 
 
 def repairing(problem: str) -> str:

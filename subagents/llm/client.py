@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from mcpregistry.loading import lasting
+from mcpregistry.collector import lasting
 from subagents.domain.model_errors import ErrorKind, ModelError
 from subagents.llm import anthropic, chat
 from subagents.llm.failures import translated

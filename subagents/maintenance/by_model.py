@@ -46,6 +46,7 @@ def _nothing(request: MaintenanceRequest, _: Any) -> None:
 
 
 STEP = Step("model", "A model works on it.", 0, _nothing)
+LEAVING = Step("leaving", "A model's run lets go of the server.", 0, _nothing)  # nothing is done of the plan meanwhile
 
 
 def is_due(request: MaintenanceRequest) -> bool:
@@ -117,7 +118,7 @@ def keep(request: MaintenanceRequest) -> None:
         return
     if run.finished_at is None:
         runs.cancel(run_id=run.pk, actor="sub-agent", reason="it took too long")
-        model["why"] = "It took too long."
+        model |= {"why": "It took too long.", "leaving": run.pk}
     elif run.state != RunState.DONE:
         model["why"] = plain(run.error or run.exit or run.state, 500)
     model["said"] = model["said"] or plain(run.answer, 2_000)

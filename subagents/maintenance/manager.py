@@ -132,11 +132,14 @@ class Manager(Driver[Wish]):
             await patiently(partial(self.fulfil, taken, begun))
 
     async def _act(self, begun: _Begun) -> Any:
-        if begun.step is not by_model.STEP:
-            return await begun.step.act(self._pool, begun.request)
-        run = begun.request.notes["model"]["run"]
-        await self._runs.until_not(run, False, max(0.0, await db_call(by_model.patience, run)))
-        return None
+        model = begun.request.notes.get("model", {})
+        if begun.step is by_model.LEAVING:
+            return await self._runs.until_not(model["leaving"], False, CHARGED_EVERY)
+        if begun.step is by_model.STEP:
+            return await self._runs.until_not(
+                model["run"], False, max(0.0, await db_call(by_model.patience, model["run"]))
+            )
+        return await begun.step.act(self._pool, begun.request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +169,9 @@ def _begin(taken: Lease, meter: Meter) -> _Begun | Wish:
 
 
 def _next(request: MaintenanceRequest) -> Step:
-    """The model's stage, where that is due, or the plan's next step that no model has done."""
+    """The model's stage, where that is due, or the plan's next step that no model has done; first a run has to end."""
+    if queue.leaving(request):
+        return by_model.LEAVING
     if by_model.is_due(request) and by_model.begin(request):
         return by_model.STEP
     plan, done = PLANS[Kind(request.kind)], request.notes.get("done", ())
@@ -184,6 +189,8 @@ def _done(taken: Lease, meter: Meter, step: Step, outcome: object) -> None:
     with request_lease.fenced(taken, meter) as request:
         if request.wish == Wish.CANCEL:
             queue.end(request, State.FAILED, substate=Substate.CANCELLED, error=f"cancelled: {request.wish_reason}")
+            return
+        if step is by_model.LEAVING:  # whether it has left is looked at before the next
             return
         if step is by_model.STEP:
             by_model.keep(request)

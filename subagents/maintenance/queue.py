@@ -26,7 +26,7 @@ from mcpregistry.services.configuration.snapshot import load_snapshot
 from mcpregistry.services.records import audit
 from subagents.domain.maintenance import Kind, MessageKind, Priority, State, Substate, Wish
 from subagents.maintenance import supervision
-from subagents.models import EffortAgent, MaintenanceMessage, MaintenanceRequest
+from subagents.models import EffortAgent, MaintenanceMessage, MaintenanceRequest, Run
 from subagents.services import runs
 
 CLOCK = "clock"  # who asks for what repeats
@@ -126,7 +126,7 @@ def pause(*, request_id: str, actor: str, reason: str = "") -> MaintenanceReques
         return request
     if request.lease_until is None:
         cut_run(request, "its request is paused")
-    still = {"substate": Substate.PAUSED, "message": reason or "Paused.", "working_on": None}
+    still = {"substate": Substate.PAUSED, "message": reason or "Paused.", "working_on": seat(request)}
     waits: dict[str, Any] = {} if request.lease_until else still
     MaintenanceRequest.objects.filter(pk=request.pk).update(wish=Wish.PAUSE, wish_reason=reason, **waits)
     facts = {"reason": reason} if reason else {}
@@ -153,7 +153,7 @@ def end(request: MaintenanceRequest, state: State, **values: Any) -> Maintenance
     cut_run(request, "its request has ended")
     told = {"message": "Done.", "progress": 100} if state == State.COMPLETED else {"message": values["error"][:500]}
     MaintenanceRequest.objects.filter(pk=request.pk, finished_at=None).update(
-        state=state, finished_at=database_now(), lease_until=None, worker="", working_on=None, **told, **values
+        state=state, finished_at=database_now(), lease_until=None, worker="", working_on=seat(request), **told, **values
     )
     request.refresh_from_db()
     kind = MessageKind.COMPLETION if state == State.COMPLETED else MessageKind.ERROR
@@ -162,15 +162,33 @@ def end(request: MaintenanceRequest, state: State, **values: Any) -> Maintenance
 
 
 def cut_run(request: MaintenanceRequest, reason: str) -> str:
-    """Stop the run of the model that works on a request whose row is ours. Returns its id, or "" where there is none."""
+    """Stop the run of the model that works on a request whose row is ours. Returns its id, or "" where there is none.
+
+    It ends a little later: until then it is noted as ``leaving``, and the request keeps its ``seat``.
+    """
     model = request.notes.get("model") or {"ended": True}
     if model["ended"] or not (run := model["run"]):
         return ""
     with suppress(NotFound):  # forgotten meanwhile
         runs.cancel(run_id=run, actor="sub-agent", reason=reason)
-    model["run"] = ""
+    model |= {"run": "", "leaving": run}
     MaintenanceRequest.objects.filter(pk=request.pk).update(notes=request.notes)
     return str(run)
+
+
+def leaving(request: MaintenanceRequest) -> str:
+    """The run that was stopped and may still have the request's server started, or ""."""
+    return _unfinished(request, "leaving")
+
+
+def seat(request: MaintenanceRequest) -> str | None:
+    """The server that nobody else may start although nobody works on the request: while a run of a model may have it started."""
+    return (request.server_slug or None) if leaving(request) or _unfinished(request, "run") else None
+
+
+def _unfinished(request: MaintenanceRequest, which: str) -> str:
+    run = str(request.notes.get("model", {}).get(which, ""))
+    return run if run and Run.objects.open().filter(pk=run).exists() else ""
 
 
 def tell(request: MaintenanceRequest, kind: MessageKind, **data: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 
 from django.db import IntegrityError, transaction
 from django.db.models import F
@@ -53,9 +54,27 @@ def take(request_id: str, *, worker: str) -> Lease | None:
         return None
     try:
         with transaction.atomic():
-            return REQUESTS.take(request_id, row[0], worker=worker, now=database_now(), working_on=row[1] or None)
+            now = database_now()
+            if not _seat_is_free(request_id, row[1], now):
+                return None
+            return REQUESTS.take(request_id, row[0], worker=worker, now=now, working_on=row[1] or None)
     except IntegrityError:  # the column is unique: two of one server at the same time
         return None
+
+
+def _seat_is_free(request_id: str, slug: str, now: datetime) -> bool:
+    """Whether this request may have the server now. One that nobody holds leaves its seat, once its run has ended."""
+    seats = MaintenanceRequest.objects.filter(working_on=slug or None).exclude(pk=request_id)
+    held = seats.select_for_update().first()
+    if held is None:
+        return True
+    if held.finished_at is None and held.lease_until and held.lease_until >= now:
+        return False
+    if queue.seat(held):
+        if supervision.why_still(held):  # nobody goes on with it, so nobody else would stop its run
+            queue.cut_run(held, "its request stands still")
+        return False
+    return bool(MaintenanceRequest.objects.filter(pk=held.pk, fence=held.fence).update(working_on=None))
 
 
 @contextmanager
@@ -84,7 +103,8 @@ def renew(lease: Lease, meter: Meter) -> Wish:
 
 def release(lease: Lease) -> None:
     """Give it back: another worker goes on after the last step that was done."""
-    REQUESTS.release(lease, working_on=None)
+    for request in MaintenanceRequest.objects.filter(pk=lease.key):
+        REQUESTS.release(lease, working_on=queue.seat(request))
 
 
 def cut_run(lease: Lease, meter: Meter) -> str:
@@ -99,7 +119,7 @@ def paused(lease: Lease, meter: Meter) -> None:
         message = f"Paused after step {request.step}."
         still = MaintenanceRequest.objects.filter(pk=request.pk, wish=Wish.PAUSE)
         still.update(substate=Substate.PAUSED, message=message)
-        REQUESTS.release(lease, working_on=None)
+        REQUESTS.release(lease, working_on=queue.seat(request))
 
 
 def halted(lease: Lease, meter: Meter) -> None:
@@ -109,7 +129,7 @@ def halted(lease: Lease, meter: Meter) -> None:
         if why and request.message != why:
             queue.tell(request, MessageKind.STATUS, progress=request.progress, message=why)
         MaintenanceRequest.objects.filter(pk=request.pk).update(message="Waiting for a worker.")
-        REQUESTS.release(lease, working_on=None)
+        REQUESTS.release(lease, working_on=queue.seat(request))
 
 
 def cancelled(lease: Lease, meter: Meter) -> None:

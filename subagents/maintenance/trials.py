@@ -29,6 +29,7 @@ from mcpregistry.downstream.pool.trying import tried
 from mcpregistry.models import Agent, Server, Tool
 from mcpregistry.models.server import Transport
 from mcpregistry.services.notifications import outbox
+from mcpregistry.services.servers import lifecycle
 from mcpregistry.services.servers.notes import note
 from mcpregistry.services.servers.sandbox import unread_by
 from mcpregistry.services.servers.targets import refuse_unless_runnable, target_for
@@ -194,7 +195,7 @@ def _report(server: Server, notes: Mapping[str, Any]) -> Report:
     tools = _best(closed, opened)
     model = notes.get("model") or {"rules": {}, "concerns": ()}
     found = judging.findings(starts, tools, unread_by(server) if local else (), advice.concerns(model["concerns"]))
-    now = {"sandbox": server.sandbox, "sandbox_network": server.sandbox_network}
+    now = {name: getattr(server, name) for name in lifecycle.SANDBOX}
     proposal = {
         "tools": _undecided(server, advice.stricter(judging.rows(tools), model["rules"])[:MOST_ROWS]),
         "fields": judging.sandbox_fields(starts, needed, now) if local else {},

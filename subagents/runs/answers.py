@@ -77,8 +77,11 @@ def answer_of(run: Run) -> dict[str, Any]:
         return result | ({"structuredContent": structured} if structured is not None else {})
     text = run.error if run.error.startswith("ToolExecutionError:") else f"ToolExecutionError: {run.error}"
     said = {"error": "TOOL_EXECUTION_ERROR", "message": text, "exit": run.exit, "run": run.pk}
-    return {"isError": True, "content": [{"type": "text", "text": f"{text} ({run.exit}, run {run.pk})"}],
-            "structuredContent": said}  # fmt: skip
+    content = [{"type": "text", "text": f"{text} ({run.exit}, run {run.pk})"}]
+    if run.answer and run.exit != Exit.INVALID_OUTPUT:
+        said["so_far"] = run.answer
+        content.append({"type": "text", "text": run.answer})
+    return {"isError": True, "content": content, "structuredContent": said}
 
 
 def given_again(run: Run) -> dict[str, Any]:

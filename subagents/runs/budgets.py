@@ -6,6 +6,7 @@ All but ``coming`` are called in the transaction that writes the turn's beginnin
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from decimal import Decimal
 
 from mcpregistry.domain.budgets import Unit, of_dollars
@@ -21,15 +22,15 @@ from subagents.models import Run
 _PAID_BY = Select(Run.objects.filter(id=Given("id")).values_list("payers", "version__expert__agent__slug", named=True))
 
 
-def coming(run: str, *, worst: Decimal, tokens: int, prices: Prices) -> Needs | None:
+def coming(run: str, *, worst: Decimal, tokens: int, prices: Prices, twice: bool) -> Needs | None:
     """What the coming turn may spend at worst, in dollars and in tokens. None: nobody who pays for the run has a budget.
 
-    Raises BudgetSpent for a model of which nobody could tell the money.
+    ``twice``: another must stay possible after it, or the run could not even say what it has found. Raises BudgetSpent for a model of which nobody could tell the money.
     """
     needs = _needs(run, {Unit.MONEY: of_dollars(worst), Unit.TOKENS: tokens})
     if needs is not None:
         _check_price(needs, prices)
-    return needs
+    return needs and replace(needs, twice=twice)
 
 
 def reserve(run: str, needs: Needs) -> BudgetSpent | None:

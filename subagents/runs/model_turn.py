@@ -26,7 +26,7 @@ from subagents.domain.finish import Finish
 from subagents.domain.lifecycle import Exit, RunState
 from subagents.domain.model_errors import ErrorKind, ModelError
 from subagents.domain.spec import TargetSpec
-from subagents.domain.transcript import asked_again, concluding, for_model, messages
+from subagents.domain.transcript import asked_again, concluding, for_model, messages, so_far
 from subagents.leased.leases import Lease
 from subagents.leased.patience import patiently
 from subagents.llm.tokens import counter
@@ -92,7 +92,9 @@ class Thinking:
         except Unanswered as why:
             if insist:
                 raise
-            await db_call(records.finish, held, state=RunState.FAILED, exit=why.exit, error=str(why))
+            await db_call(
+                records.finish, held, state=RunState.FAILED, exit=why.exit, error=str(why), answer=so_far(seen.turns)
+            )
             return False
 
     async def _turn(self, held: Lease, seen: RunView, request: Request) -> bool:
@@ -112,8 +114,9 @@ class Thinking:
             await db_call(records.must_conclude, held, Exit.BUDGET)
             return True
         output = budget.likely_output([turn.output_tokens for turn in seen.turns], most=plan.output)
-        if short := await db_call(records.reserve_energy, held, input=estimated, output=output):
-            return await _without_energy(held, short, left)
+        twice = request.final is None
+        if short := await db_call(records.reserve_energy, held, input=estimated, output=output, twice=twice):
+            return await _without_energy(held, short, left, request.final)
         return await self._ask(held, seen, plan, request, left)
 
     async def _ask(self, held: Lease, seen: RunView, plan: Plan, request: Request, left: float) -> bool:
@@ -128,7 +131,7 @@ class Thinking:
             return True
 
         try:
-            target = await db_call(_begun, held, plan, seen, left)
+            target = await db_call(_begun, held, plan, seen, left, request.final)
             failpoint("run_turn_begun")
             reply = await self._complete(
                 target, for_model(request.messages, plan.target.label), request.tools, response_schema=schema
@@ -136,6 +139,9 @@ class Thinking:
         except ModelError as error:
             return await failed(error)
         except BudgetSpent as spent:
+            if request.final is None:
+                await db_call(records.must_conclude, held, Exit.BUDGET)
+                return True
             raise Unanswered(Exit.BUDGET, str(spent)) from spent
         if (useless := _useless(reply, request, plan)) is not None:
             return await failed(useless, reply)
@@ -156,9 +162,12 @@ class Thinking:
         return False
 
 
-async def _without_energy(held: Lease, short: Shortage, left: float) -> bool:
-    """The run sleeps where its pool lets work wait and there can be enough in its time (``left``); else it ends."""
+async def _without_energy(held: Lease, short: Shortage, left: float, final: Exit | None) -> bool:
+    """The run sleeps where its pool lets work wait and there can be enough in its time (``left``); else it concludes."""
     if not short.waits or short.soonest >= left:
+        if final is None:
+            await db_call(records.must_conclude, held, Exit.ENERGY)
+            return True
         raise Unanswered(
             Exit.ENERGY,
             f"The next answer of the model is estimated to cost {short.needed:.1f} units of energy; "
@@ -182,12 +191,12 @@ async def _kept(held: Lease, reply: Reply, *, number: int, **facts: Any) -> None
             raise
 
 
-def _begun(held: Lease, plan: Plan, seen: RunView, left: float) -> Target:
+def _begun(held: Lease, plan: Plan, seen: RunView, left: float, final: Exit | None) -> Target:
     """The turn is begun. A key that is not to be had is as good as a wrong one: the next model is asked.
 
     Raises BudgetSpent when a budget of those who pay for the run does not bear it; then nothing is begun.
     """
-    _begin(held, plan)
+    _begin(held, plan, final)
     try:
         target = target_for(plan.target.model_id, temperature=seen.spec.temperature, at_most=left)
     except ConfigInvalid as error:
@@ -195,9 +204,9 @@ def _begun(held: Lease, plan: Plan, seen: RunView, left: float) -> Target:
     return replace(target, max_output=min(target.max_output, plan.output))
 
 
-def _begin(held: Lease, plan: Plan) -> None:
+def _begin(held: Lease, plan: Plan, final: Exit | None) -> None:
     tokens, prices = plan.estimated + plan.output, plan.target.prices
-    needs = budgets.coming(held.key, worst=plan.worst, tokens=tokens, prices=prices)
+    needs = budgets.coming(held.key, worst=plan.worst, tokens=tokens, prices=prices, twice=final is None)
     if needs is None:
         records.begin_turn(held, worst=plan.worst)
         return

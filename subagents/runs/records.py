@@ -108,7 +108,7 @@ def end_turn(
         telemetry.TURNS.inc(model=target.label)
 
 
-def reserve_energy(lease: Lease, *, input: int, output: int) -> Shortage | None:
+def reserve_energy(lease: Lease, *, input: int, output: int, twice: bool = False) -> Shortage | None:
     """Set aside what the coming turn will probably draw, in tokens, where the expert tool's agent has a pool.
 
     A Shortage: the turn must not be asked for now.
@@ -117,7 +117,9 @@ def reserve_energy(lease: Lease, *, input: int, output: int) -> Shortage | None:
     if pool is None:
         return None
     with fenced(lease):
-        return reservations.reserve_turn(pool_id=pool, run=lease.key, agent=agent, input=input, output=output)
+        return reservations.reserve_turn(
+            pool_id=pool, run=lease.key, agent=agent, input=input, output=output, twice=twice
+        )
 
 
 def _draw(run: str, reference: str, usage: Usage) -> None:

@@ -43,7 +43,7 @@ LOWEST = {
         GET /registries | GET /registries/{slug} | GET /registry-entries | GET /registry-entries/{entry_id}
         """,
     "operator": """
-        POST /registries/{slug}/sync | POST /registry-entries/{entry_id}/add
+        POST /registries/{slug}/sync | POST /registry-entries/{entry_id}/add | GET /registry-entries/{entry_id}/digest
         POST /installs | POST /installs/{install_id}/use | DELETE /installs/{install_id}
         POST /servers/{slug}/roll-back | POST /servers | PATCH /servers/{slug} | DELETE /servers/{slug} | POST /servers/{slug}/enable
         POST /servers/{slug}/disable | POST /servers/{slug}/refresh | POST /servers/{slug}/reconnect

@@ -82,6 +82,39 @@ async def test_the_agent_is_told_of_the_soft_mark_once_and_the_record_says_the_s
     assert words[1][0] in row.result
 
 
+async def test_a_call_that_people_were_asked_about_is_told_of_the_soft_mark_with_its_answer(
+    site: Make, journal: Any, bob: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, also where its first caller has left before; and a database that fails then leaves it to the next."""
+    await db_call(limited, journal, soft=Decimal(1), hard=Decimal(9))
+    await db_call(lambda: Configuration.objects.update(default_outcome="ask"))
+    here: Site = await site()
+    left = asyncio.ensure_future(here.call("slow__count", {"steps": 1}))
+    await held()
+    left.cancel()
+    await asyncio.gather(left, return_exceptions=True)
+    await until(lambda: db_call(lambda: not ApprovalRequest.objects.waiting().exists()))
+    real, failed = spending.remarks, []
+
+    def fails_once(needs: Any) -> Any:
+        if not failed:
+            failed.append(True)
+            raise InterfaceError("away")
+        return real(needs)
+
+    monkeypatch.setattr(spending, "remarks", fails_once)
+    words = []
+    for steps in (2, 3, 4):
+        calling = asyncio.ensure_future(here.call("slow__count", {"steps": steps}))
+        await held()
+        await vote(bob)
+        outcome = await calling
+        words.append([each["text"] for each in outcome.result["content"] if "Budget 'b'" in each["text"]])
+        row = await db_call(Invocation.objects.get, pk=outcome.invocation_id)
+        assert all(word in row.result for word in words[-1])
+    assert [len(each) for each in words] == [0, 1, 0]
+
+
 async def test_money_is_spent_by_what_an_operator_says_that_a_call_costs_and_free_calls_pass(
     site: Make, journal: Any
 ) -> None:
@@ -183,8 +216,7 @@ async def test_a_caller_that_leaves_has_spent_what_was_sent_and_nothing_else(sit
     leaving = asyncio.ensure_future(here.call("slow__count", {"steps": 1}))
     await until(lambda: db_call(BudgetReservation.objects.exists))
     leaving.cancel()
-    await until(lambda: db_call(lambda: not Invocation.objects.filter(finished_at=None).exists()))
-    await until(lambda: db_call(lambda: Invocation.objects.count() == 2))
+    await until(lambda: db_call(lambda: Invocation.objects.exclude(finished_at=None).count() == 2))
     await db_call(spending.settle_due)
     assert await db_call(lambda: spent()[1]) == 0
 

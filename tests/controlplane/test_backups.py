@@ -369,7 +369,9 @@ def test_a_stream_in_pieces_is_one_stream(tmp_path):
 _OLDER = """
 import django; django.setup()
 from controlplane.backups import schema
+from django.db import connection
 from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.recorder import MigrationRecorder
 later = {"mcpregistry": "0016", "subagents": "0006"}
 older = {}
 loader = MigrationLoader(None, replace_migrations=False)
@@ -380,6 +382,7 @@ schema.build(older)
 models = {table.label: table.model for table in schema.tables(older)}
 assert "scope" not in {field.name for field in models["mcpregistry.credential"]._meta.fields}
 models["mcpregistry.credential"].objects.create(name="from-before")
+MigrationRecorder(connection).record_applied("mcpregistry", "0001_squashed_0015_as_that_release_had_it")
 """
 
 

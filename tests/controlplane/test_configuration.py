@@ -420,7 +420,7 @@ def test_whatever_configures_a_site_is_in_its_document():
         "AuditEntry", "AuditSeal", "AuditArchive", "AuditVerification", "HostTask", "Change", "Figure", "KeptAnswer", "LoginAttempts", "Delivery",
         "Run", "Turn", "Attempt", "StoredOutput", "ToolCall", "MaintenanceRequest", "MaintenanceMessage", "Proposal",
         "TrialReport", "Conversation", "Message", "Exchange", "CycleLog", "EnergyEntry", "EnergyReservation", "ToolUsage",
-        "BudgetPeriod", "BudgetEntry", "BudgetReservation", "RateLevel", "Install", "RegistryEntry",
+        "HostSession", "HostMessage", "HostStream", "BudgetPeriod", "BudgetEntry", "BudgetReservation", "RateLevel", "Install", "RegistryEntry",
     }  # fmt: skip
     ours = [model for app in ("auth", "mcpregistry", "subagents") for model in apps.get_app_config(app).get_models()]
     told = {kind.model for kind in KINDS}

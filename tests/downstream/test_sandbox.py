@@ -179,7 +179,7 @@ async def test_in_namespaces_of_its_own_the_probe_does_not_even_see_the_rest(
     )  # fmt: skip
     here = bench(target)
     wanted = {
-        "read": outside | {"linked": str(tmp_path / "link" / "file")},
+        "read": outside | {"linked": str(tmp_path / "link" / "file"), "hosts": "/etc/hosts"},
         "write": outside | {"inner": str(tmp_path / "kept" / "inner" / "file")},
     }
     found = await tries(here, {**wanted, **listening, "another": os.getpid()})
@@ -192,7 +192,7 @@ async def test_in_namespaces_of_its_own_the_probe_does_not_even_see_the_rest(
     for name in ("environment", "folder", "descriptors", "path's datagrams"):
         del found[name]
     assert not [*(tmp_path / "other").glob("debug*")], "bubblewrap obeys the server's environment"
-    own = {"shared folder", "shared memory's folder", "read linked", "write inner", "empty inner"}
+    own = {"shared folder", "shared memory's folder", "read linked", "read hosts", "write inner", "empty inner"}
     may = MAY - {"command line of another"} | own
     gone = GONE | (set() if filters else {"ECONNREFUSED", "ENETUNREACH", "ECHILD", "EINVAL"})
     if not filters:  # in its own namespaces it may do what it likes

@@ -202,7 +202,7 @@ class HttpHost(Host):
             if not response.headers.get("content-type", "").startswith("text/event-stream"):
                 return json.loads(await response.aread())
             async for line in response.aiter_lines():
-                if line.startswith("data:") and (found := await self._heard(json.loads(line[5:]), message["id"])):
+                if line.startswith("data: {") and (found := await self._heard(json.loads(line[5:]), message["id"])):
                     return found
         raise Lost
 

@@ -49,11 +49,11 @@ def listening(receiver: Receiver) -> Iterator[Receiver]:
                 for name, value in {"Content-Length": str(len(answer)), **more}.items():
                     self.send_header(name, value)
                 self.end_headers()
-                self.wfile.write(answer)
+                self.wfile.write(b"" if self.command == "HEAD" else answer)
             except ConnectionError:
                 self.close_connection = True  # the sender did not wait for our answer, or an answer is to hang up
 
-        do_PUT = do_GET = do_POST
+        do_PUT = do_GET = do_HEAD = do_POST
 
         def log_message(self, *_: object) -> None:
             return

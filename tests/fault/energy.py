@@ -49,14 +49,14 @@ class Found:
     wrong: list[str]
 
 
-def campaign(processes: int, charges: int, polls: int) -> Found:
-    """All of it at the same time, on the database of this process."""
+def campaign(processes: int, charges: int, polls: int, of_all: tuple[int, int] | None = None) -> Found:
+    """All of it at the same time, on the database of this process. ``of_all``: charges and polls, with those of before."""
     began, env = time.monotonic(), child_env()
     roles = [("spend", charges)] * processes + [("use", polls), ("poll", polls)]
     children = [forkserver.popen(["-m", "tests.fault.spender", role, str(times)], env=env) for role, times in roles]
     ends = [child.wait(timeout=1_200) for child in children]
     took = time.monotonic() - began
-    return _verdict(processes * charges, polls, ends, took)
+    return _verdict(*(of_all or (processes * charges, polls)), ends, took)
 
 
 def _verdict(calls: int, polls: int, ends: Sequence[int], took: float) -> Found:

@@ -14,32 +14,43 @@ from mcpregistry.gateway.http.door import McpApp
 from tests.fakes.stage import MODERN, envelope
 
 META = envelope()
+OLDER = "2025-11-25"
 V, C, WHO = (f"io.modelcontextprotocol/{key}" for key in ("protocolVersion", "clientCapabilities", "clientInfo"))
 Answer = tuple[int, str, Any]
 
 
 class Corpus:
-    """Requests of one method: ``params`` are those of an ordinary one, ``named`` what its ``Mcp-Name`` repeats."""
+    """Requests of one method: ``params`` are those of an ordinary one, ``named`` what its ``Mcp-Name`` repeats.
 
-    def __init__(self, method: str, *, named: str = "", **params: Any) -> None:
+    Those of a host with a ``session`` are of the older era.
+    """
+
+    def __init__(self, method: str, *, named: str = "", session: str = "", **params: Any) -> None:
         self.method, self._params = method, params
-        self.usual = {
-            "accept": "application/json, text/event-stream",
-            "content-type": "application/json",
-            "mcp-protocol-version": MODERN,
-            "mcp-method": method,
-        } | ({"mcp-name": named} if named else {})
+        self._meta: dict[str, Any] = {"progressToken": 3} if session else META
+        self.usual = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+        if session:
+            self.usual |= {"mcp-protocol-version": OLDER, "mcp-session-id": session}
+        else:
+            self.usual |= {"mcp-protocol-version": MODERN, "mcp-method": method} | (
+                {"mcp-name": named} if named else {}
+            )
 
     def request(self, **changes: Any) -> bytes:
-        message = {"jsonrpc": "2.0", "id": 1, "method": self.method, "params": {"_meta": META} | self._params} | changes
+        message = {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": self.method,
+            "params": {"_meta": self._meta} | self._params,
+        } | changes
         return json.dumps({key: value for key, value in message.items() if value is not ...}).encode()
 
     def params(self, **changes: Any) -> bytes:
-        found = {"_meta": META} | self._params | changes
+        found = {"_meta": self._meta} | self._params | changes
         return self.request(params={key: value for key, value in found.items() if value is not ...})
 
     def meta(self, **changes: Any) -> bytes:
-        return self.params(_meta={key: value for key, value in (META | changes).items() if value is not ...})
+        return self.params(_meta={key: value for key, value in (self._meta | changes).items() if value is not ...})
 
     def bodies(self) -> dict[str, bytes]:
         request, params, meta = self.request, self.params, self.meta
@@ -145,23 +156,47 @@ class Doors:
             sent = http.build_request(method, f"/mcp/{self.endpoint}", content=content)
             sent.headers = httpx2.Headers([("host", "testserver"), ("content-length", str(len(content))), *given])
             answer = await http.send(sent)
+        self.session = answer.headers.get("mcp-session-id", "")
         kind = answer.headers.get("content-type", "")
         return answer.status_code, kind, _read(kind, answer.text)
 
     async def same(self, name: str, method: str, content: bytes, headers: list[tuple[str, str]]) -> Answer:
         fast, slow = [await self.ask(lane, method, content, headers) for lane in (True, False)]
-        if fast != slow:
+        older = any(header == "mcp-session-id" for header, _ in headers)
+        if (fast != slow) if not older else (said(fast) != said(slow)):
             self.differences[name] = (fast, slow)
         return fast
+
+    async def opened(self, version: str = OLDER, **capabilities: Any) -> str:
+        """Shake hands as a host of the older era; the session's id."""
+        client = {"name": "raw", "version": "1"}
+        params = {"protocolVersion": version, "capabilities": capabilities, "clientInfo": client}
+        begun = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}
+        usual = [("accept", "application/json, text/event-stream"), ("content-type", "application/json")]
+        assert (await self.ask(True, "POST", json.dumps(begun).encode(), usual))[0] == 200
+        session = self.session
+        note = json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"}).encode()
+        assert (await self.ask(True, "POST", note, [*usual, ("mcp-session-id", session)]))[0] == 202
+        return session
+
+
+def said(answer: Answer) -> tuple[int, Any]:
+    """Without whether it was one body or a stream of one message: to the older era both say the same."""
+    status, kind, read = answer
+    if kind.startswith("text/event-stream"):
+        return status, [message for _, message in read]
+    return status, [read] if kind.startswith("application/json") and read else read
 
 
 def _read(kind: str, text: str) -> Any:
     """The messages, without what differs from call to call: the ids that hosts and servers get from us."""
-    if kind.startswith("application/json"):
+    if kind.startswith("application/json") and text:
         return json.loads(anonymous(text))
     if kind.startswith("text/event-stream"):
-        frames = [frame.split("\r\n") for frame in anonymous(text).split("\r\n\r\n")]
-        return [(event, json.loads(data.removeprefix("data: "))) for event, data in (f for f in frames if len(f) == 2)]
+        frames = [
+            dict(line.split(": ", 1) for line in each.split("\r\n") if ": " in line) for each in text.split("\r\n\r\n")
+        ]
+        return [(f"event: {each['event']}", json.loads(anonymous(each["data"]))) for each in frames if each.get("data")]
     return text
 
 

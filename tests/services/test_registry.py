@@ -362,6 +362,35 @@ def test_a_newer_version_of_a_package_in_use_waits_for_a_person_once(registry, s
     assert Server.objects.get(slug="time").lifecycle == Lifecycle.ACTIVE
 
 
+def test_a_newer_version_of_a_bundle_in_use_waits_for_a_person_once(registry, source):
+    def bundle(version: str, digit: str, where: str = "notes") -> dict[str, Any]:
+        address = f"https://releases.example/{where}-{version}.mcpb"
+        return {
+            "registryType": "mcpb", "identifier": address, "fileSha256": digit * 64, "transport": {"type": "stdio"},
+        }  # fmt: skip
+
+    server = Server.objects.create(slug="notes", transport="stdio", command=["x"], lifecycle=Lifecycle.ACTIVE)
+    old = bundle("1.0.0", "a")
+    install = Install.objects.create(
+        ecosystem="mcpb", package=old["identifier"], wanted="a" * 64, version="1.0.0", state="installed",
+        lock_sha256="a" * 64, server=server, requested_by="user:ann", state_at=database_now(),
+    )  # fmt: skip
+    server.command = [f"{install.folder}/server"]
+    server.save()
+    RegistrySource.objects.update(propose_versions=True)
+    other = bundle("9.0.0", "c", "other")
+    registry.entries = [
+        entry("io.example/notes", "1.0.0", packages=[old]),
+        entry("io.example/notes", "1.1.0", at="2026-11-01T00:00:00Z", packages=[bundle("1.1.0", "b")]),
+        entry("io.example/another", "9.0.0", packages=[other]),
+    ]
+    for _ in range(2):
+        assert read(source).error == ""
+        assert proposed() == [("notes", "b" * 64, "registry:official")]
+        assert Install.objects.get(wanted="b" * 64).package == bundle("1.1.0", "b")["identifier"]
+        RegistrySource.objects.update(full_at=None)
+
+
 def test_older_versions_and_where_too_many_wait_are_no_proposals(registry, source):
     installed("time", "2026.10.19")
     RegistrySource.objects.update(propose_versions=True)

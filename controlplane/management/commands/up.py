@@ -54,7 +54,10 @@ class Command(BaseCommand):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
         parser.add_argument("--port", type=int, default=8000)
-        parser.add_argument("--workers", type=int, default=1, metavar="N", help="number of web processes (default: 1)")
+        parser.add_argument(
+            "--workers", type=int, metavar="N",
+            help="number of web processes (default: one for each core, up to 4, on PostgreSQL; 1 on SQLite)",
+        )  # fmt: skip
         parser.add_argument(
             "--new-password",
             action="store_true",
@@ -67,7 +70,7 @@ class Command(BaseCommand):
             with site.only_one(settings.VAR_DIR), site.listen(options["host"], options["port"]) as listener:
                 self._check(options["host"])
                 self._new_password = options["new_password"]
-                self._run(listener, max(1, options["workers"]))
+                self._run(listener, max(1, options["workers"] or site.web_processes()))
         except (first_run.NoAdministrator, site.StartError, embedded.BrokerError) as error:
             raise CommandError(str(error)) from error
 

@@ -143,6 +143,13 @@ class EntryAdded(Schema):
     install: int | None
 
 
+class EntryDigest(Schema):
+    """An image as its entry names it, and the digest that its tag leads to now."""
+
+    image: str
+    digest: str
+
+
 def entry_added(made: Server | Install) -> EntryAdded:
     """The answer to an addition."""
     if isinstance(made, Server):

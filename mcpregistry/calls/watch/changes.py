@@ -1,6 +1,6 @@
 """The change feed of a process: one thread that hears what has changed in the database, and tells whoever waits.
 
-Topics are the configuration, held calls, runs and tasks; ``models/feed.py`` says what of them is told, ``sources.py``
+Topics are the configuration, held calls, runs, tasks and sessions of hosts; ``models/feed.py`` says what of them is told, ``sources.py``
 how it comes. Nobody polls on their own: listeners are called when something has changed, and everything is told once
 whenever a connection was made anew, because a change may have been missed before it listened.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from mcpregistry.domain.errors import ConfigInvalid
@@ -15,7 +16,7 @@ from mcpregistry.domain.text.canonical import plain
 
 KIND = "oci"
 _IMAGE = re.compile(
-    r"(?P<name>[a-z0-9][a-z0-9.-]*(?::\d{1,5})?(?:/[a-z0-9][a-z0-9._-]*)+)(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?"
+    r"(?P<name>[a-z0-9][a-z0-9.-]*(?::\d{1,5})?(?:/[a-z0-9][a-z0-9._-]*)+)(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?"
     r"(?:@(?P<digest>sha256:[0-9a-f]{64}))?",
     re.ASCII,
 )
@@ -40,6 +41,40 @@ DIGEST = {
     "name": "digest", "isRequired": True,
     "description": "sha256:… of the image, because a tag may be moved: docker buildx imagetools inspect IMAGE shows it.",
 }  # fmt: skip
+DIGEST_KEY = f"image {DIGEST['name']}"  # as an input of a way
+_HUB = "registry-1.docker.io"  # where docker.io's images lie
+_OWN_MACHINE = re.compile(r"(?:localhost|127(?:\.\d{1,3}){3})(?::\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A tag of an image at its registry. As docker has it, this machine's own registries may go without TLS."""
+
+    host: str
+    path: str
+    tag: str
+
+    @property
+    def schemes(self) -> tuple[str, ...]:
+        """In which it, and who gives tokens for it, may be asked."""
+        return ("https", "http") if _OWN_MACHINE.fullmatch(self.host) else ("https",)
+
+    @property
+    def base_url(self) -> str:
+        """Of its registry's API."""
+        return f"{self.schemes[-1]}://{_HUB if self.host == 'docker.io' else self.host}"
+
+
+def tagged(identifier: str) -> Image | None:
+    """Where to ask for the digest of its tag; None for what has a digest already. Raises ConfigInvalid as ``check_image``."""
+    if check_image(identifier):
+        return None
+    found = _IMAGE.fullmatch(identifier)
+    assert found
+    host, _, path = found["name"].partition("/")
+    if host == "docker.io" and "/" not in path:
+        path = f"library/{path}"
+    return Image(host, path, found["tag"] or "latest")
 
 
 def check_image(identifier: str) -> str:

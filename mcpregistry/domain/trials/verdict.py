@@ -13,6 +13,8 @@ from mcpregistry.domain.trials.report import Finding, Row, Start, ToolSeen
 
 OK, ATTENTION, REFUSE = "ok", "attention", "refuse"
 MANY_TOKENS, MUCH_MEMORY_KB, MANY_PROCESSES, SLOW_MS = 20_000, 1024 * 1024, 20, 10_000.0
+NAMES = 53  # the port at which names are asked for
+FIRST_CHOSEN = 32_768  # from here on kernels choose ports for those who name none
 ERAS = {"modern": "2026-07-28", "legacy": "2025-11-25 and older"}
 
 
@@ -48,16 +50,30 @@ def sandbox_fields(starts: Sequence[Start], network_needed: bool | None, now: di
     """Fields of the server that would confine it to what it has needed; only those that differ from ``now``.
 
     Empty where it did not start in its sandbox. What the trial cannot know to be unused stays as it is: the paths that it
-    was given, and the network unless it is known (``network_needed``).
+    was given, and the network unless it is known (``network_needed``). Of a network that it needs, the ports that it used.
     """
     if not any(start["ok"] and start["network"] for start in starts):
         return {}
     mode = {} if now.get("sandbox") == "strict" else {"sandbox": "enforce"}
-    if network_needed is None or (network_needed and now.get("sandbox_network") == "ports"):
-        network = {}
-    else:
-        network = {"sandbox_network": "all" if network_needed else "none"}
+    network: dict[str, Any] = {}
+    if network_needed is False:
+        network = {"sandbox_network": "none"}
+    elif network_needed and now.get("sandbox_network") != "ports":
+        network = _ports(starts)
     return {name: value for name, value in (mode | network).items() if now.get(name) != value}
+
+
+def _ports(starts: Sequence[Start]) -> dict[str, Any]:
+    """The ports that it was seen to use; an open network where none was, or one that nobody can name beforehand."""
+    connected, listened = _seen(starts, "connected"), _seen(starts, "listened")
+    if not connected | listened or any(port >= FIRST_CHOSEN for port in listened):
+        return {"sandbox_network": "all"}
+    connect = sorted(connected | {NAMES} if connected else connected)
+    return {"sandbox_network": "ports", "sandbox_connect": connect, "sandbox_listen": sorted(listened)}
+
+
+def _seen(starts: Sequence[Start], word: str) -> set[int]:
+    return {port for start in starts for port in start.get(word, ())}  # type: ignore[attr-defined]
 
 
 def network_needed(starts: Sequence[Start], closed: Sequence[ToolSeen], opened: Sequence[ToolSeen]) -> bool | None:
@@ -114,13 +130,12 @@ def _of_starts(starts: Sequence[Start]) -> Iterator[Finding]:
 
 
 def _of_ports(starts: Sequence[Start]) -> Iterator[Finding]:
-    """What was seen of its network, for a policy that names ports: it is proposed to nobody, for who knows what was not seen."""
+    """What was seen of its network, for a policy that names ports: it may use others when nobody looks."""
     for word, doing in (("connected", "connected to"), ("listened", "listening on")):
-        if ports := sorted({port for start in starts for port in start.get(word, ())}):  # type: ignore[attr-defined]
+        if ports := sorted(_seen(starts, word)):
             text = f"It was seen {doing} TCP ports {', '.join(map(str, ports))}"
-            yield _finding(
-                "note", "ports", f"{text}. Where its network is limited to ports, it needs them, and 53 for names."
-            )
+            more = "Where its network is limited to ports, it needs them, and 53 for names; what it uses at other times was not seen."
+            yield _finding("note", "ports", f"{text}. {more}")
 
 
 def _of_figures(starts: Sequence[Start], tools: Sequence[ToolSeen]) -> Iterator[Finding]:

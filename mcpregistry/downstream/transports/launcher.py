@@ -161,6 +161,7 @@ def reap(server: int) -> tuple[int | None, bool]:
 
 def kill_all(server: int, code: int | None) -> int:
     """Kill until no child is left; orphans of what we kill become our children and are next."""
+    pause = 0.0005
     while True:
         signal_group(server, signal.SIGKILL)
         signal_each(descendants(os.getpid()), signal.SIGKILL)
@@ -168,7 +169,8 @@ def kill_all(server: int, code: int | None) -> int:
         code = ended if ended is not None else code
         if not left or not LINUX:
             return code if code is not None else -signal.SIGKILL
-        select.select([], [], [], 0.005)
+        select.select([], [], [], pause)
+        pause = min(2 * pause, 0.02)
 
 
 def terminate(server: int, policy: str) -> None:

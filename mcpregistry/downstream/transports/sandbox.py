@@ -74,11 +74,17 @@ def policy_of(target: Target, sandbox: Sandbox, path: str) -> str:
     home = os.path.realpath(sandbox.home)
     folders = (home, *sandbox.write)
     links: dict[str, str] = {}
-    own = (resolved(each, folders, links) for each in (*SYSTEM, *needed_by(target.argv[0], target.cwd, path, folders)))
-    own = (part for each in own if each and not _within(each, folders) for part in without(each, sandbox.hidden))
-    read = dict.fromkeys((*own, *sandbox.read))
+    copied = [each for each in SYSTEM if sandbox.strict and each.startswith("/etc/")]
+    needed = [each for each in SYSTEM if each not in copied] + needed_by(target.argv[0], target.cwd, path, folders)
+
+    def own(wanted: list[str]) -> Iterator[str]:
+        found = (resolved(each, folders, links) for each in wanted)
+        return (part for each in found if each and not _within(each, folders) for part in without(each, sandbox.hidden))
+
+    read = dict.fromkeys((*own(needed), *sandbox.read))
     write = dict.fromkeys((*DEVICES, home, *sandbox.write))
     lines = [*(f"r{each}" for each in read), *(f"w{each}" for each in write), *_network(sandbox), *_bounds(target)]
+    lines += [f"e{each}" for each in dict.fromkeys(own(copied)) if each not in read]
     return "\n".join([*lines, *(_strict(sandbox, links) if sandbox.strict else ())])
 
 

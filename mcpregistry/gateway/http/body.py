@@ -11,20 +11,45 @@ from mcp_types import methods
 from pydantic import ValidationError
 
 from mcpregistry.domain.errors import ResourceLimit
+from mcpregistry.gateway.http.sessions import Session
+from mcpregistry.gateway.identity import Caller
 
 SMALL = 64 * 1024  # bytes; a lane does not look further
+_DEEP = 150  # brackets; the SDK refuses what of the older era is nested deeper than some 200
 _TYPES = ("application/json", "text/event-stream")
 _ACCEPT = {f"{one},{space}{two}" for one, two in (_TYPES, _TYPES[::-1]) for space in ("", " ")}
 _REQUEST = {"jsonrpc", "id", "method", "params"}
 
 
 class Plain(NamedTuple):
-    """A modern request with nothing unusual about it, checked as the SDK checks it."""
+    """A request with nothing unusual about it, checked as the SDK checks it. Of the older era if it has a ``session``,
+    whose handshake says the rest."""
 
     id: int | str
     params: dict[str, Any]
-    client_info: Any
-    capabilities: Any
+    client_info: Any = None
+    capabilities: Any = None
+    session: Session | None = None
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What the host says beside its parameters."""
+        meta = self.params.get("_meta")
+        return meta if isinstance(meta, dict) else {}
+
+
+class Request(NamedTuple):
+    """An HTTP request of a caller with its whole body."""
+
+    caller: Caller
+    scope: dict[str, Any]
+    body: bytes
+    receive: Any
+    send: Any
+
+    def again(self) -> Any:
+        """A ``receive`` that gives the body once more."""
+        return replayed(self.body, True, self.receive)
 
 
 async def read_small(receive: Any) -> tuple[bytes, bool]:
@@ -62,6 +87,11 @@ def replayed(body: bytes, whole: bool, receive: Any) -> Any:
     return again
 
 
+def session_header(plain: Plain) -> list[tuple[bytes, bytes]]:
+    """What an answer of the older era says in its head."""
+    return [(b"mcp-session-id", plain.session.id.encode())] if plain.session else []
+
+
 def trimmed(pairs: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """The headers without the whitespace around their values, which is no part of them (RFC 9110, 5.5)."""
     return [(name, value.strip(b" \t")) for name, value in pairs]
@@ -77,12 +107,7 @@ def single_headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str] | Non
 
 def plain_request(method: str, known: frozenset[str], headers: Mapping[str, str], body: bytes) -> Plain | None:
     """The request, if it is ``method`` and has no parameters but the ``known``; None leaves it to the SDK."""
-    if headers.get("content-type") != "application/json" or headers.get("accept") not in _ACCEPT:
-        return None
-    try:
-        message = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
+    message = readable(headers, body)
     if not _is_plain(message, method, known):
         return None
     verdict = classify_inbound_request(message, headers=headers)
@@ -93,6 +118,38 @@ def plain_request(method: str, known: frozenset[str], headers: Mapping[str, str]
     except ValidationError:  # the SDK says it in its own words
         return None
     return Plain(message["id"], message["params"], verdict.client_info, verdict.client_capabilities)
+
+
+def readable(headers: Mapping[str, str], body: bytes) -> Any:
+    """The message of a request whose headers are the usual ones; None leaves it to the SDK."""
+    if headers.get("content-type") != "application/json" or headers.get("accept") not in _ACCEPT:
+        return None
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def older_request(message: dict[str, Any], body: bytes, known: frozenset[str], session: Session) -> Plain | None:
+    """As ``plain_request``, of a host that has shaken hands; None leaves it to the SDK."""
+    params = message.get("params", {})
+    plain = (
+        message.keys() <= _REQUEST
+        and message.get("jsonrpc") == "2.0"
+        and type(message.get("id")) in (int, str)
+        and type(params) is dict
+        and params.keys() <= known
+        and type(meta := params.get("_meta", {})) is dict
+        and type(meta.get("progressToken", 0)) in (int, str)
+        and body.count(b"[") + body.count(b"{") < _DEEP
+    )
+    if not plain:
+        return None
+    try:
+        methods.validate_client_request(message["method"], session.version, message.get("params"))
+    except (ValidationError, KeyError):  # the SDK says it in its own words
+        return None
+    return Plain(message["id"], params, session=session)
 
 
 def _is_plain(message: Any, method: str, known: frozenset[str]) -> bool:

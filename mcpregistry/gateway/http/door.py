@@ -17,12 +17,11 @@ import msgspec
 import structlog
 from django.conf import settings
 from django.db import connection
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.types import INTERNAL_ERROR, INVALID_REQUEST
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION
 
 from mcpregistry.calls.engine import Engine, set_current_engine
-from mcpregistry.domain.errors import ResourceLimit
+from mcpregistry.domain.errors import Busy, ResourceLimit
 from mcpregistry.domain.text.canonical import plain
 from mcpregistry.gateway.conversations import named_in
 from mcpregistry.gateway.http import cors, sse, websocket
@@ -30,12 +29,17 @@ from mcpregistry.gateway.http.body import read_whole, replayed, single_headers, 
 from mcpregistry.gateway.http.fast_call import FastLane
 from mcpregistry.gateway.http.fast_list import ListLane
 from mcpregistry.gateway.http.lasting import STOPPING, Arrival, Connections
+from mcpregistry.gateway.http.manager import SessionManager
+from mcpregistry.gateway.http.older import OlderLane
+from mcpregistry.gateway.http.resuming import Resumption
+from mcpregistry.gateway.http.sessions import Sessions
 from mcpregistry.gateway.http.unanswered import Unanswered
 from mcpregistry.gateway.identity import LEFT_KEY, SCOPE_KEY, Caller, bearer
-from mcpregistry.gateway.jsonrpc import error_to, objection, too_deep, unserved
+from mcpregistry.gateway.jsonrpc import error_to, objection, replied, too_deep, unserved
 from mcpregistry.gateway.server import Gateway, current_caller
 from mcpregistry.gateway.stdio.handshake_cache import keep_openings
 from mcpregistry.services.access.tokens import token_hash
+from mcpregistry.services.host_sessions import IDLE
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +48,8 @@ Scope = dict[str, Any]
 Lane = Callable[[Caller, Mapping[str, str], Scope, Any, Any], Awaitable[Any]]
 PREFIX = "/mcp/"
 MAX_BODY: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE  # the same as over REST
-SESSION_IDLE_SECONDS = 1800
+OLDER = "a session of the older era"  # a lane's name, which is no method's
+LAST = LATEST_HANDSHAKE_VERSION  # of hosts that do not say it with every request
 SSE, WS = "sse", "ws"
 _UPGRADE = "This address speaks WebSocket. If your host did, a proxy in between has not passed its Upgrade header on."
 _NO_STREAM = "There is no such stream, or not in this process. Open a new one by GET."
@@ -67,13 +72,21 @@ class McpApp:
         set_current_engine(self.engine)
         self.gateway = Gateway(self.engine)
         self.gateway.changes.start()
-        self.lanes = {"tools/list": ListLane(self.gateway), "tools/call": FastLane(self.gateway, self._sdk)}
         self._connections = Connections(self.engine, self.gateway.server)
         self._connections.start()
-        self._manager = StreamableHTTPSessionManager(
-            self.gateway.server, max_request_body_size=MAX_BODY, session_idle_timeout=SESSION_IDLE_SECONDS
+        self.sessions, self._resumption = Sessions(self.engine.feed), Resumption(self.engine.feed)
+        self._manager = SessionManager(
+            self.gateway,
+            self.sessions,
+            self._resumption,
+            max_request_body_size=MAX_BODY,
+            session_idle_timeout=IDLE.total_seconds(),
         )
+        listing, calling = ListLane(self.gateway), FastLane(self.gateway, self._sdk)
+        older = OlderLane(self.sessions, self._manager, calling, listing)
+        self.lanes = {"tools/list": listing, "tools/call": calling, OLDER: older}
         await self._stack.enter_async_context(self._manager.run())
+        self.sessions.start()
         # Only of an embedded database can a starting `runmcp` know at once whether a list still holds.
         lists = connection.vendor == "sqlite"
         self._keeping = asyncio.ensure_future(keep_openings(self.engine, Path(settings.VAR_DIR), lists=lists))
@@ -83,6 +96,7 @@ class McpApp:
         self.begin_stop()
         self._keeping.cancel()
         set_current_engine(None)
+        await self.sessions.close()
         await self.engine.stop()
         await self._stack.aclose()
 
@@ -94,6 +108,7 @@ class McpApp:
         self.engine.begin_stop(settings.GRACE_SECONDS)
         self.gateway.changes.close()
         self._connections.begin_stop()
+        self._resumption.stop()
         # Older hosts hold a GET stream for as long as their session lives; the SDK has no public way to them.
         self._ending = [asyncio.ensure_future(s.terminate()) for s in list(self._manager._server_instances.values())]
 
@@ -129,13 +144,16 @@ class McpApp:
 
     async def _streamable(self, caller: Caller, scope: Scope, receive: Any, send: Any) -> None:
         headers = single_headers(scope["headers"]) if scope["method"] == "POST" else None
-        lane = self.lanes.get(headers.get("mcp-method", "")) if headers else None
-        # A lane that does not take the request gives its body back unread, with nothing recorded, so the SDK may go on.
-        if lane is not None and headers is not None:
-            receive = await lane(caller, headers, scope, receive, send)
-            if receive is None:
-                return
-        await self._sdk(caller, scope, receive, send)
+        lane = self.lanes.get(_lane_of(headers)) if headers else None
+        try:
+            # A lane that does not take the request gives its body back, with nothing recorded, so the SDK may go on.
+            if lane is not None and headers is not None:
+                receive = await lane(caller, headers, scope, receive, send)
+                if receive is None:
+                    return
+            await self._sdk(caller, scope, receive, send)
+        except Busy as error:  # the session of an older host could not be looked up
+            await _answer(send, 503, error.code, str(error))
 
     def _refusal_of(self, scope: Scope, way: str) -> tuple[int, str, str] | None:
         """Why this request is not one for the door that it has come to."""
@@ -169,20 +187,16 @@ class McpApp:
     async def _sdk(self, caller: Caller, scope: Scope, receive: Any, send: Any) -> None:
         current_caller.set(caller)
         left = asyncio.Event()
-        body = (b"", False)
-        if scope["method"] == "POST":
-            if (found := await _body(scope, receive, send)) is None:
-                return
-            body, receive = found, replayed(*found, receive)
-        elif scope["method"] == "GET":
-            # Nothing is kept for a host to read on from; the SDK answers nothing at all to one that asks.
-            scope = scope | {"headers": [pair for pair in scope["headers"] if pair[0] != b"last-event-id"]}
         scope = scope | {SCOPE_KEY: caller, LEFT_KEY: left, "user": caller.user}
-        with self._unanswered.answering(scope["headers"], *body, send) as (refusal, answer):
-            if refusal:
-                await _reply(send, 400, refusal)
-            else:
-                await self._manager.handle_request(scope, _noticing(left, receive), answer)
+        if scope["method"] != "POST":
+            await self._manager.handle_request(scope, _noticing(left, receive), send)
+        elif body := await _body(scope, receive, send):
+            receive = _noticing(left, replayed(*body, receive))
+            with self._unanswered.answering(scope["headers"], *body, send) as (refusal, answer):
+                if refusal:
+                    await replied(send, 400, refusal)
+                else:
+                    await self._manager.handle_request(scope, receive, answer)
 
     def _caller(self, scope: Scope, slug: str) -> tuple[Caller | None, tuple[int, str, str] | None]:
         """Who calls which endpoint, or why not. The token comes first: strangers learn no endpoint's name."""
@@ -209,6 +223,12 @@ def _arrival(caller: Caller, scope: Scope, receive: Any, send: Any) -> Arrival:
     return Arrival(caller, token_hash(bearer(scope["headers"]) or ""), scope, receive, send)
 
 
+def _lane_of(headers: Mapping[str, str]) -> str:
+    if "mcp-session-id" in headers and headers.get("mcp-protocol-version", LAST) in HANDSHAKE_PROTOCOL_VERSIONS:
+        return OLDER
+    return headers.get("mcp-method", "")
+
+
 async def _body(scope: Scope, receive: Any, send: Any) -> tuple[bytes, bool] | None:
     """The body and whether it is whole; or answer what is no message, and return None."""
     headers = dict(scope["headers"])
@@ -222,7 +242,7 @@ async def _body(scope: Scope, receive: Any, send: Any) -> tuple[bytes, bool] | N
         await _refuse(send, 413, INVALID_REQUEST, error.message)
         return None
     if whole and (refusal := _refusal(headers.get(b"mcp-protocol-version", b"").decode("latin-1"), body)):
-        await _reply(send, 400, refusal)
+        await replied(send, 400, refusal)
         return None
     return body, whole
 
@@ -234,13 +254,7 @@ def _refusal(version: str, body: bytes) -> dict[str, Any] | None:
 
 
 async def _refuse(send: Any, status: int, code: int, message: str) -> None:
-    await _reply(send, status, error_to(None, code, message))
-
-
-async def _reply(send: Any, status: int, answer: dict[str, Any]) -> None:
-    headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": msgspec.json.encode(answer)})
+    await replied(send, status, error_to(None, code, message))
 
 
 def _noticing(left: asyncio.Event, receive: Any) -> Any:

@@ -1,9 +1,9 @@
-"""The lane for plain ``tools/call`` of the modern era: the same pipeline, without the SDK's layers around it.
+"""The lane for plain ``tools/call``: the same pipeline, without the SDK's layers around it.
 
 The SDK spends a task group, two streams and some models on each request, three times what the whole pipeline costs.
 Here the request's own task runs the call. As with the SDK, the answer is one JSON body unless the server reports
 progress or lets the host wait: then it becomes an event stream that is kept alive, and a host that leaves cancels its
-call (MCP 2026-07-28, streamable HTTP).
+call (MCP 2026-07-28, streamable HTTP). One of the older era does not: it says so with a message of its own.
 
 The lane decides nothing. What it does not fully understand, and what the pipeline would hold for a person, goes to the
 SDK before anything of it is recorded. How a call ended that brought no plain result (a refusal, a task, a server's
@@ -29,20 +29,16 @@ from mcpregistry.calls.catalog import Entry
 from mcpregistry.domain.errors import NotFound, SlipsnisseError
 from mcpregistry.domain.policy.decision import Outcome
 from mcpregistry.gateway.answers import tool_result
-from mcpregistry.gateway.http.body import Plain, plain_request, read_small, replayed
-from mcpregistry.gateway.http.eventstream import PING, PING_SECONDS, STREAM, as_event
+from mcpregistry.gateway.http.body import Plain, Request, plain_request, read_small, replayed
+from mcpregistry.gateway.http.response import Response
 from mcpregistry.gateway.identity import Caller
-from mcpregistry.gateway.jsonrpc import encoded
-from mcpregistry.gateway.progress import Progress
 from mcpregistry.gateway.questions import declared_host, own_words
 from mcpregistry.gateway.server import OUTCOME_KEY, Gateway, forwarding, request_id_of
 
 Scope = dict[str, Any]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
-_WATCH_AFTER = 0.1  # seconds; most calls are over by then and cost no watcher
-_KNOWN = frozenset({"name", "arguments", "_meta"})
-_JSON = [(b"content-type", b"application/json")]
+CALL_PARAMS = frozenset({"name", "arguments", "_meta"})
 _MOST_SCHEMAS, _MOST_HOSTS, _LONG_HOST = 10_000, 1_000, 4_096  # the last in bytes
 
 
@@ -58,49 +54,60 @@ class FastLane:
     async def __call__(self, caller: Caller, headers: Mapping[str, str], scope: Scope, receive: Any, send: Send) -> Any:
         """Answer and return None, or return a ``receive`` that gives the SDK the same body again."""
         body, whole = await read_small(receive)
-        plain = plain_request("tools/call", _KNOWN, headers, body) if whole else None
-        response = _Response(plain, receive, send) if plain else None
-        judged = await self._judged(caller, plain, response) if plain and response else None
-        if judged is None or response is None:
-            return replayed(body, whole, receive)
+        plain = plain_request("tools/call", CALL_PARAMS, headers, body) if whole else None
+        if plain is not None and await self.serve(plain, Request(caller, scope, body, receive, send)):
+            return None
+        return replayed(body, whole, receive)
+
+    async def serve(self, plain: Plain, request: Request) -> bool:
+        """Make the call and answer, in either era. False leaves it to the SDK, with nothing recorded."""
+        response = Response(plain, request.receive, request.send)
+        judged = await self._judged(request.caller, plain, response)
+        if judged is None:
+            return False
+        if response.kept is not None:
+            response.kept.call_id = judged.call.id
         response.begin()
         try:
             outcome = await self._gateway.engine.proceed(judged)
-            if result := self._result(judged, outcome):
+            if result := self._result(plain, judged, outcome):
                 await response.finish(result)
             else:
-                again = replayed(body, whole, receive)
-                await self._sdk(caller, scope | {OUTCOME_KEY: outcome}, again, response.passing_on())
+                told = request.scope | {OUTCOME_KEY: outcome}
+                await self._sdk(request.caller, told, request.again(), response.passing_on())
         except asyncio.CancelledError:
-            if not response.left:
+            if response.given_up:
+                await response.cancelled()
+            elif not response.left:
                 raise
         finally:
             response.close()
-        return None
+        return True
 
-    def _result(self, judged: Judged, outcome: CallOutcome) -> dict[str, Any] | None:
+    def _result(self, plain: Plain, judged: Judged, outcome: CallOutcome) -> dict[str, Any] | None:
         """The result object, if the server gave a plain one."""
         if outcome.result is None or outcome.result.get("resultType", "complete") != "complete":
             return None
         try:
-            result = tool_result(outcome, legacy=False)
+            result = tool_result(outcome, legacy=plain.session is not None)
         except MCPError:
             return None
-        result["_meta"] = (result.get("_meta") or {}) | self._stamp
+        if plain.session is None:
+            result["_meta"] = (result.get("_meta") or {}) | self._stamp
         return result
 
-    async def _judged(self, caller: Caller, plain: Plain, response: _Response) -> Judged | None:
+    async def _judged(self, caller: Caller, plain: Plain, response: Response) -> Judged | None:
         """The call as the pipeline judges it; None if it is not this lane's."""
-        params, meta = plain.params, plain.params["_meta"]
+        params, meta = plain.params, plain.meta
         name, arguments = params.get("name"), params.get("arguments", {})
         if type(name) is not str or type(arguments) is not dict:
             return None
         try:
             catalogue, conversation = await self._gateway.seen_in(caller, meta)
             entry = catalogue.find(name)
-            if entry is None or (arguments and self._mirrors(entry)):
+            if entry is None or (plain.session is None and arguments and self._mirrors(entry)):
                 return None
-            host = self._host(plain, caller)
+            host = self._host(plain, caller, response)
             request = CallRequest(
                 catalogue=catalogue,
                 name=name,
@@ -129,10 +136,12 @@ class FastLane:
             _remember(self._mirrored, tool.definition_hash, found, _MOST_SCHEMAS)
         return found
 
-    def _host(self, plain: Plain, caller: Caller) -> Host:
+    def _host(self, plain: Plain, caller: Caller, response: Response) -> Host:
         """Each host says the same with every request: read it once."""
-        meta = plain.params["_meta"]
+        meta = plain.meta
         reports = "progressToken" in meta
+        if plain.session is not None:
+            return replace(plain.session.host, progress=reports, said=own_words(meta), left=response.gone)
         key = msgspec.json.encode((plain.client_info, plain.capabilities, reports))
         host = self._hosts.get(key)
         if host is None:
@@ -150,102 +159,3 @@ def _remember(known: dict[Any, Any], key: Any, value: Any, most: int) -> None:
     if len(known) >= most:
         known.clear()
     known[key] = value
-
-
-class _Response:
-    """The answer to one request: JSON when the result comes first, else a stream. Watches the host meanwhile."""
-
-    def __init__(self, plain: Plain, receive: Any, send: Send) -> None:
-        self._plain, self._receive, self._send = plain, receive, send
-        self._token = plain.params["_meta"].get("progressToken")
-        self.reporting = self._token is not None
-        self.left = False  # the host is gone
-        self._progress: Progress | None = None
-        self._streaming = False
-        self._tasks: list[asyncio.Task[None]] = []
-
-    def begin(self) -> None:
-        self._serving = asyncio.current_task()
-        self._timer = asyncio.get_running_loop().call_later(_WATCH_AFTER, self._attend)
-
-    def report(self, progress: float, total: float | None, message: str | None) -> None:
-        """The server's progress: from the first on, the answer is a stream."""
-        self._attend()
-        if self._progress is not None:
-            self._progress(progress, total, message)
-
-    def _attend(self) -> None:
-        """This call takes a while: watch the host, and do not let it wait in silence."""
-        if self._tasks:
-            return
-        self._progress = Progress(self._send_progress) if self.reporting else None
-        pulse = self._progress.run() if self._progress else self._ping()
-        self._tasks = [asyncio.ensure_future(self._watch()), asyncio.ensure_future(pulse)]
-
-    async def _watch(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        self.left = True
-        if self._serving:
-            self._serving.cancel()
-
-    async def _ping(self) -> None:
-        while True:
-            await asyncio.sleep(PING_SECONDS)
-            await self._write(PING)
-
-    async def _send_progress(self, progress: float, total: float | None, message: str | None) -> None:
-        params: dict[str, Any] = {"progressToken": self._token, "progress": progress}
-        params |= {} if total is None else {"total": total}
-        params |= {} if message is None else {"message": message}
-        notice = {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
-        await self._write(as_event(encoded(notice)))
-
-    async def _write(self, data: bytes) -> None:
-        if not self._streaming:
-            self._streaming = True
-            await self._send({"type": "http.response.start", "status": 200, "headers": STREAM})
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
-
-    async def finish(self, result: dict[str, Any]) -> None:
-        """Send the last, or only, message. The call is over: a host that leaves now changes nothing."""
-        self._unwatch()
-        await self._flushed()
-        message = encoded({"jsonrpc": "2.0", "id": self._plain.id, "result": result})
-        if self._streaming:
-            await self._send({"type": "http.response.body", "body": as_event(message), "more_body": False})
-        else:
-            headers = [*_JSON, (b"content-length", b"%d" % len(message))]
-            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-            await self._send({"type": "http.response.body", "body": message})
-
-    def passing_on(self) -> Send:
-        """A ``send`` for whoever gives the answer instead: its one message ends our stream, if there is one."""
-        self._unwatch()
-        body: list[bytes] = []
-
-        async def send(event: dict[str, Any]) -> None:
-            await self._flushed()
-            if not self._streaming:
-                await self._send(event)
-            elif event["type"] == "http.response.body":
-                body.append(event.get("body", b""))
-                if not event.get("more_body"):
-                    data = as_event(b"".join(body))
-                    await self._send({"type": "http.response.body", "body": data, "more_body": False})
-
-        return send
-
-    async def _flushed(self) -> None:
-        if self._progress is not None:
-            await self._progress.flush()
-
-    def close(self) -> None:
-        self._timer.cancel()
-        for task in self._tasks:
-            task.cancel()
-
-    def _unwatch(self) -> None:
-        self._timer.cancel()
-        for task in self._tasks[:1]:
-            task.cancel()

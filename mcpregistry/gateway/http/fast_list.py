@@ -1,4 +1,4 @@
-"""The lane for ``tools/list`` of the modern era: bytes made once per list, the id spliced in.
+"""The lane for ``tools/list``: bytes made once per list, the id spliced in.
 
 Five thousand tools through the SDK hold the event loop for a tenth of a second; these bytes take a
 millisecond. A request with anything unusual about it is handed on, unread as far as the SDK can see.
@@ -7,17 +7,22 @@ millisecond. A request with anything unusual about it is handed on, unread as fa
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
 from mcp.types import SERVER_INFO_META_KEY
+from mcp_types.methods import serialize_server_result
 
+from mcpregistry.calls.catalog import Catalogue
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.gateway.http.body import plain_request, read_small, replayed
+from mcpregistry.gateway.http.body import Plain, plain_request, read_small, replayed, session_header
+from mcpregistry.gateway.http.sessions import Session
 from mcpregistry.gateway.identity import Caller
 from mcpregistry.gateway.server import LIST_EXTRA, Gateway
 
-_KNOWN = frozenset({"_meta", "cursor"})
+LIST_PARAMS = frozenset({"_meta", "cursor"})
+_HEAD = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
 
 
 class ListLane:
@@ -32,21 +37,33 @@ class ListLane:
     ) -> Any:
         """Answer and return None, or return a ``receive`` that gives the SDK the same body again."""
         body, whole = await read_small(receive)
-        answer = await self._answer(caller, headers, body) if whole else None
-        if answer is None:
-            return replayed(body, whole, receive)
-        found = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
-        await send({"type": "http.response.start", "status": 200, "headers": found})
-        await send({"type": "http.response.body", "body": answer})
-        return None
+        plain = plain_request("tools/list", LIST_PARAMS, headers, body) if whole else None
+        if plain is not None and await self.serve(caller, plain, send):
+            return None
+        return replayed(body, whole, receive)
 
-    async def _answer(self, caller: Caller, headers: Mapping[str, str], body: bytes) -> bytes | None:
-        plain = plain_request("tools/list", _KNOWN, headers, body)
-        if plain is None or not isinstance(cursor := plain.params.get("cursor", ""), str):
+    async def serve(self, caller: Caller, plain: Plain, send: Any) -> bool:
+        """Answer, of either era. False leaves it to the SDK."""
+        if (answer := await self._answer(caller, plain)) is None:
+            return False
+        await send({"type": "http.response.start", "status": 200, "headers": [*_HEAD, *session_header(plain)]})
+        await send({"type": "http.response.body", "body": answer})
+        return True
+
+    async def _answer(self, caller: Caller, plain: Plain) -> bytes | None:
+        if not isinstance(cursor := plain.params.get("cursor", ""), str):
             return None
         try:
-            catalogue, _ = await self._gateway.seen_in(caller, plain.params["_meta"])
-            result = catalogue.page_bytes(cursor, legacy=False, extra=self._extra)
+            catalogue, _ = await self._gateway.seen_in(caller, plain.meta)
+            result = self._page(catalogue, cursor, plain.session)
         except (SlipsnisseError, ValueError):  # the SDK's own path says it in its own words
             return None
         return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (msgspec.json.encode(plain.id), result)
+
+    def _page(self, catalogue: Catalogue, cursor: str, session: Session | None) -> bytes:
+        if session is None:
+            return catalogue.page_bytes(cursor, legacy=False, extra=self._extra)
+        version = session.version  # each knows other fields
+        return catalogue.page_bytes(
+            cursor, legacy=True, extra={}, wire=(version, partial(serialize_server_result, "tools/list", version))
+        )

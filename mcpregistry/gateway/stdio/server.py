@@ -16,6 +16,7 @@ from mcp import types as t
 from mcp.server.runner import serve_dual_era_loop, serve_loop
 
 from mcpregistry.calls.engine import Engine, set_current_engine
+from mcpregistry.collector import settle
 from mcpregistry.domain.definitions.naming import UNSHORTENED, long_names
 from mcpregistry.gateway.duplex import streams
 from mcpregistry.gateway.identity import Caller
@@ -38,6 +39,7 @@ async def serve_stdio(preload: Preload, caller: Caller, *, era: str) -> None:
     loop = asyncio.get_running_loop()
     mouth = _Mouth(preload.write, loop)
     serving = asyncio.ensure_future(_serve(gateway, preload, mouth, caller, era))
+    settle()
 
     def stop() -> None:
         mouth.finish()

@@ -13,7 +13,7 @@ from celery import Celery, current_app
 from celery.beat import EmbeddedService
 from django.core.management.base import BaseCommand, CommandError
 
-from mcpregistry.loading import lasting
+from mcpregistry.collector import lasting
 
 _PATIENCE = 10.0  # seconds that work in hand gets when the input ends
 

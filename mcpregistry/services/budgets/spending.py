@@ -38,7 +38,8 @@ class Needs:
     """What is about to be spent at most, for which agents: ``by`` makes it, the others have caused it.
 
     ``left``: of what something must be left, though it is not known how much will be spent. ``hears``: whether the answer
-    has room for what its agent is to be told; else the next one tells it.
+    has room for what its agent is to be told; else the next one tells it. ``twice``: as much again must be left besides, for
+    the last word of whoever asks; it is not set aside, and a refusal for it alone is none that people are told of.
     """
 
     by: str
@@ -46,6 +47,7 @@ class Needs:
     amounts: Mapping[Unit, int]
     left: frozenset[Unit] = frozenset()
     hears: bool = False
+    twice: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +66,13 @@ def reserve(*, kind: str, reference: str, needs: Needs) -> Answer:
     for budget in books.locked(needs.agents, [*needs.amounts, *needs.left]):
         more, period = needs.amounts.get(budget.counts, 0), books.period_of(budget, now)
         book = books.book_of(budget, period, without=reference)
-        if not book.bears(more) and settle_ended(budget, now):
+        wanted = 2 * more if needs.twice else more
+        if not book.bears(wanted) and settle_ended(budget, now):
             period = books.period_of(budget, now)
             book = books.book_of(budget, period, without=reference)
-        if not book.bears(more):
-            books.tell(budget, period, now, refused=True)
+        if not book.bears(wanted):
+            if not needs.twice:
+                books.tell(budget, period, now, refused=True)
             return Answer(_refusal(budget, period, book, more, needs.by))
         found.append((budget, period, book, more))
     for budget, _, _, more in found:
@@ -79,6 +83,16 @@ def reserve(*, kind: str, reference: str, needs: Needs) -> Answer:
             )  # fmt: skip
     news = [each for each in found if needs.hears and _is_news(*each, needs.by)]
     return Answer(remarks=tuple(_remarked(*each) for each in news))
+
+
+@transaction.atomic
+def remarks(needs: Needs) -> tuple[str, ...]:
+    """What the agent should be told before a call goes out for which everything was set aside long ago."""
+    now, found = database_now(), []
+    for budget in books.locked(needs.agents, [*needs.amounts, *needs.left]):
+        period = books.period_of(budget, now)
+        found.append((budget, period, books.book_of(budget, period), 0))
+    return tuple(_remarked(*each) for each in found if _is_news(*each, needs.by))
 
 
 def _is_news(budget: Budget, period: BudgetPeriod, book: Book, more: int, by: str) -> bool:

@@ -80,16 +80,21 @@ def reserve(*, pool_id: int, call_id: str, agent: str, work: Work, waited: float
 
 
 @transaction.atomic
-def reserve_turn(*, pool_id: int, run: str, agent: str, input: int, output: int) -> Shortage | None:
+def reserve_turn(
+    *, pool_id: int, run: str, agent: str, input: int, output: int, twice: bool = False
+) -> Shortage | None:
     """Set aside what the coming turn of the run will cost, in tokens; what an earlier one has left there is replaced.
 
-    In the transaction of whoever holds the run's lease.
+    In the transaction of whoever holds the run's lease. ``twice``: where nobody waits for energy, as much again must be
+    left besides, for the run's last word.
     """
     pool = held(pool_id)
     if pool is None:
         return None
     release(run=run)
     amount = pool.rates.of_turn(input=input, cached=0, output=output)
+    if twice and pool.on_empty == OnEmpty.DENY and (short := _still_short(pool, 2 * amount, database_now())):
+        return short
     return _set_aside(pool, amount, kind=_TURN, call_id=run, agent_slug=agent) if amount > 0 else None
 
 
@@ -100,13 +105,17 @@ def release(*, run: str) -> None:
 
 def _set_aside(pool: EnergyPool, amount: float, **facts: Any) -> Shortage | None:
     now = database_now()
-    short = _shortage(pool, amount, now)
-    if short and _settle_ended(pool, now):
-        short = _shortage(pool, amount, now)
+    short = _still_short(pool, amount, now)
     if short and pool.on_empty != OnEmpty.ALLOW:
         return short
     _SET_ASIDE([{"pool": pool.pk, "amount": amount, "made_at": now, **facts}])
     return None
+
+
+def _still_short(pool: EnergyPool, amount: float, now: datetime) -> Shortage | None:
+    """Once calls that have ended have given back what they did not use."""
+    short = _shortage(pool, amount, now)
+    return _shortage(pool, amount, now) if short and _settle_ended(pool, now) else short
 
 
 def _shortage(pool: EnergyPool, amount: float, now: datetime) -> Shortage | None:

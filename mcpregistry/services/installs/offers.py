@@ -22,7 +22,6 @@ from mcpregistry.domain.errors import ConfigInvalid, SlipsnisseError
 from mcpregistry.domain.servers.target import Limits, Target
 from mcpregistry.domain.text.canonical import plain, stored
 from mcpregistry.downstream.installers import tree
-from mcpregistry.downstream.pool.trying import tried
 from mcpregistry.models import Install, Server
 from mcpregistry.models.server import Transport
 from mcpregistry.services.installs import requests
@@ -101,6 +100,8 @@ def _without_secret(text: str) -> str:
 
 
 async def _listed(target: Target) -> dict[str, Any]:
+    from mcpregistry.downstream.pool.trying import tried  # with the protocol's library, which few processes need
+
     async with asyncio.timeout(SECONDS):
         found = await tried(target)
     if found.discovery is None:

@@ -10,7 +10,7 @@ import structlog
 from mcpregistry.domain.errors import Conflict, Denied
 from mcpregistry.domain.installs.names import Ecosystem, is_newer, normal
 from mcpregistry.domain.registry.entries import Status
-from mcpregistry.domain.registry.ways import ways
+from mcpregistry.domain.registry.ways import Way, ways
 from mcpregistry.models import Install, RegistryEntry
 from mcpregistry.services import installs
 
@@ -40,18 +40,41 @@ def propose(rows: Iterable[RegistryEntry], used: Used) -> None:
             if way.kind not in (Ecosystem.NPM, Ecosystem.PYPI) or not way.transport:  # others have no number to go by
                 continue
             for each in used.get((way.kind, normal(Ecosystem(way.kind), way.identifier)), ()):
-                _ask(each, way.version, actor=f"registry:{row.source.slug}")
+                if is_newer(way.version, each.version):
+                    _ask(each, each.package, way.version, row)
+        if any(kind == Ecosystem.MCPB for kind, _ in used):
+            _propose_bundles(row, used)
 
 
-def _ask(used: Install, version: str, actor: str) -> None:
-    if not is_newer(version, used.version):
-        return
-    if Install.objects.filter(server=used.server, package=used.package, wanted=version).exists():
+def _propose_bundles(row: RegistryEntry, used: Used) -> None:
+    """A bundle has an address and a hash for each version: which are of one kind, the entry's own versions say.
+
+    Of an entry with several, for several kinds of machines, the one in the same place.
+    """
+    bundles = _bundles(row)
+    older = RegistryEntry.objects.filter(source=row.source, name=row.name).exclude(pk=row.pk)
+    for before in older.only("version", "document") if bundles else ():
+        was = _bundles(before)
+        if len(was) != len(bundles) or not is_newer(row.version, before.version):
+            continue
+        for old, new in zip(was, bundles, strict=True):
+            for each in used.get((Ecosystem.MCPB, old.identifier), ()):
+                if each.wanted == old.version != new.version:
+                    _ask(each, new.identifier, new.version, row)
+
+
+def _bundles(row: RegistryEntry) -> list[Way]:
+    return [way for way in ways(row.document) if way.kind == Ecosystem.MCPB and way.transport and not way.problem]
+
+
+def _ask(used: Install, package: str, version: str, row: RegistryEntry) -> None:
+    if Install.objects.filter(server=used.server, package=package, wanted=version).exists():
         return  # it waits, was declined, or did not work
+    bundle = used.ecosystem == Ecosystem.MCPB
     try:
         installs.resolve(
-            ecosystem=used.ecosystem, package=used.package, version=version, program=used.program, server=used.server,
-            actor=actor,
+            ecosystem=used.ecosystem, package=package, version=version, program=used.program, server=used.server,
+            networks=row.source.allowed_networks if bundle else (), actor=f"registry:{row.source.slug}",
         )  # fmt: skip
     except (Conflict, Denied) as error:  # too many wait: the next reading that shows the entry asks again
-        log.warning("version_not_proposed", package=used.package, version=version, reason=str(error))
+        log.warning("version_not_proposed", package=package, version=version, reason=str(error))

@@ -94,6 +94,25 @@ def test_the_network_is_closed_only_where_it_is_known_to_be_of_no_use() -> None:
     assert judging.sandbox_fields([closed], False, strict) == {"sandbox_network": "none"}
 
 
+def test_of_a_network_that_it_needs_the_ports_are_proposed_that_it_was_seen_to_use() -> None:
+    off = {"sandbox": "off", "sandbox_network": "all", "sandbox_connect": [], "sandbox_listen": []}
+
+    def proposed(**seen: Any) -> dict[str, Any]:
+        fields = judging.sandbox_fields([start(ok=False), start(network="open", **seen)], True, off)
+        assert fields.pop("sandbox") == "enforce"
+        return fields
+
+    ports = {"sandbox_network": "ports"}
+    assert proposed() == {}, "an open network, as it has"
+    assert proposed(connected=[443, 80]) == ports | {"sandbox_connect": [53, 80, 443]}
+    assert proposed(connected=[443], listened=[8080]) == ports | {
+        "sandbox_connect": [53, 443],
+        "sandbox_listen": [8080],
+    }
+    assert proposed(listened=[8080]) == ports | {"sandbox_listen": [8080]}
+    assert proposed(connected=[443], listened=[40_001]) == {}, "the kernel chose it: next time it is another"
+
+
 def report(tools: list[ToolSeen], verdict: str = "ok", **figures: Any) -> Report:
     return Report(verdict=verdict, tools=tools, figures={"eras": ["legacy"], "version": "1"} | figures)
 

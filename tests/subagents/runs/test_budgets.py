@@ -7,16 +7,19 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from django.db import transaction
 
-from mcpregistry.db import db_call
+from mcpregistry.db import database_now, db_call
 from mcpregistry.domain.budgets import Unit, of_dollars
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import Agent, Budget, BudgetEntry, BudgetReservation
 from mcpregistry.services.budgets import books
 from subagents.domain.lifecycle import Exit, RunState
 from subagents.domain.model_errors import ErrorKind, ModelError
+from subagents.llm.values import ToolUse
 from subagents.models import Run, Turn
 from subagents.runs import lease, model_turn
+from subagents.runs.answers import answer_of
 from subagents.services import runs
 from tests.subagents.kit import ANSWER, LOOK, Bench, call, offered
 from tests.subagents.runs.test_answers_of_models import Models, said
@@ -109,6 +112,49 @@ async def test_runs_at_once_do_not_all_pass_on_one_budget_and_who_is_refused_say
     assert (await db_call(spent))["money"] == (of_dollars(sum(run.cost or Decimal(0) for run in ended)), 0)
 
 
+async def concluding(bench: Bench, worker: Any, *, others: int) -> tuple[Run, list[Any]]:
+    """A run whose tokens bear two turns, where after the first one ``others`` spend as much; and the tools it was offered."""
+    offered_tools: list[Any] = []
+
+    def prepare() -> Run:
+        own = bench.expert(bench.model("m", {"text": "-"}, max_output=1_000), uses=[bench.server()]).agent.slug
+        budget("tokens", own, Unit.TOKENS, 3_500)
+        return bench.start("hello")
+
+    def spend() -> None:
+        rows = books.locked(frozenset([Budget.objects.get().agent.slug]), [Unit.TOKENS])
+        books.spend(rows[0], books.Kind.TURN, others, agent="x", reference="x", now=database_now())
+
+    async def complete(target: Any, messages: Any, tools: list[Any], **_: Any) -> Any:
+        offered_tools.append(len(tools))
+        if len(offered_tools) > 1:
+            return said("It said hello.")
+        await db_call(transaction.atomic(spend))
+        return said("I look.", "tool_calls", ToolUse("1", "echo__echo", '{"text": "hello"}'))
+
+    started = await db_call(prepare)
+    return await (await worker(complete=complete)).drive(started), offered_tools
+
+
+async def test_a_run_keeps_enough_of_its_budgets_for_a_last_word(bench: Bench, worker: Any) -> None:
+    run, tools = await concluding(bench, worker, others=1_500)
+    assert (run.state, run.exit, run.answer) == (RunState.DONE, Exit.BUDGET, "It said hello.")
+    assert (tools[0] > 0, tools[1:]) == (True, [0]), "the last turn has no tools"
+
+
+async def test_where_others_have_spent_even_that_the_caller_hears_what_was_done_and_when_there_is_more(
+    bench: Bench, worker: Any
+) -> None:
+    run, tools = await concluding(bench, worker, others=3_000)
+    assert (run.state, run.exit, len(tools)) == (RunState.FAILED, Exit.BUDGET, 1)
+    told = answer_of(run)
+    assert told["isError"]
+    assert "The budget 'tokens' is 3,500 tokens each month" in told["content"][0]["text"]
+    assert "It begins anew at" in told["content"][0]["text"]
+    assert told["content"][1]["text"] == "Called by then: echo__echo (done).\nLast said by the model: I look."
+    assert told["structuredContent"]["so_far"] == told["content"][1]["text"]
+
+
 async def test_a_turn_whose_worker_died_in_it_spends_what_its_run_says(bench: Bench, worker: Any) -> None:
     def prepare() -> Run:
         own = bench.expert(bench.model("m", {"text": "Yes."})).agent.slug
@@ -119,7 +165,7 @@ async def test_a_turn_whose_worker_died_in_it_spends_what_its_run_says(bench: Be
         assert taken is not None
         spec = run_view(run)
         plan = model_turn.Plan(spec, 100, Decimal("0.25"), 50)
-        model_turn._begun(taken, plan, _Seen(), 60.0)  # type: ignore[arg-type]
+        model_turn._begun(taken, plan, _Seen(), 60.0, None)  # type: ignore[arg-type]
         assert spent() == {"money": (0, 25_000_000), "tokens": (0, 150)}
         lease.free("dead")
         return run

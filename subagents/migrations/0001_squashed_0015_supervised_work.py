@@ -1,7 +1,7 @@
-"""All tables of a new site at once, as migrations 1 to 11 leave them.
+"""All tables of a new site at once, as migrations 1 to 15 leave them.
 
 Sites that have some of those already go on with the single ones. What these do to rows (they give secrets their scope,
-for example) has nothing to do where there are no rows.
+for example) has nothing to do where there are none.
 """
 
 import django.core.validators
@@ -34,10 +34,14 @@ class Migration(migrations.Migration):
         ('subagents', '0009_trial_reports'),
         ('subagents', '0010_conversation'),
         ('subagents', '0011_effort_agents'),
+        ('subagents', '0012_proposed_packages'),
+        ('subagents', '0013_energy_of_turns'),
+        ('subagents', '0014_payers'),
+        ('subagents', '0015_supervised_work'),
     ]
 
     dependencies = [
-        ('mcpregistry', '0029_snoozed'),
+        ('mcpregistry', '0041_resources'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
@@ -63,6 +67,8 @@ class Migration(migrations.Migration):
                 ],
                 options={
                     'ordering': ['at', 'id'],
+                    'indexes': [],
+                    'constraints': [],
                 },
             ),
             migrations.CreateModel(
@@ -71,12 +77,16 @@ class Migration(migrations.Migration):
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                     ('at', models.DateTimeField()),
                     ('level', models.FloatField(blank=True, null=True)),
-                    ('decision', models.CharField(max_length=500)),
+                    ('decision', models.CharField(blank=True, max_length=500)),
                     ('agent', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='cycles', to='subagents.effortagent')),
+                    ('level_after', models.FloatField(blank=True, null=True)),
+                    ('polled', models.FloatField(db_default=0, default=0, help_text='Energy that the background sub-agent has used since the cycle before.')),
+                    ('took_ms', models.FloatField(blank=True, null=True)),
                 ],
                 options={
                     'ordering': ['-id'],
                     'indexes': [models.Index(fields=['agent', '-id'], name='cycles_of_agent')],
+                    'constraints': [],
                 },
             ),
             migrations.CreateModel(
@@ -94,10 +104,13 @@ class Migration(migrations.Migration):
                     ('focus', models.CharField(blank=True, default='', editable=False, help_text='The one conversation that it answers.', max_length=32)),
                     ('awaits_level', models.FloatField(editable=False, help_text='Of its energy pool, before it answers more.', null=True)),
                     ('expert', models.OneToOneField(help_text='Its models, prompt, limits and whitelist. It takes one text: what was said.', on_delete=django.db.models.deletion.CASCADE, related_name='effort_agent', to='subagents.experttool')),
+                    ('supervises', models.BooleanField(db_default=False, default=False, help_text='The background sub-agent works for nobody while the cycles of this agent stand still.', verbose_name='supervises the sub-agent')),
                 ],
                 options={
                     'verbose_name': 'speaking agent',
                     'ordering': ['id'],
+                    'indexes': [],
+                    'constraints': [],
                 },
             ),
             migrations.CreateModel(
@@ -111,6 +124,7 @@ class Migration(migrations.Migration):
                 ],
                 options={
                     'constraints': [models.UniqueConstraint(condition=models.Q(('told_at', None)), fields=('conversation',), name='one_open_exchange')],
+                    'indexes': [],
                 },
             ),
             migrations.CreateModel(
@@ -124,6 +138,7 @@ class Migration(migrations.Migration):
                 options={
                     'ordering': ['order', 'id'],
                     'constraints': [models.UniqueConstraint(fields=('expert', 'model'), name='each_target_once')],
+                    'indexes': [],
                 },
             ),
             migrations.CreateModel(
@@ -154,10 +169,13 @@ class Migration(migrations.Migration):
                     ('endpoints', models.ManyToManyField(blank=True, help_text='Where it is listed. Empty: nowhere.', related_name='experts', to='mcpregistry.endpoint')),
                     ('users', models.ManyToManyField(blank=True, help_text='Agents that may call it.', related_name='experts', to='mcpregistry.agent')),
                     ('targets', models.ManyToManyField(related_name='experts', through='subagents.ExpertTarget', to='subagents.languagemodel')),
+                    ('maintains', models.JSONField(blank=True, db_default=[], default=list, help_text='Requests to the background sub-agent that its model works on, with the operations of the sub-agent as tools. For each kind one expert tool; the others follow a fixed plan.', verbose_name='works for the sub-agent on')),
                 ],
                 options={
                     'ordering': ['name'],
                     'permissions': [('run_expert', 'Can run expert tools'), ('steer_run', 'Can resume runs and settle unknown calls')],
+                    'indexes': [],
+                    'constraints': [],
                 },
             ),
             migrations.CreateModel(
@@ -173,6 +191,7 @@ class Migration(migrations.Migration):
                 options={
                     'ordering': ['-number'],
                     'constraints': [models.UniqueConstraint(fields=('expert', 'number'), name='one_version_per_number')],
+                    'indexes': [],
                 },
             ),
             migrations.CreateModel(
@@ -187,12 +206,15 @@ class Migration(migrations.Migration):
                     ('history_type', models.CharField(choices=[('+', 'Created'), ('~', 'Changed'), ('-', 'Deleted')], max_length=1)),
                     ('expert', models.ForeignKey(blank=True, db_constraint=False, help_text='Its models, prompt, limits and whitelist. It takes one text: what was said.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='subagents.experttool')),
                     ('history_user', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
+                    ('supervises', models.BooleanField(db_default=False, default=False, help_text='The background sub-agent works for nobody while the cycles of this agent stand still.', verbose_name='supervises the sub-agent')),
                 ],
                 options={
                     'verbose_name': 'historical speaking agent',
                     'verbose_name_plural': 'historical speaking agents',
                     'ordering': ('-history_date', '-history_id'),
                     'get_latest_by': ('history_date', 'history_id'),
+                    'indexes': [],
+                    'constraints': [],
                 },
                 bases=(simple_history.models.HistoricalChanges, models.Model),
             ),
@@ -226,12 +248,15 @@ class Migration(migrations.Migration):
                     ('history_type', models.CharField(choices=[('+', 'Created'), ('~', 'Changed'), ('-', 'Deleted')], max_length=1)),
                     ('agent', models.ForeignKey(blank=True, db_constraint=False, editable=False, null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='mcpregistry.agent')),
                     ('history_user', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
+                    ('maintains', models.JSONField(blank=True, db_default=[], default=list, help_text='Requests to the background sub-agent that its model works on, with the operations of the sub-agent as tools. For each kind one expert tool; the others follow a fixed plan.', verbose_name='works for the sub-agent on')),
                 ],
                 options={
                     'verbose_name': 'historical expert tool',
                     'verbose_name_plural': 'historical expert tools',
                     'ordering': ('-history_date', '-history_id'),
                     'get_latest_by': ('history_date', 'history_id'),
+                    'indexes': [],
+                    'constraints': [],
                 },
                 bases=(simple_history.models.HistoricalChanges, models.Model),
             ),
@@ -246,6 +271,8 @@ class Migration(migrations.Migration):
                 ],
                 options={
                     'verbose_name': 'HistoricalExpertTool_endpoints',
+                    'indexes': [],
+                    'constraints': [],
                 },
                 bases=(simple_history.models.HistoricalChanges, models.Model),
             ),
@@ -260,6 +287,8 @@ class Migration(migrations.Migration):
                 ],
                 options={
                     'verbose_name': 'HistoricalExpertTool_users',
+                    'indexes': [],
+                    'constraints': [],
                 },
                 bases=(simple_history.models.HistoricalChanges, models.Model),
             ),
@@ -294,6 +323,8 @@ class Migration(migrations.Migration):
                     'verbose_name_plural': 'historical models',
                     'ordering': ('-history_date', '-history_id'),
                     'get_latest_by': ('history_date', 'history_id'),
+                    'indexes': [],
+                    'constraints': [],
                 },
                 bases=(simple_history.models.HistoricalChanges, models.Model),
             ),
@@ -325,6 +356,8 @@ class Migration(migrations.Migration):
                     'verbose_name_plural': 'historical providers',
                     'ordering': ('-history_date', '-history_id'),
                     'get_latest_by': ('history_date', 'history_id'),
+                    'indexes': [],
+                    'constraints': [],
                 },
                 bases=(simple_history.models.HistoricalChanges, models.Model),
             ),
@@ -353,6 +386,7 @@ class Migration(migrations.Migration):
                     'verbose_name': 'model',
                     'ordering': ['provider__slug', 'name'],
                     'constraints': [models.UniqueConstraint(fields=('provider', 'name'), name='one_model_per_name'), models.UniqueConstraint(condition=models.Q(('compared', True)), fields=('compared',), name='one_model_to_compare_with', violation_error_message='Another model is marked as the one that callers use. Take the mark off it first.')],
+                    'indexes': [],
                 },
             ),
             migrations.CreateModel(
@@ -368,6 +402,7 @@ class Migration(migrations.Migration):
                 options={
                     'ordering': ['id'],
                     'indexes': [models.Index(condition=models.Q(('delivered_at', None)), fields=['id'], name='maintenance_undelivered')],
+                    'constraints': [],
                 },
             ),
             migrations.CreateModel(
@@ -401,6 +436,8 @@ class Migration(migrations.Migration):
                     ('requested_by', models.CharField(help_text='As the audit log names who asked.', max_length=200)),
                     ('created_at', models.DateTimeField()),
                     ('started_at', models.DateTimeField(blank=True, null=True)),
+                    ('conversation', models.CharField(blank=True, db_default='', default='', help_text='The id of that in which the agent asked.', max_length=32)),
+                    ('supervisor', models.CharField(blank=True, db_default='', default='', help_text='The speaking agent without whose cycles nothing of it is done; empty: that of the site, if any.', max_length=63)),
                 ],
                 options={
                     'ordering': ['-created_at', '-id'],
@@ -422,10 +459,13 @@ class Migration(migrations.Migration):
                     ('request', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='proposal', to='subagents.maintenancerequest')),
                     ('server', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to='mcpregistry.server')),
                     ('server_saved_at', models.DateTimeField(blank=True, help_text='When people had last changed it by then.', null=True)),
+                    ('install', models.ForeignKey(blank=True, help_text='The package of which the new server is made.', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to='mcpregistry.install')),
                 ],
                 options={
                     'ordering': ['-id'],
                     'permissions': [('decide_proposal', 'Can apply or decline what the sub-agent proposes')],
+                    'indexes': [],
+                    'constraints': [],
                 },
             ),
             migrations.CreateModel(
@@ -456,6 +496,8 @@ class Migration(migrations.Migration):
                 ],
                 options={
                     'ordering': ['slug'],
+                    'indexes': [],
+                    'constraints': [],
                 },
             ),
             migrations.CreateModel(
@@ -464,7 +506,7 @@ class Migration(migrations.Migration):
                     ('id', models.CharField(max_length=32, primary_key=True, serialize=False)),
                     ('expert_name', models.CharField(max_length=60, verbose_name='expert tool')),
                     ('state', models.CharField(choices=[('queued', 'queued'), ('running', 'running'), ('waiting', 'waiting'), ('done', 'done'), ('failed', 'failed'), ('cancelled', 'cancelled')], default=subagents.domain.lifecycle.RunState['QUEUED'], max_length=10)),
-                    ('exit', models.CharField(blank=True, choices=[('EXIT-FINAL-ANSWER', 'EXIT-FINAL-ANSWER'), ('EXIT-MAX-TURNS-WITH-RESPONSE', 'EXIT-MAX-TURNS-WITH-RESPONSE'), ('EXIT-TOKEN-LIMIT', 'EXIT-TOKEN-LIMIT'), ('EXIT-TIME-LIMIT', 'EXIT-TIME-LIMIT'), ('EXIT-BUDGET', 'EXIT-BUDGET'), ('EXIT-OUTPUT-CUT', 'EXIT-OUTPUT-CUT'), ('EXIT-USER-STOP', 'EXIT-USER-STOP'), ('EXIT-AUTH-FAILURE', 'EXIT-AUTH-FAILURE'), ('EXIT-QUOTA-EXCEEDED', 'EXIT-QUOTA-EXCEEDED'), ('EXIT-MODEL-ERROR', 'EXIT-MODEL-ERROR'), ('EXIT-NO-LLM-RESPONSE', 'EXIT-NO-LLM-RESPONSE'), ('EXIT-EMPTY-RESPONSE', 'EXIT-EMPTY-RESPONSE'), ('EXIT-TOOL-FAILURE', 'EXIT-TOOL-FAILURE'), ('EXIT-OUTPUT-INVALID', 'EXIT-OUTPUT-INVALID'), ('EXIT-INTERNAL-ERROR', 'EXIT-INTERNAL-ERROR')], max_length=40)),
+                    ('exit', models.CharField(blank=True, choices=[('EXIT-FINAL-ANSWER', 'EXIT-FINAL-ANSWER'), ('EXIT-MAX-TURNS-WITH-RESPONSE', 'EXIT-MAX-TURNS-WITH-RESPONSE'), ('EXIT-TOKEN-LIMIT', 'EXIT-TOKEN-LIMIT'), ('EXIT-TIME-LIMIT', 'EXIT-TIME-LIMIT'), ('EXIT-BUDGET', 'EXIT-BUDGET'), ('EXIT-ENERGY', 'EXIT-ENERGY'), ('EXIT-OUTPUT-CUT', 'EXIT-OUTPUT-CUT'), ('EXIT-USER-STOP', 'EXIT-USER-STOP'), ('EXIT-AUTH-FAILURE', 'EXIT-AUTH-FAILURE'), ('EXIT-QUOTA-EXCEEDED', 'EXIT-QUOTA-EXCEEDED'), ('EXIT-MODEL-ERROR', 'EXIT-MODEL-ERROR'), ('EXIT-NO-LLM-RESPONSE', 'EXIT-NO-LLM-RESPONSE'), ('EXIT-EMPTY-RESPONSE', 'EXIT-EMPTY-RESPONSE'), ('EXIT-TOOL-FAILURE', 'EXIT-TOOL-FAILURE'), ('EXIT-OUTPUT-INVALID', 'EXIT-OUTPUT-INVALID'), ('EXIT-INTERNAL-ERROR', 'EXIT-INTERNAL-ERROR')], max_length=40)),
                     ('error', models.TextField(blank=True)),
                     ('arguments', models.TextField(help_text='Canonical JSON.')),
                     ('answer', models.TextField(blank=True)),
@@ -506,10 +548,13 @@ class Migration(migrations.Migration):
                     ('requester', models.CharField(blank=True, db_default='', default='', help_text='The person who started it, where one is known. They may not approve its calls.', max_length=150)),
                     ('requester_id', models.BigIntegerField(blank=True, help_text="The key of that person's account.", null=True)),
                     ('conversation', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The conversation of the call that started it; its own calls belong to it too.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='runs', to='mcpregistry.conversation')),
+                    ('sleeps_for', models.CharField(blank=True, db_default='', default='', help_text='What it waits for, if not for a person.', max_length=200)),
+                    ('payers', models.TextField(blank=True, db_default='', default='', help_text='The agents whose budgets bear what it spends, but for its own.')),
                 ],
                 options={
                     'ordering': ['-created_at', '-id'],
                     'indexes': [models.Index(fields=['-created_at', '-id'], name='run_by_time'), models.Index(condition=models.Q(('finished_at', None)), fields=['wake_at'], name='run_open'), models.Index(fields=['call_id'], name='run_by_call')],
+                    'constraints': [],
                 },
             ),
             migrations.CreateModel(
@@ -523,6 +568,10 @@ class Migration(migrations.Migration):
                     ('created_at', models.DateTimeField(auto_now_add=True)),
                     ('run', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='outputs', to='subagents.run')),
                 ],
+                options={
+                    'indexes': [],
+                    'constraints': [],
+                },
             ),
             migrations.CreateModel(
                 name='ToolCall',
@@ -575,6 +624,7 @@ class Migration(migrations.Migration):
                 options={
                     'ordering': ['-created_at', '-id'],
                     'indexes': [models.Index(fields=['server', '-created_at'], name='trials_of_server')],
+                    'constraints': [],
                 },
             ),
             migrations.CreateModel(
@@ -605,6 +655,7 @@ class Migration(migrations.Migration):
                 options={
                     'ordering': ['number'],
                     'constraints': [models.UniqueConstraint(fields=('run', 'number'), name='one_turn_per_number')],
+                    'indexes': [],
                 },
             ),
         ]),

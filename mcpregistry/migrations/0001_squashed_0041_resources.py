@@ -1,4 +1,4 @@
-"""All tables of a new site at once, as migrations 1 to 29 leave them.
+"""All tables of a new site at once, as migrations 1 to 41 leave them.
 
 Sites that have some of those already go on with the single ones. What these do to rows (they give secrets their scope,
 for example) has nothing to do where there are none, but for the first seal of the audit log.
@@ -6,11 +6,14 @@ for example) has nothing to do where there are none, but for the first seal of t
 
 import django.core.validators
 import django.db.models.deletion
+import django.db.models.manager
 import django.utils.timezone
 import mcpregistry.ids
 import mcpregistry.models.access
+import mcpregistry.models.budget
 import simple_history.models
 import uuid
+from decimal import Decimal
 from django.conf import settings
 from django.db import migrations, models
 from importlib import import_module
@@ -53,6 +56,18 @@ class Migration(migrations.Migration):
         ('mcpregistry', '0027_installs'),
         ('mcpregistry', '0028_messages'),
         ('mcpregistry', '0029_snoozed'),
+        ('mcpregistry', '0030_registries'),
+        ('mcpregistry', '0031_what_is_entered_for_packages'),
+        ('mcpregistry', '0032_proposed_versions'),
+        ('mcpregistry', '0033_energy_of_turns'),
+        ('mcpregistry', '0034_servers_of_entries'),
+        ('mcpregistry', '0035_energy_of_results'),
+        ('mcpregistry', '0036_budgets'),
+        ('mcpregistry', '0037_limits_of_servers'),
+        ('mcpregistry', '0038_registries_and_packages'),
+        ('mcpregistry', '0039_sub_agent_enabled'),
+        ('mcpregistry', '0040_prompts'),
+        ('mcpregistry', '0041_resources'),
     ]
 
     dependencies = [
@@ -80,6 +95,8 @@ class Migration(migrations.Migration):
                 options={
                     'ordering': ['slug'],
                     'permissions': [('call_tool', 'Can call tools as an agent')],
+                    'indexes': [],
+                    'constraints': [],
                 },
             ),
             migrations.CreateModel(
@@ -117,6 +134,7 @@ class Migration(migrations.Migration):
                     'ordering': ['-asked_at', '-id'],
                     'permissions': [('decide_approval', 'Can approve and reject held calls')],
                     'indexes': [models.Index(fields=['-asked_at', '-id'], name='approval_by_time'), models.Index(condition=models.Q(('decided_at', None)), fields=['-risk_rank', 'asked_at'], name='approval_open'), models.Index(condition=models.Q(('refused_key__isnull', False)), fields=['refused_key'], name='approval_refused')],
+                    'constraints': [],
                 },
             ),
             migrations.CreateModel(
@@ -128,6 +146,10 @@ class Migration(migrations.Migration):
                     ('doubted', models.BooleanField(db_default=False, default=False, help_text='Its lease was over once already.')),
                     ('request', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='seats', to='mcpregistry.approvalrequest')),
                 ],
+                options={
+                    'indexes': [],
+                    'constraints': [],
+                },
             ),
             migrations.CreateModel(
                 name='ApprovalVote',
@@ -145,6 +167,7 @@ class Migration(migrations.Migration):
                 options={
                     'ordering': ['at', 'id'],
                     'constraints': [models.UniqueConstraint(fields=('request', 'user'), name='one_vote_per_person')],
+                    'indexes': [],
                 },
             ),
             migrations.CreateModel(
@@ -168,6 +191,7 @@ class Migration(migrations.Migration):
                     'verbose_name_plural': 'archived entries',
                     'ordering': ['-number'],
                     'constraints': [models.UniqueConstraint(fields=('writer', 'to_seq'), name='one_archive_per_entry')],
+                    'indexes': [],
                 },
             ),
             migrations.CreateModel(
@@ -205,6 +229,8 @@ class Migration(migrations.Migration):
                 ],
                 options={
                     'ordering': ['-number'],
+                    'indexes': [],
+                    'constraints': [],
                 },
             ),
             migrations.CreateModel(
@@ -223,6 +249,83 @@ class Migration(migrations.Migration):
                     ('hash', models.CharField(max_length=64)),
                     ('key_id', models.CharField(max_length=100, verbose_name='key')),
                 ],
+                options={
+                    'indexes': [],
+                    'constraints': [],
+                },
+            ),
+            migrations.CreateModel(
+                name='Budget',
+                fields=[
+                    ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                    ('slug', models.CharField(max_length=63, unique=True, validators=[django.core.validators.RegexValidator('^(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}\\Z', 'Use 1 to 63 letters, digits, dots, dashes or single underscores, starting with a letter or digit.')], verbose_name='name')),
+                    ('description', models.TextField(blank=True)),
+                    ('enabled', models.BooleanField(default=True)),
+                    ('unit', models.CharField(choices=[('money', 'US dollars'), ('tokens', 'tokens of models'), ('calls', 'calls')], default='money', max_length=8, verbose_name='counts')),
+                    ('period', models.CharField(choices=[('hour', 'each hour'), ('day', 'each day'), ('week', 'each week'), ('month', 'each month')], default='day', max_length=8, verbose_name='begins anew')),
+                    ('soft', models.DecimalField(blank=True, decimal_places=8, help_text='From here on people and the agent are told, once in each period. Empty: nobody is.', max_digits=20, null=True, validators=[django.core.validators.MinValueValidator(Decimal('0')), django.core.validators.MaxValueValidator(Decimal('1E+12'))], verbose_name='soft mark')),
+                    ('hard', models.DecimalField(blank=True, decimal_places=8, help_text='What would go beyond it is refused until the period ends. Empty: it is only counted.', max_digits=20, null=True, validators=[django.core.validators.MinValueValidator(Decimal('0')), django.core.validators.MaxValueValidator(Decimal('1E+12'))], verbose_name='hard mark')),
+                    ('time_zone', models.CharField(default='UTC', help_text='Whose midnight begins days, weeks (on Monday) and months, as in Europe/Oslo.', max_length=63, validators=[mcpregistry.models.budget.check_zone])),
+                    ('created_at', models.DateTimeField(auto_now_add=True)),
+                    ('agent', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='budgets', to='mcpregistry.agent')),
+                ],
+                options={
+                    'ordering': ['agent__slug', 'slug'],
+                    'indexes': [],
+                    'constraints': [models.CheckConstraint(condition=models.Q(('soft', None), ('hard', None), ('soft__lte', models.F('hard')), _connector='OR'), name='budget_soft_below_hard')],
+                },
+            ),
+            migrations.CreateModel(
+                name='BudgetEntry',
+                fields=[
+                    ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                    ('kind', models.CharField(choices=[('call', 'call'), ('turn', 'turn of a model'), ('lost', 'turn whose end is not known')], max_length=8)),
+                    ('amount', models.BigIntegerField()),
+                    ('agent_slug', models.CharField(help_text='The agent whose call or run it was.', max_length=63, verbose_name='by')),
+                    ('reference', models.CharField(help_text='The call, or the run and its turn.', max_length=80)),
+                    ('at', models.DateTimeField()),
+                    ('budget', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='entries', to='mcpregistry.budget')),
+                ],
+                options={
+                    'verbose_name_plural': 'budget entries',
+                    'ordering': ['-id'],
+                    'indexes': [models.Index(fields=['budget', 'at'], name='budget_entries_by_time')],
+                    'constraints': [models.UniqueConstraint(fields=('budget', 'kind', 'reference'), name='budget_spent_once')],
+                },
+            ),
+            migrations.CreateModel(
+                name='BudgetPeriod',
+                fields=[
+                    ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                    ('start', models.DateTimeField()),
+                    ('end', models.DateTimeField()),
+                    ('spent', models.BigIntegerField(default=0)),
+                    ('soft_told_at', models.DateTimeField(blank=True, help_text='When channels were told of the soft mark.', null=True)),
+                    ('hard_told_at', models.DateTimeField(blank=True, help_text='The same of the hard mark.', null=True)),
+                    ('agent_told', models.BooleanField(default=False, help_text='Whether the agent was told of the soft mark.')),
+                    ('budget', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='periods', to='mcpregistry.budget')),
+                ],
+                options={
+                    'ordering': ['-start'],
+                    'indexes': [],
+                    'constraints': [models.UniqueConstraint(fields=('budget', 'start', 'end'), name='one_budget_period')],
+                },
+            ),
+            migrations.CreateModel(
+                name='BudgetReservation',
+                fields=[
+                    ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                    ('kind', models.CharField(choices=[('call', 'call'), ('turn', 'turn of a model'), ('lost', 'turn whose end is not known')], max_length=8)),
+                    ('reference', models.CharField(help_text='The call, or the run.', max_length=80)),
+                    ('amount', models.BigIntegerField()),
+                    ('agent_slug', models.CharField(max_length=63)),
+                    ('made_at', models.DateTimeField()),
+                    ('budget', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='reservations', to='mcpregistry.budget')),
+                ],
+                options={
+                    'indexes': [],
+                    'constraints': [models.UniqueConstraint(fields=('kind', 'reference', 'budget'), name='budget_reserved_once')],
+                },
             ),
             migrations.CreateModel(
                 name='Change',
@@ -230,6 +333,10 @@ class Migration(migrations.Migration):
                     ('topic', models.CharField(max_length=40, primary_key=True, serialize=False)),
                     ('number', models.BigIntegerField(db_default=0, default=0)),
                 ],
+                options={
+                    'indexes': [],
+                    'constraints': [],
+                },
             ),
             migrations.CreateModel(
                 name='Channel',
@@ -252,6 +359,8 @@ class Migration(migrations.Migration):
                 ],
                 options={
                     'ordering': ['name'],
+                    'indexes': [],
+                    'constraints': [],
                 },
             ),
             migrations.CreateModel(
@@ -264,10 +373,14 @@ class Migration(migrations.Migration):
                     ('default_outcome', models.CharField(choices=[('ask', 'ask a person'), ('allow', 'allow'), ('deny', 'deny')], default='ask', help_text='What happens to a granted call that no policy rule speaks about.', max_length=5, verbose_name='when no rule fits')),
                     ('variable_scope', models.JSONField(blank=True, db_default={}, default=dict, help_text='Where the variables that SLIPSNISSE_PASS_ENV lists may go, e.g. {"GITHUB_TOKEN": ["server:github"]}. One that is not named here goes nowhere.', verbose_name='scope of variables')),
                     ('second_factor_roles', models.JSONField(blank=True, db_default=[], default=list, help_text='Their people are led to the set-up page, and see nothing else until it is done.', verbose_name='roles that need a second factor')),
+                    ('auto_discovery', models.BooleanField(db_default=False, default=False, help_text='For agents that ask for a server, the sub-agent searches the registries that this site reads, by name and purpose. Off: it takes only what is named exactly; people search as they like.', verbose_name='search registries unasked')),
+                    ('only_listed', models.BooleanField(db_default=False, default=False, help_text='A package, bundle or version that no registry which this site reads lists, or that was taken back, cannot be asked for.', verbose_name='only listed packages')),
+                    ('sub_agent_enabled', models.BooleanField(db_default=True, default=True, help_text='Off: what was asked of it stays queued, and what is under way stands still until it is on again.', verbose_name='background sub-agent')),
                 ],
                 options={
                     'verbose_name_plural': 'configuration',
                     'constraints': [models.CheckConstraint(condition=models.Q(('id', 1)), name='one_configuration')],
+                    'indexes': [],
                 },
             ),
             migrations.CreateModel(
@@ -289,6 +402,7 @@ class Migration(migrations.Migration):
                 options={
                     'ordering': ['server', 'process'],
                     'constraints': [models.UniqueConstraint(fields=('server', 'process'), name='one_connection_per_process')],
+                    'indexes': [],
                 },
             ),
             migrations.CreateModel(
@@ -308,6 +422,7 @@ class Migration(migrations.Migration):
                 options={
                     'ordering': ['-last_used_at', '-id'],
                     'indexes': [models.Index(fields=['-last_used_at', '-id'], name='conversation_by_use')],
+                    'constraints': [],
                 },
             ),
             migrations.CreateModel(
@@ -323,6 +438,8 @@ class Migration(migrations.Migration):
                 ],
                 options={
                     'ordering': ['name'],
+                    'indexes': [],
+                    'constraints': [],
                 },
             ),
             migrations.CreateModel(
@@ -343,6 +460,7 @@ class Migration(migrations.Migration):
                 options={
                     'ordering': ['-seen_at', '-id'],
                     'constraints': [models.UniqueConstraint(fields=('tool', 'hash'), name='one_definition_per_hash')],
+                    'indexes': [],
                 },
             ),
             migrations.CreateModel(
@@ -350,7 +468,7 @@ class Migration(migrations.Migration):
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                     ('uid', models.UUIDField(default=uuid.uuid4, editable=False, unique=True)),
-                    ('event', models.CharField(choices=[('asked', 'asked'), ('approved', 'approved'), ('rejected', 'rejected'), ('expired', 'expired'), ('cancelled', 'cancelled'), ('void', 'void'), ('definitions', 'definitions'), ('unavailable', 'unavailable'), ('available', 'available'), ('trial', 'trial'), ('test', 'test')], max_length=12)),
+                    ('event', models.CharField(choices=[('asked', 'asked'), ('approved', 'approved'), ('rejected', 'rejected'), ('expired', 'expired'), ('cancelled', 'cancelled'), ('void', 'void'), ('definitions', 'definitions'), ('unavailable', 'unavailable'), ('available', 'available'), ('trial', 'trial'), ('budget_soft', 'budget_soft'), ('budget_spent', 'budget_spent'), ('test', 'test')], max_length=12)),
                     ('key', models.CharField(editable=False, help_text='The same thing is told to a channel once.', max_length=100)),
                     ('body', models.TextField(help_text='What is told, as JSON; secrets in arguments are masked.')),
                     ('state', models.CharField(choices=[('waiting', 'waiting'), ('failed', 'failed, tried again'), ('sent', 'sent'), ('given up', 'given up')], default='waiting', max_length=10)),
@@ -388,16 +506,19 @@ class Migration(migrations.Migration):
                     ('created_at', models.DateTimeField(auto_now_add=True)),
                     ('hold_seconds', models.PositiveIntegerField(blank=True, help_text='Longest that a call which waits for a person keeps its host waiting, in seconds; then it is told "pending" and comes back. 0: at once. Empty: as long as the host bears.', null=True, validators=[django.core.validators.MaxValueValidator(3600)], verbose_name='longest hold')),
                     ('maintenance_tools', models.BooleanField(db_default=False, default=False, help_text='Agents can ask the background sub-agent for servers here, and see how their requests stand.', verbose_name='tools of the sub-agent')),
+                    ('tell_energy', models.BooleanField(db_default=False, default=False, help_text="Each result says what its call cost of the agent's energy pool, and what is left there.", verbose_name='energy in results')),
                 ],
                 options={
                     'ordering': ['slug'],
+                    'indexes': [],
+                    'constraints': [],
                 },
             ),
             migrations.CreateModel(
                 name='EnergyEntry',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                    ('kind', models.CharField(choices=[('call', 'call'), ('maintenance', 'background sub-agent'), ('grant', 'given by a person'), ('setting', 'the pool was changed')], max_length=12)),
+                    ('kind', models.CharField(choices=[('call', 'call'), ('turn', 'turn of a model'), ('maintenance', 'background sub-agent'), ('grant', 'given by a person'), ('setting', 'the pool was changed')], max_length=12)),
                     ('amount', models.FloatField(help_text='Units taken; below zero: given.')),
                     ('before', models.FloatField()),
                     ('after', models.FloatField()),
@@ -405,6 +526,7 @@ class Migration(migrations.Migration):
                     ('reference', models.CharField(blank=True, help_text='The call, or what else it was for.', max_length=80)),
                     ('at', models.DateTimeField()),
                     ('pool', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='entries', to='mcpregistry.energypool')),
+                    ('seconds', models.FloatField(blank=True, help_text='Of a call: from sending to its end, without its waiting for energy.', null=True)),
                 ],
                 options={
                     'verbose_name_plural': 'energy entries',
@@ -431,10 +553,14 @@ class Migration(migrations.Migration):
                     ('per_kilobyte', models.FloatField(default=0.0, validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(1000000000.0)], verbose_name='cost per KiB')),
                     ('level', models.FloatField(default=100.0, editable=False)),
                     ('level_at', models.DateTimeField(default=django.utils.timezone.now, editable=False)),
+                    ('per_1000_cached', models.FloatField(db_default=0.0, default=0.05, help_text='Input that the provider had in its cache.', validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(1000000000.0)], verbose_name='per 1,000 cached tokens')),
+                    ('per_1000_input', models.FloatField(db_default=0.0, default=0.5, help_text="Of turns of models, in runs of the agents' expert tools.", validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(1000000000.0)], verbose_name='per 1,000 input tokens')),
+                    ('per_1000_output', models.FloatField(db_default=0.0, default=2.0, validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(1000000000.0)], verbose_name='per 1,000 output tokens')),
                 ],
                 options={
                     'ordering': ['slug'],
                     'constraints': [models.CheckConstraint(condition=models.Q(('resume__gte', models.F('critical'))), name='energy_resume_above_critical')],
+                    'indexes': [],
                 },
             ),
             migrations.CreateModel(
@@ -446,7 +572,13 @@ class Migration(migrations.Migration):
                     ('amount', models.FloatField()),
                     ('made_at', models.DateTimeField()),
                     ('pool', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='reservations', to='mcpregistry.energypool')),
+                    ('kind', models.CharField(choices=[('call', 'call'), ('turn', 'turn of a model')], db_default='call', default='call', max_length=4)),
+                    ('waited', models.FloatField(db_default=0.0, default=0.0, help_text='Seconds that it waited for energy: not its work.')),
                 ],
+                options={
+                    'indexes': [],
+                    'constraints': [],
+                },
             ),
             migrations.CreateModel(
                 name='Figure',
@@ -458,6 +590,7 @@ class Migration(migrations.Migration):
                 ],
                 options={
                     'constraints': [models.UniqueConstraint(fields=('name', 'labels'), name='one_figure_per_labels')],
+                    'indexes': [],
                 },
             ),
             migrations.CreateModel(
@@ -473,10 +606,13 @@ class Migration(migrations.Migration):
                     ('endpoint', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='grants', to='mcpregistry.endpoint')),
                     ('server', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='grants', to='mcpregistry.server')),
                     ('tool', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='grants', to='mcpregistry.tool')),
+                    ('kind', models.CharField(blank=True, choices=[('tool', 'its tools'), ('prompt', 'its prompts'), ('resource', 'its resources'), ('template', 'its templates'), ('', 'everything')], db_default='tool', default='tool', help_text='Which of what the server offers. Later ones are included, once they are approved.', max_length=10, verbose_name='of the server')),
+                    ('uri', models.CharField(blank=True, db_default='', default='', help_text="Of the server's resources only those like this, e.g. file:///docs/*; * stands for anything.", max_length=500, verbose_name='URIs')),
                 ],
                 options={
                     'ordering': ['-created_at', '-id'],
                     'constraints': [models.CheckConstraint(condition=models.Q(models.Q(('agent__isnull', False), ('endpoint__isnull', True)), models.Q(('agent__isnull', True), ('endpoint__isnull', False)), _connector='OR'), name='grant_to_agent_or_endpoint', violation_error_message='Choose either an agent or an endpoint.'), models.CheckConstraint(condition=models.Q(models.Q(('server__isnull', False), ('tool__isnull', True)), models.Q(('server__isnull', True), ('tool__isnull', False)), _connector='OR'), name='grant_of_server_or_tool', violation_error_message='Choose either a server or one tool.')],
+                    'indexes': [],
                 },
             ),
             migrations.CreateModel(
@@ -504,6 +640,38 @@ class Migration(migrations.Migration):
                     'verbose_name_plural': 'historical agents',
                     'ordering': ('-history_date', '-history_id'),
                     'get_latest_by': ('history_date', 'history_id'),
+                    'indexes': [],
+                    'constraints': [],
+                },
+                bases=(simple_history.models.HistoricalChanges, models.Model),
+            ),
+            migrations.CreateModel(
+                name='HistoricalBudget',
+                fields=[
+                    ('id', models.BigIntegerField(auto_created=True, blank=True, db_index=True, verbose_name='ID')),
+                    ('slug', models.CharField(db_index=True, max_length=63, validators=[django.core.validators.RegexValidator('^(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}\\Z', 'Use 1 to 63 letters, digits, dots, dashes or single underscores, starting with a letter or digit.')], verbose_name='name')),
+                    ('description', models.TextField(blank=True)),
+                    ('enabled', models.BooleanField(default=True)),
+                    ('unit', models.CharField(choices=[('money', 'US dollars'), ('tokens', 'tokens of models'), ('calls', 'calls')], default='money', max_length=8, verbose_name='counts')),
+                    ('period', models.CharField(choices=[('hour', 'each hour'), ('day', 'each day'), ('week', 'each week'), ('month', 'each month')], default='day', max_length=8, verbose_name='begins anew')),
+                    ('soft', models.DecimalField(blank=True, decimal_places=8, help_text='From here on people and the agent are told, once in each period. Empty: nobody is.', max_digits=20, null=True, validators=[django.core.validators.MinValueValidator(Decimal('0')), django.core.validators.MaxValueValidator(Decimal('1E+12'))], verbose_name='soft mark')),
+                    ('hard', models.DecimalField(blank=True, decimal_places=8, help_text='What would go beyond it is refused until the period ends. Empty: it is only counted.', max_digits=20, null=True, validators=[django.core.validators.MinValueValidator(Decimal('0')), django.core.validators.MaxValueValidator(Decimal('1E+12'))], verbose_name='hard mark')),
+                    ('time_zone', models.CharField(default='UTC', help_text='Whose midnight begins days, weeks (on Monday) and months, as in Europe/Oslo.', max_length=63, validators=[mcpregistry.models.budget.check_zone])),
+                    ('created_at', models.DateTimeField(blank=True, editable=False)),
+                    ('history_id', models.AutoField(primary_key=True, serialize=False)),
+                    ('history_date', models.DateTimeField(db_index=True)),
+                    ('history_change_reason', models.CharField(max_length=100, null=True)),
+                    ('history_type', models.CharField(choices=[('+', 'Created'), ('~', 'Changed'), ('-', 'Deleted')], max_length=1)),
+                    ('agent', models.ForeignKey(blank=True, db_constraint=False, null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='mcpregistry.agent')),
+                    ('history_user', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ],
+                options={
+                    'verbose_name': 'historical budget',
+                    'verbose_name_plural': 'historical budgets',
+                    'ordering': ('-history_date', '-history_id'),
+                    'get_latest_by': ('history_date', 'history_id'),
+                    'indexes': [],
+                    'constraints': [],
                 },
                 bases=(simple_history.models.HistoricalChanges, models.Model),
             ),
@@ -533,6 +701,8 @@ class Migration(migrations.Migration):
                     'verbose_name_plural': 'historical channels',
                     'ordering': ('-history_date', '-history_id'),
                     'get_latest_by': ('history_date', 'history_id'),
+                    'indexes': [],
+                    'constraints': [],
                 },
                 bases=(simple_history.models.HistoricalChanges, models.Model),
             ),
@@ -556,6 +726,8 @@ class Migration(migrations.Migration):
                     'verbose_name_plural': 'historical credentials',
                     'ordering': ('-history_date', '-history_id'),
                     'get_latest_by': ('history_date', 'history_id'),
+                    'indexes': [],
+                    'constraints': [],
                 },
                 bases=(simple_history.models.HistoricalChanges, models.Model),
             ),
@@ -579,12 +751,15 @@ class Migration(migrations.Migration):
                     ('history_user', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
                     ('hold_seconds', models.PositiveIntegerField(blank=True, help_text='Longest that a call which waits for a person keeps its host waiting, in seconds; then it is told "pending" and comes back. 0: at once. Empty: as long as the host bears.', null=True, validators=[django.core.validators.MaxValueValidator(3600)], verbose_name='longest hold')),
                     ('maintenance_tools', models.BooleanField(db_default=False, default=False, help_text='Agents can ask the background sub-agent for servers here, and see how their requests stand.', verbose_name='tools of the sub-agent')),
+                    ('tell_energy', models.BooleanField(db_default=False, default=False, help_text="Each result says what its call cost of the agent's energy pool, and what is left there.", verbose_name='energy in results')),
                 ],
                 options={
                     'verbose_name': 'historical endpoint',
                     'verbose_name_plural': 'historical endpoints',
                     'ordering': ('-history_date', '-history_id'),
                     'get_latest_by': ('history_date', 'history_id'),
+                    'indexes': [],
+                    'constraints': [],
                 },
                 bases=(simple_history.models.HistoricalChanges, models.Model),
             ),
@@ -609,12 +784,17 @@ class Migration(migrations.Migration):
                     ('history_change_reason', models.CharField(max_length=100, null=True)),
                     ('history_type', models.CharField(choices=[('+', 'Created'), ('~', 'Changed'), ('-', 'Deleted')], max_length=1)),
                     ('history_user', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
+                    ('per_1000_cached', models.FloatField(db_default=0.0, default=0.05, help_text='Input that the provider had in its cache.', validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(1000000000.0)], verbose_name='per 1,000 cached tokens')),
+                    ('per_1000_input', models.FloatField(db_default=0.0, default=0.5, help_text="Of turns of models, in runs of the agents' expert tools.", validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(1000000000.0)], verbose_name='per 1,000 input tokens')),
+                    ('per_1000_output', models.FloatField(db_default=0.0, default=2.0, validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(1000000000.0)], verbose_name='per 1,000 output tokens')),
                 ],
                 options={
                     'verbose_name': 'historical energy pool',
                     'verbose_name_plural': 'historical energy pools',
                     'ordering': ('-history_date', '-history_id'),
                     'get_latest_by': ('history_date', 'history_id'),
+                    'indexes': [],
+                    'constraints': [],
                 },
                 bases=(simple_history.models.HistoricalChanges, models.Model),
             ),
@@ -636,12 +816,16 @@ class Migration(migrations.Migration):
                     ('history_user', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
                     ('server', models.ForeignKey(blank=True, db_constraint=False, null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='mcpregistry.server')),
                     ('tool', models.ForeignKey(blank=True, db_constraint=False, null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='mcpregistry.tool')),
+                    ('kind', models.CharField(blank=True, choices=[('tool', 'its tools'), ('prompt', 'its prompts'), ('resource', 'its resources'), ('template', 'its templates'), ('', 'everything')], db_default='tool', default='tool', help_text='Which of what the server offers. Later ones are included, once they are approved.', max_length=10, verbose_name='of the server')),
+                    ('uri', models.CharField(blank=True, db_default='', default='', help_text="Of the server's resources only those like this, e.g. file:///docs/*; * stands for anything.", max_length=500, verbose_name='URIs')),
                 ],
                 options={
                     'verbose_name': 'historical grant',
                     'verbose_name_plural': 'historical grants',
                     'ordering': ('-history_date', '-history_id'),
                     'get_latest_by': ('history_date', 'history_id'),
+                    'indexes': [],
+                    'constraints': [],
                 },
                 bases=(simple_history.models.HistoricalChanges, models.Model),
             ),
@@ -670,6 +854,8 @@ class Migration(migrations.Migration):
                     'verbose_name_plural': 'historical permits',
                     'ordering': ('-history_date', '-history_id'),
                     'get_latest_by': ('history_date', 'history_id'),
+                    'indexes': [],
+                    'constraints': [],
                 },
                 bases=(simple_history.models.HistoricalChanges, models.Model),
             ),
@@ -707,6 +893,34 @@ class Migration(migrations.Migration):
                     'verbose_name_plural': 'historical policy rules',
                     'ordering': ('-history_date', '-history_id'),
                     'get_latest_by': ('history_date', 'history_id'),
+                    'indexes': [],
+                    'constraints': [],
+                },
+                bases=(simple_history.models.HistoricalChanges, models.Model),
+            ),
+            migrations.CreateModel(
+                name='HistoricalRegistrySource',
+                fields=[
+                    ('id', models.BigIntegerField(auto_created=True, blank=True, db_index=True, verbose_name='ID')),
+                    ('slug', models.CharField(db_index=True, max_length=63, validators=[django.core.validators.RegexValidator('^(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}\\Z', 'Use 1 to 63 letters, digits, dots, dashes or single underscores, starting with a letter or digit.')])),
+                    ('base_url', models.CharField(help_text='Without /v0.1, e.g. https://registry.modelcontextprotocol.io.', max_length=500, verbose_name='address')),
+                    ('allowed_networks', models.JSONField(blank=True, default=list, help_text='Private networks in which it and its bundles may lie, e.g. ["10.0.0.0/8"]. Empty: none.')),
+                    ('by_clock', models.BooleanField(default=False, help_text='Off: only when somebody presses Sync now.', verbose_name='read every hour')),
+                    ('disable_deleted', models.BooleanField(default=True, help_text='Servers that were added from what the registry deletes (malware, spam), or run its package, are switched off.', verbose_name='disable what it deletes')),
+                    ('history_id', models.AutoField(primary_key=True, serialize=False)),
+                    ('history_date', models.DateTimeField(db_index=True)),
+                    ('history_change_reason', models.CharField(max_length=100, null=True)),
+                    ('history_type', models.CharField(choices=[('+', 'Created'), ('~', 'Changed'), ('-', 'Deleted')], max_length=1)),
+                    ('history_user', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
+                    ('propose_versions', models.BooleanField(db_default=False, default=False, help_text="Of packages that servers run: the newer version's lock is made, and waits for a person.", verbose_name='propose new versions')),
+                ],
+                options={
+                    'verbose_name': 'historical registry',
+                    'verbose_name_plural': 'historical registries',
+                    'ordering': ('-history_date', '-history_id'),
+                    'get_latest_by': ('history_date', 'history_id'),
+                    'indexes': [],
+                    'constraints': [],
                 },
                 bases=(simple_history.models.HistoricalChanges, models.Model),
             ),
@@ -748,17 +962,26 @@ class Migration(migrations.Migration):
                     ('confirmed_by', models.ForeignKey(blank=True, db_constraint=False, editable=False, null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to=settings.AUTH_USER_MODEL)),
                     ('history_user', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
                     ('max_tools', models.PositiveIntegerField(db_default=2000, default=2000, help_text='Of a server that offers more, the first by name are taken.', validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(10000)], verbose_name='limit of tools')),
-                    ('sandbox', models.CharField(choices=[('off', 'Off: with the rights of this site'), ('enforce', 'Enforced')], db_default='off', default='off', max_length=10)),
-                    ('sandbox_network', models.CharField(choices=[('all', 'Open'), ('none', 'None')], db_default='all', default='all', max_length=10, verbose_name='network')),
+                    ('sandbox', models.CharField(choices=[('off', 'Off: with the rights of this site'), ('enforce', 'Enforced'), ('strict', 'Strict (bubblewrap)')], db_default='off', default='off', max_length=10)),
+                    ('sandbox_network', models.CharField(choices=[('all', 'Open'), ('ports', 'The TCP ports named here'), ('none', 'None')], db_default='all', default='all', max_length=10, verbose_name='network')),
                     ('sandbox_read', models.JSONField(blank=True, db_default=[], default=list, verbose_name='may read')),
                     ('sandbox_write', models.JSONField(blank=True, db_default=[], default=list, verbose_name='may write')),
                     ('trial_hours', models.PositiveIntegerField(db_default=0, default=0, help_text='The sub-agent tries it again so often, and when it calls itself another version: also tools that claim to only read are called. 0: never.', validators=[django.core.validators.MaxValueValidator(8760)], verbose_name='hours between trials')),
+                    ('max_cpu_seconds', models.PositiveIntegerField(db_default=0, default=0, help_text='From its start on, all its processes together; beyond it, it is ended. 0: no limit.', validators=[django.core.validators.MaxValueValidator(31536000)], verbose_name='processor time (seconds)')),
+                    ('max_file_mb', models.PositiveIntegerField(db_default=0, default=0, help_text='That it writes; more is refused. 0: 4,096 in the sandbox, else no limit.', validators=[django.core.validators.MaxValueValidator(16777216)], verbose_name='size of a file (MB)')),
+                    ('max_memory_mb', models.PositiveIntegerField(db_default=0, default=4096, help_text='All its processes together; beyond it, it is ended. 0: no limit.', validators=[django.core.validators.MaxValueValidator(16777216)], verbose_name='memory (MB)')),
+                    ('max_open_files', models.PositiveIntegerField(db_default=0, default=0, help_text="Of each process; more are refused. 0: as many as this site's own. Below 256, some servers do not start.", validators=[django.core.validators.MaxValueValidator(1000000)], verbose_name='open files')),
+                    ('max_processes', models.PositiveIntegerField(db_default=0, default=256, help_text='At the same time; beyond it, it is ended. 0: no limit.', validators=[django.core.validators.MaxValueValidator(100000)], verbose_name='processes')),
+                    ('sandbox_connect', models.JSONField(blank=True, db_default=[], default=list, verbose_name='ports it may connect to')),
+                    ('sandbox_listen', models.JSONField(blank=True, db_default=[], default=list, verbose_name='ports it may listen on')),
                 ],
                 options={
                     'verbose_name': 'historical server',
                     'verbose_name_plural': 'historical servers',
                     'ordering': ('-history_date', '-history_id'),
                     'get_latest_by': ('history_date', 'history_id'),
+                    'indexes': [],
+                    'constraints': [],
                 },
                 bases=(simple_history.models.HistoricalChanges, models.Model),
             ),
@@ -780,6 +1003,8 @@ class Migration(migrations.Migration):
                     'verbose_name_plural': 'historical Slack people',
                     'ordering': ('-history_date', '-history_id'),
                     'get_latest_by': ('history_date', 'history_id'),
+                    'indexes': [],
+                    'constraints': [],
                 },
                 bases=(simple_history.models.HistoricalChanges, models.Model),
             ),
@@ -805,12 +1030,15 @@ class Migration(migrations.Migration):
                     ('read_only', models.BooleanField(blank=True, help_text='It changes nothing anywhere.', null=True)),
                     ('call_cost', models.DecimalField(blank=True, decimal_places=6, help_text='Your estimate, in US dollars: what the service behind it charges.', max_digits=10, null=True, validators=[django.core.validators.MinValueValidator(0)], verbose_name='cost of a call')),
                     ('call_energy', models.FloatField(blank=True, help_text='Your estimate, in energy units; counts against the budgets of agents and expert tools.', null=True, validators=[django.core.validators.MinValueValidator(0)], verbose_name='energy of a call')),
+                    ('kind', models.CharField(choices=[('tool', 'tool'), ('prompt', 'prompt'), ('resource', 'resource'), ('template', 'template')], db_default='tool', default='tool', editable=False, max_length=10)),
                 ],
                 options={
                     'verbose_name': 'historical tool',
                     'verbose_name_plural': 'historical tools',
                     'ordering': ('-history_date', '-history_id'),
                     'get_latest_by': ('history_date', 'history_id'),
+                    'indexes': [],
+                    'constraints': [],
                 },
                 bases=(simple_history.models.HistoricalChanges, models.Model),
             ),
@@ -832,6 +1060,8 @@ class Migration(migrations.Migration):
                     'verbose_name_plural': 'historical workspaces',
                     'ordering': ('-history_date', '-history_id'),
                     'get_latest_by': ('history_date', 'history_id'),
+                    'indexes': [],
+                    'constraints': [],
                 },
                 bases=(simple_history.models.HistoricalChanges, models.Model),
             ),
@@ -860,6 +1090,7 @@ class Migration(migrations.Migration):
                     'ordering': ['-created_at'],
                     'indexes': [models.Index(condition=models.Q(('downstream_id', ''), _negated=True), fields=['updated_at'], name='task_followed')],
                     'db_table': 'mcpregistry_task',
+                    'constraints': [],
                 },
             ),
             migrations.CreateModel(
@@ -874,6 +1105,8 @@ class Migration(migrations.Migration):
                 ],
                 options={
                     'ordering': ['family'],
+                    'indexes': [],
+                    'constraints': [],
                 },
             ),
             migrations.CreateModel(
@@ -882,9 +1115,9 @@ class Migration(migrations.Migration):
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                     ('uid', models.UUIDField(default=uuid.uuid4, editable=False, unique=True)),
                     ('slug', models.CharField(blank=True, help_text='Of the server that is made of it.', max_length=63, validators=[django.core.validators.RegexValidator('^(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}\\Z', 'Use 1 to 63 letters, digits, dots, dashes or single underscores, starting with a letter or digit.')], verbose_name='short name')),
-                    ('ecosystem', models.CharField(choices=[('npm', 'npm'), ('pypi', 'PyPI')], max_length=10)),
-                    ('package', models.CharField(max_length=214)),
-                    ('wanted', models.CharField(blank=True, help_text='One exact version. Empty: the newest.', max_length=64, verbose_name='wanted version')),
+                    ('ecosystem', models.CharField(choices=[('npm', 'npm'), ('pypi', 'PyPI'), ('mcpb', 'bundle')], max_length=10)),
+                    ('package', models.CharField(help_text='Of a bundle its address.', max_length=500)),
+                    ('wanted', models.CharField(blank=True, help_text='One exact version. Empty: the newest. Of a bundle its SHA-256.', max_length=64, verbose_name='wanted version')),
                     ('program', models.CharField(blank=True, help_text='Which of its programs is the server, where it has several.', max_length=100)),
                     ('state', models.CharField(choices=[('requested', 'Requested'), ('resolving', 'Resolving'), ('waiting', 'Waiting'), ('approved', 'Approved'), ('installing', 'Installing'), ('installed', 'Installed'), ('failed', 'Failed'), ('removed', 'Removed')], default='requested', max_length=12)),
                     ('state_at', models.DateTimeField()),
@@ -903,11 +1136,17 @@ class Migration(migrations.Migration):
                     ('created_at', models.DateTimeField(auto_now_add=True)),
                     ('approved_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
                     ('server', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='installs', to='mcpregistry.server')),
+                    ('arguments', models.JSONField(blank=True, db_default=[], default=list, help_text='Behind its command, in the server that is made of it.')),
+                    ('sealed_env', models.TextField(blank=True, db_default='', default='', editable=False)),
+                    ('networks', models.JSONField(blank=True, db_default=[], default=list, help_text="Private networks in which a bundle may lie: its registry's.")),
+                    ('not_offered', models.TextField(blank=True, db_default='', default='', editable=False, help_text='Why it could not be compared.')),
+                    ('offered', models.TextField(blank=True, db_default='', default='', editable=False, help_text='What it told in a sandbox, for the comparison with what its server offers now; JSON.')),
                 ],
                 options={
                     'ordering': ['-created_at', '-id'],
                     'permissions': [('approve_install', 'Can approve that a package is installed')],
                     'indexes': [models.Index(fields=['state', 'state_at'], name='install_by_state')],
+                    'constraints': [],
                 },
             ),
             migrations.CreateModel(
@@ -948,6 +1187,7 @@ class Migration(migrations.Migration):
                     'verbose_name': 'call',
                     'ordering': ['-received_at', '-id'],
                     'indexes': [models.Index(fields=['-received_at', '-id'], name='call_by_time'), models.Index(fields=['server_slug', '-received_at'], name='call_by_server'), models.Index(condition=models.Q(('state__in', ['pending', 'ready', 'dispatched'])), fields=['lease_until'], name='call_open'), models.Index(condition=models.Q(('conversation__isnull', False)), fields=['conversation', '-received_at'], name='call_by_conversation')],
+                    'constraints': [],
                 },
             ),
             migrations.CreateModel(
@@ -964,6 +1204,7 @@ class Migration(migrations.Migration):
                 ],
                 options={
                     'constraints': [models.UniqueConstraint(fields=('caller', 'key'), name='one_use_per_key')],
+                    'indexes': [],
                 },
             ),
             migrations.CreateModel(
@@ -976,6 +1217,7 @@ class Migration(migrations.Migration):
                 ],
                 options={
                     'indexes': [models.Index(fields=['began_at'], name='attempts_by_time')],
+                    'constraints': [],
                 },
             ),
             migrations.CreateModel(
@@ -992,6 +1234,7 @@ class Migration(migrations.Migration):
                 options={
                     'ordering': ['id'],
                     'indexes': [models.Index(fields=['conversation', 'id'], name='message_by_conversation'), models.Index(condition=models.Q(('text', ''), _negated=True), fields=['created_at'], name='message_with_text')],
+                    'constraints': [],
                 },
             ),
             migrations.CreateModel(
@@ -1012,6 +1255,8 @@ class Migration(migrations.Migration):
                 ],
                 options={
                     'ordering': ['-created_at', '-id'],
+                    'indexes': [],
+                    'constraints': [],
                 },
             ),
             migrations.CreateModel(
@@ -1040,6 +1285,20 @@ class Migration(migrations.Migration):
                 ],
                 options={
                     'ordering': ['-priority', 'name'],
+                    'indexes': [],
+                    'constraints': [],
+                },
+            ),
+            migrations.CreateModel(
+                name='RateLevel',
+                fields=[
+                    ('agent', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='+', serialize=False, to='mcpregistry.agent')),
+                    ('level', models.FloatField()),
+                    ('at', models.DateTimeField()),
+                ],
+                options={
+                    'indexes': [],
+                    'constraints': [],
                 },
             ),
             migrations.CreateModel(
@@ -1051,6 +1310,68 @@ class Migration(migrations.Migration):
                 ],
                 options={
                     'default_permissions': (),
+                    'indexes': [],
+                    'constraints': [],
+                },
+            ),
+            migrations.CreateModel(
+                name='RegistryEntry',
+                fields=[
+                    ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                    ('name', models.CharField(max_length=200)),
+                    ('version', models.CharField(max_length=255)),
+                    ('title', models.CharField(blank=True, max_length=200)),
+                    ('description', models.TextField(blank=True)),
+                    ('kinds', models.CharField(blank=True, help_text='npm, pypi, oci, mcpb, remote …', max_length=200)),
+                    ('status', models.CharField(choices=[('active', 'active'), ('deprecated', 'deprecated'), ('deleted', 'deleted'), ('gone', 'gone')], max_length=10)),
+                    ('status_message', models.CharField(blank=True, max_length=500)),
+                    ('is_latest', models.BooleanField(default=False)),
+                    ('document', models.TextField()),
+                    ('sha256', models.CharField(max_length=64)),
+                    ('altered_at', models.DateTimeField(blank=True, help_text='When its document was found changed, though it has the same version.', null=True)),
+                    ('published_at', models.DateTimeField(blank=True, null=True)),
+                    ('updated_at', models.DateTimeField(blank=True, null=True)),
+                    ('seen_at', models.DateTimeField()),
+                    ('source', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='entries', to='mcpregistry.registrysource')),
+                    ('servers', models.ManyToManyField(blank=True, help_text='At whose address a server of this site was made from it.', related_name='+', to='mcpregistry.server')),
+                ],
+                options={
+                    'verbose_name_plural': 'registry entries',
+                    'ordering': ['name', '-published_at', '-id'],
+                    'indexes': [models.Index(condition=models.Q(('is_latest', True)), fields=['name'], name='registry_offered')],
+                    'constraints': [models.UniqueConstraint(fields=('source', 'name', 'version'), name='registry_entry_once')],
+                },
+            ),
+            migrations.CreateModel(
+                name='RegistrySource',
+                fields=[
+                    ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                    ('slug', models.CharField(max_length=63, unique=True, validators=[django.core.validators.RegexValidator('^(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}\\Z', 'Use 1 to 63 letters, digits, dots, dashes or single underscores, starting with a letter or digit.')])),
+                    ('base_url', models.CharField(help_text='Without /v0.1, e.g. https://registry.modelcontextprotocol.io.', max_length=500, verbose_name='address')),
+                    ('allowed_networks', models.JSONField(blank=True, default=list, help_text='Private networks in which it and its bundles may lie, e.g. ["10.0.0.0/8"]. Empty: none.')),
+                    ('by_clock', models.BooleanField(default=False, help_text='Off: only when somebody presses Sync now.', verbose_name='read every hour')),
+                    ('disable_deleted', models.BooleanField(default=True, help_text='Servers that were added from what the registry deletes (malware, spam), or run its package, are switched off.', verbose_name='disable what it deletes')),
+                    ('watermark', models.DateTimeField(blank=True, editable=False, help_text='The newest change that it has told us of, by its clock.', null=True)),
+                    ('full_at', models.DateTimeField(blank=True, editable=False, null=True, verbose_name='read whole')),
+                    ('synced_at', models.DateTimeField(blank=True, editable=False, null=True, verbose_name='read last')),
+                    ('asked_at', models.DateTimeField(blank=True, editable=False, null=True)),
+                    ('tried_at', models.DateTimeField(blank=True, editable=False, null=True)),
+                    ('lease_until', models.DateTimeField(blank=True, editable=False, null=True)),
+                    ('pages', models.PositiveIntegerField(default=0, editable=False, help_text='Read in the last or the current round.')),
+                    ('skipped', models.PositiveIntegerField(default=0, editable=False, help_text='Entries that could not be used.')),
+                    ('skipped_why', models.CharField(blank=True, editable=False, max_length=200)),
+                    ('error', models.TextField(blank=True, editable=False)),
+                    ('propose_versions', models.BooleanField(db_default=False, default=False, help_text="Of packages that servers run: the newer version's lock is made, and waits for a person.", verbose_name='propose new versions')),
+                    ('sealed_token', models.TextField(blank=True, db_default='', default='', editable=False)),
+                    ('uid', models.UUIDField(default=uuid.uuid4, editable=False, null=True, unique=True)),
+                ],
+                options={
+                    'verbose_name': 'registry',
+                    'verbose_name_plural': 'registries',
+                    'ordering': ['slug'],
+                    'permissions': [('sync_registrysource', 'Can have a registry read')],
+                    'indexes': [],
+                    'constraints': [],
                 },
             ),
             migrations.CreateModel(
@@ -1065,6 +1386,8 @@ class Migration(migrations.Migration):
                 ],
                 options={
                     'default_permissions': (),
+                    'indexes': [],
+                    'constraints': [],
                 },
             ),
             migrations.CreateModel(
@@ -1115,15 +1438,24 @@ class Migration(migrations.Migration):
                     ('left_out', models.TextField(blank=True, db_default='', default='', editable=False, help_text='One reason in each line.', verbose_name='tools left out')),
                     ('max_tools', models.PositiveIntegerField(db_default=2000, default=2000, help_text='Of a server that offers more, the first by name are taken.', validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(10000)], verbose_name='limit of tools')),
                     ('launch_by', models.JSONField(blank=True, editable=False, help_text='Who has changed the launch since it was last confirmed.', null=True)),
-                    ('sandbox', models.CharField(choices=[('off', 'Off: with the rights of this site'), ('enforce', 'Enforced')], db_default='off', default='off', max_length=10)),
-                    ('sandbox_network', models.CharField(choices=[('all', 'Open'), ('none', 'None')], db_default='all', default='all', max_length=10, verbose_name='network')),
+                    ('sandbox', models.CharField(choices=[('off', 'Off: with the rights of this site'), ('enforce', 'Enforced'), ('strict', 'Strict (bubblewrap)')], db_default='off', default='off', max_length=10)),
+                    ('sandbox_network', models.CharField(choices=[('all', 'Open'), ('ports', 'The TCP ports named here'), ('none', 'None')], db_default='all', default='all', max_length=10, verbose_name='network')),
                     ('sandbox_read', models.JSONField(blank=True, db_default=[], default=list, verbose_name='may read')),
                     ('sandbox_write', models.JSONField(blank=True, db_default=[], default=list, verbose_name='may write')),
                     ('trial_hours', models.PositiveIntegerField(db_default=0, default=0, help_text='The sub-agent tries it again so often, and when it calls itself another version: also tools that claim to only read are called. 0: never.', validators=[django.core.validators.MaxValueValidator(8760)], verbose_name='hours between trials')),
+                    ('max_cpu_seconds', models.PositiveIntegerField(db_default=0, default=0, help_text='From its start on, all its processes together; beyond it, it is ended. 0: no limit.', validators=[django.core.validators.MaxValueValidator(31536000)], verbose_name='processor time (seconds)')),
+                    ('max_file_mb', models.PositiveIntegerField(db_default=0, default=0, help_text='That it writes; more is refused. 0: 4,096 in the sandbox, else no limit.', validators=[django.core.validators.MaxValueValidator(16777216)], verbose_name='size of a file (MB)')),
+                    ('max_memory_mb', models.PositiveIntegerField(db_default=0, default=4096, help_text='All its processes together; beyond it, it is ended. 0: no limit.', validators=[django.core.validators.MaxValueValidator(16777216)], verbose_name='memory (MB)')),
+                    ('max_open_files', models.PositiveIntegerField(db_default=0, default=0, help_text="Of each process; more are refused. 0: as many as this site's own. Below 256, some servers do not start.", validators=[django.core.validators.MaxValueValidator(1000000)], verbose_name='open files')),
+                    ('max_processes', models.PositiveIntegerField(db_default=0, default=256, help_text='At the same time; beyond it, it is ended. 0: no limit.', validators=[django.core.validators.MaxValueValidator(100000)], verbose_name='processes')),
+                    ('sandbox_connect', models.JSONField(blank=True, db_default=[], default=list, verbose_name='ports it may connect to')),
+                    ('sandbox_listen', models.JSONField(blank=True, db_default=[], default=list, verbose_name='ports it may listen on')),
                 ],
                 options={
                     'ordering': ['slug'],
                     'permissions': [('confirm_server', 'Can confirm how a server is launched'), ('test_server', 'Can test, refresh and reconnect a server')],
+                    'indexes': [],
+                    'constraints': [],
                 },
             ),
             migrations.CreateModel(
@@ -1138,6 +1470,8 @@ class Migration(migrations.Migration):
                 ],
                 options={
                     'ordering': ['-at', '-id'],
+                    'indexes': [],
+                    'constraints': [],
                 },
             ),
             migrations.CreateModel(
@@ -1163,6 +1497,8 @@ class Migration(migrations.Migration):
                 ],
                 options={
                     'ordering': ['-requested_at', '-id'],
+                    'indexes': [],
+                    'constraints': [],
                 },
             ),
             migrations.CreateModel(
@@ -1178,6 +1514,7 @@ class Migration(migrations.Migration):
                     'verbose_name_plural': 'Slack people',
                     'ordering': ['user__username', 'team'],
                     'constraints': [models.UniqueConstraint(fields=('team', 'member'), name='one_person_per_slack_account')],
+                    'indexes': [],
                 },
             ),
             migrations.CreateModel(
@@ -1197,6 +1534,7 @@ class Migration(migrations.Migration):
                 options={
                     'ordering': ['-created_at'],
                     'constraints': [models.CheckConstraint(condition=models.Q(models.Q(('agent__isnull', False), ('user__isnull', True)), models.Q(('agent__isnull', True), ('user__isnull', False)), _connector='OR'), name='token_of_agent_or_user')],
+                    'indexes': [],
                 },
             ),
             migrations.CreateModel(
@@ -1217,11 +1555,33 @@ class Migration(migrations.Migration):
                     ('read_only', models.BooleanField(blank=True, help_text='It changes nothing anywhere.', null=True)),
                     ('call_cost', models.DecimalField(blank=True, decimal_places=6, help_text='Your estimate, in US dollars: what the service behind it charges.', max_digits=10, null=True, validators=[django.core.validators.MinValueValidator(0)], verbose_name='cost of a call')),
                     ('call_energy', models.FloatField(blank=True, help_text='Your estimate, in energy units; counts against the budgets of agents and expert tools.', null=True, validators=[django.core.validators.MinValueValidator(0)], verbose_name='energy of a call')),
+                    ('kind', models.CharField(choices=[('tool', 'tool'), ('prompt', 'prompt'), ('resource', 'resource'), ('template', 'template')], db_default='tool', default='tool', editable=False, max_length=10)),
                 ],
                 options={
                     'ordering': ['server__slug', 'name'],
                     'permissions': [('approve_definition', 'Can approve and reject tool definitions')],
-                    'constraints': [models.UniqueConstraint(fields=('server', 'name'), name='one_tool_per_name')],
+                    'constraints': [models.UniqueConstraint(fields=('server', 'kind', 'name'), name='one_tool_per_kind_and_name')],
+                    'indexes': [],
+                },
+                managers=[
+                    ('offers', django.db.models.manager.Manager()),
+                ],
+            ),
+            migrations.CreateModel(
+                name='ToolUsage',
+                fields=[
+                    ('tool', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='usage', serialize=False, to='mcpregistry.tool')),
+                    ('calls', models.PositiveIntegerField(help_text='How many it was made of.')),
+                    ('seconds', models.FloatField(help_text='Newer calls weigh more.')),
+                    ('length', models.FloatField(help_text='Bytes of arguments and result; newer calls weigh more.')),
+                    ('median', models.FloatField(help_text='Seconds.')),
+                    ('p95', models.FloatField(help_text='Seconds.', verbose_name='95th percentile')),
+                    ('line', models.JSONField(blank=True, help_text='Seconds and bytes by the length of arguments, where that foretells better.', null=True)),
+                    ('counted_at', models.DateTimeField()),
+                ],
+                options={
+                    'indexes': [],
+                    'constraints': [],
                 },
             ),
             migrations.CreateModel(
@@ -1234,6 +1594,8 @@ class Migration(migrations.Migration):
                 ],
                 options={
                     'ordering': ['directory'],
+                    'indexes': [],
+                    'constraints': [],
                 },
             ),
         ]),

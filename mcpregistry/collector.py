@@ -1,0 +1,85 @@
+"""When Python's garbage collector works: hardly while a process loads, briefly while it serves, thoroughly when idle.
+
+What was loaded stays, so no later collection needs to walk it: one that does stops every call of the process for a tenth
+of a second. Memory that nothing refers to is freed at once in any case; the collector is only for what refers to itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_THRESHOLDS = (20_000, 20, 20)  # new objects before the young are looked through; such looks before the next older
+_IDLE_SECONDS = 0.5  # without a call, before all is looked through
+_SHORT_SECONDS = 0.02  # what takes longer to walk is set aside, too
+
+_lock = threading.Lock()
+_loading = 0  # how many are at it, in whatever threads
+_settled = False
+
+
+@contextmanager
+def lasting() -> Iterator[None]:
+    """Whatever exists at the end counts as here to stay; nothing is collected before. For seconds, not for longer.
+
+    The site's processes enter it while they start, and whoever imports something large later.
+    """
+    global _loading  # noqa: PLW0603 - the collector is one per process
+    with _lock:
+        _loading += 1
+        gc.disable()
+    try:
+        yield
+    finally:
+        with _lock:
+            _loading -= 1
+            if not _loading:
+                gc.freeze()
+                gc.enable()
+
+
+def settle() -> None:
+    """This process has started: all of it is here to stay, and from now on it collects when it is idle (``Idle``).
+
+    Web, ``runmcp`` and worker call it once they serve. It walks nothing itself, so it takes no time.
+    """
+    global _settled  # noqa: PLW0603
+    _settled = True
+    gc.set_threshold(*_THRESHOLDS)
+    gc.freeze()
+
+
+class Idle:
+    """Looks through everything once no call has begun or ended for a moment. For one event loop; an engine has one."""
+
+    def __init__(self) -> None:
+        self._stirred = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def stir(self) -> None:
+        """A call has begun or ended. In a process that has not settled (a test, a command) it does nothing."""
+        self._stirred = time.monotonic()
+        if self._timer is None and _settled:
+            self._timer = asyncio.get_running_loop().call_later(_IDLE_SECONDS, self._look)
+
+    def _look(self) -> None:
+        loop, left = asyncio.get_running_loop(), self._stirred + _IDLE_SECONDS - time.monotonic()
+        if left > 0:
+            self._timer = loop.call_later(left, self._look)
+            return
+        self._timer = None
+        began = time.monotonic()
+        gc.collect()
+        if time.monotonic() - began > _SHORT_SECONDS:
+            _set_aside()
+
+
+def _set_aside() -> None:
+    """A new configuration, say, has come to stay. What was set aside before and is garbage by now goes first."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()

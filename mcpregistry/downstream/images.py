@@ -1,0 +1,102 @@
+"""Asks an image's registry which digest a tag has now, believing nothing: sizes, times and redirects are bounded.
+
+Source: OCI Distribution Specification 1.1, ``HEAD /v2/<name>/manifests/<reference>``, and Docker's token authentication:
+what is public is read with a token that anybody gets. Of an image for several kinds of machines it is the index's digest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+from urllib.parse import urlencode, urlsplit
+
+from mcpregistry.domain.errors import AuthFailed, DownstreamError, NotFound, OutboundRefused, ProtocolError, TimedOut
+from mcpregistry.domain.registry.containers import Image
+from mcpregistry.domain.text.canonical import plain
+from mcpregistry.downstream.http_client import once
+from mcpregistry.downstream.http_client.once import Answer
+
+SECONDS = 8.0
+MOST_BYTES = 4 * 1024 * 1024  # of a manifest, by the specification
+_CONNECT_SECONDS, _MOST_TOKEN_BYTES = 4.0, 64 * 1024
+_REMEDY = "Find it out yourself (docker buildx imagetools inspect IMAGE), and enter it."
+_KINDS = ", ".join(
+    (
+        "application/vnd.oci.image.index.v1+json",
+        "application/vnd.docker.distribution.manifest.list.v2+json",
+        "application/vnd.oci.image.manifest.v1+json",
+        "application/vnd.docker.distribution.manifest.v2+json",
+    )
+)
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_TOLD = re.compile(r'(realm|service|scope)="([^"]{0,500})"')
+
+
+async def digest_of(image: Image, networks: tuple[str, ...]) -> str:
+    """The digest of the image's tag at this moment. ``networks``: private ones in which its registry may lie.
+
+    Raises DownstreamError (OutboundRefused for a private address) and NotFound, with a remedy.
+    """
+    try:
+        async with asyncio.timeout(SECONDS):
+            return await _found(f"{image.base_url}/v2/{image.path}/manifests/{image.tag}", image, networks)
+    except OutboundRefused as error:
+        mine = "If it is yours, add its network to the private networks of the registry that lists the image."
+        raise OutboundRefused(f"The image's registry may not be asked: {error.message}", remedy=mine) from error
+    except TimeoutError as error:
+        raise TimedOut(f"The image's registry did not answer within {SECONDS:g} s.", remedy=_REMEDY) from error
+
+
+async def _found(url: str, image: Image, networks: tuple[str, ...]) -> str:
+    headers = {"Accept": _KINDS}
+    answer = await _asked("HEAD", url, headers, networks)
+    if answer.status == 401 and (challenge := answer.headers.get("www-authenticate", "")):
+        headers["Authorization"] = f"Bearer {await _token(challenge, image, networks)}"
+        answer = await _asked("HEAD", url, headers, networks)
+    _check(answer, image)
+    digest = answer.headers.get("docker-content-digest", "")
+    if not digest:  # it may be left out; then it is what the manifest's bytes come to
+        answer = await _asked("GET", url, headers, networks, MOST_BYTES)
+        _check(answer, image)
+        digest = f"sha256:{hashlib.sha256(answer.body).hexdigest()}"
+    if not _DIGEST.fullmatch(digest):
+        raise ProtocolError("The image's registry gave no digest of SHA-256.", remedy=_REMEDY)
+    return digest
+
+
+async def _token(challenge: str, image: Image, networks: tuple[str, ...]) -> str:
+    """Of whoever the registry names. We have nothing that could be given away there."""
+    told = dict(_TOLD.findall(challenge))
+    realm = told.get("realm", "")
+    if not challenge.lower().startswith("bearer ") or urlsplit(realm).scheme not in image.schemes:
+        raise AuthFailed("The image's registry wants a password.", remedy=_REMEDY)
+    query = {"scope": f"repository:{image.path}:pull"} | ({"service": told["service"]} if "service" in told else {})
+    url = f"{realm}{'&' if urlsplit(realm).query else '?'}{urlencode(query)}"
+    answer = await _asked("GET", url, {"Accept": "application/json"}, networks, _MOST_TOKEN_BYTES)
+    try:
+        read = json.loads(answer.body)
+        token = read.get("token") or read["access_token"]
+    except (ValueError, RecursionError, KeyError, AttributeError) as error:
+        raise AuthFailed("The image's registry lets nobody read it without an account.", remedy=_REMEDY) from error
+    if not isinstance(token, str) or len(token) > 16_000 or not token.isascii() or not token.isprintable():
+        raise ProtocolError("The image's registry gave a token that is none.", remedy=_REMEDY)
+    return token
+
+
+async def _asked(method: str, url: str, headers: dict[str, str], networks: tuple[str, ...], most: int = 0) -> Answer:
+    return await once.request(
+        method, url, None, headers, networks=networks, connect_seconds=_CONNECT_SECONDS, answer_bytes=most
+    )
+
+
+def _check(answer: Answer, image: Image) -> None:
+    if answer.status == 200:
+        return
+    if answer.status == 404:
+        raise NotFound(
+            f"Its registry has no image {plain(image.path, 200)}:{image.tag}.", remedy="Choose another version."
+        )
+    refusal: type[DownstreamError] = AuthFailed if answer.status in (401, 403) else ProtocolError
+    raise refusal(f"The image's registry answered {answer.status}.", remedy=_REMEDY)

@@ -1,0 +1,233 @@
+"""The SDK's manager of sessions, with sessions that outlive their process: any web process takes up any of them.
+
+What the SDK keeps for a session (streams, a task) is made anew from the row where a request of its host comes. A host's
+answer to a question, or its word that a request is cancelled, goes to the process that asked or serves.
+
+Of the SDK it uses what has no public name; the pinned version is held to it by the tests of the sessions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import Any
+
+import anyio
+import msgspec
+import structlog
+from anyio.abc import TaskStatus
+from mcp.server.auth.middleware.bearer_auth import authorization_context
+from mcp.server.connection import Connection
+from mcp.server.runner import serve_connection
+from mcp.server.streamable_http import StreamableHTTPServerTransport
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager, _send_and_report_status
+from mcp.shared.dispatcher import coerce_request_id
+from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
+from mcp.shared.message import SessionMessage
+from mcp.types import InitializeRequestParams, jsonrpc_message_adapter
+
+from mcpregistry.gateway.http.body import read_whole, replayed
+from mcpregistry.gateway.http.resuming import Kept, KeptSend, Resumption
+from mcpregistry.gateway.http.sessions import Session, Sessions
+from mcpregistry.gateway.identity import SCOPE_KEY, Caller
+from mcpregistry.gateway.server import CALL_ID_KEY, OUTCOME_KEY, Context, Gateway
+
+log = structlog.get_logger(__name__)
+
+SESSION_HEADER = b"mcp-session-id"
+CANCELLED = "notifications/cancelled"
+Dispatcher = JSONRPCDispatcher[Any]
+
+
+class SessionManager(StreamableHTTPSessionManager):
+    """One per web process."""
+
+    def __init__(self, gateway: Gateway, sessions: Sessions, resumption: Resumption, **options: Any) -> None:
+        super().__init__(gateway.server, **options)
+        self._gateway, self._sessions, self._resumption = gateway, sessions, resumption
+        self._dispatchers: dict[str, Dispatcher] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        sessions.ended.append(self._ended)
+        sessions.deliver = self.delivered
+        gateway.began = self._began
+
+    async def _handle_stateful_request(self, scope: Any, receive: Any, send: Any) -> None:
+        session_id = _named(scope)
+        if session_id is None:
+            await super()._handle_stateful_request(scope, receive, send)
+            return
+        session = await self._sessions.find(session_id, scope[SCOPE_KEY])
+        if session is not None and scope["method"] == "DELETE":
+            # Not by the SDK's way: the feed may have told us of the end before it looks, and it would answer 404.
+            await self._sessions.end(session_id)
+            await accepted(200, session_id, send)
+            return
+        if session is not None and session_id not in self._server_instances:
+            await self._take_up(session, scope)
+        if session is None:
+            await super()._handle_stateful_request(scope, receive, send)
+            return
+        with self._sessions.holding(session_id):
+            if scope["method"] == "POST":
+                await self._post(session, scope, receive, send)
+            else:
+                await self._get(session, scope, receive, send)
+
+    async def _get(self, session: Session, scope: Any, receive: Any, send: Any) -> None:
+        """Read a request's answer on, or open the session's own stream, of which nothing is kept."""
+        named = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"last-event-id"), None)
+        stream = await self._resumption.named(session, named) if named is not None else None
+        if stream is not None:
+            await self._resumption.serve(session, stream, receive, send)
+            return
+        # The SDK would answer nothing at all to one that asks for what it does not have.
+        scope = scope | {"headers": [pair for pair in scope["headers"] if pair[0] != b"last-event-id"]}
+        await super()._handle_stateful_request(scope, receive, send)
+
+    async def _post(self, session: Session, scope: Any, receive: Any, send: Any) -> None:
+        body, whole = await read_whole(receive, self.max_request_body_size)
+        kept = _kept(session, body) if whole else None
+        receive = replayed(body, whole, receive)
+        if kept is None or OUTCOME_KEY in scope:  # then a lane keeps the answer
+            await super()._handle_stateful_request(scope, receive, send)
+            return
+        keeping = KeptSend(kept, send)
+        try:
+            scope = scope | {CALL_ID_KEY: kept.made}
+            await super()._handle_stateful_request(scope, _patient(receive), keeping)
+        finally:
+            keeping.close()
+
+    async def _began(self, ctx: Context, caller: Caller, result: Any) -> None:
+        session_id = ctx.session._connection.session_id
+        if session_id is None:
+            return  # a connection that lasts (``lasting.py``) is its own session, and ends with it
+        client = InitializeRequestParams.model_validate(ctx.params or {}, by_name=False)
+        await self._sessions.begin(session_id, caller, result["protocolVersion"], client)
+
+    async def _take_up(self, session: Session, scope: Any) -> None:
+        async with self._session_creation_lock:
+            if session.id in self._server_instances:
+                return
+            transport = StreamableHTTPServerTransport(
+                mcp_session_id=session.id, event_store=self.event_store, idle_timeout=self.session_idle_timeout
+            )
+            owner = authorization_context(scope["user"])
+            assert owner is not None
+            tasks: Any = self._task_group  # while requests come, the manager runs
+            self._session_owners[session.id], self._server_instances[session.id] = owner, transport
+            await tasks.start(self._serve, transport, session)
+
+    async def _serve_opening_request(
+        self, http_transport: StreamableHTTPServerTransport, scope: Any, receive: Any, send: Any
+    ) -> None:
+        """As the SDK's, but with our way to serve. What no handshake has opened is forgotten again."""
+        established = False
+        try:
+            tasks: Any = self._task_group
+            await tasks.start(self._serve, http_transport, None)
+            status = await _send_and_report_status(http_transport.handle_request, scope, receive, send)
+            established = status is not None and status < 400
+        finally:
+            if not established:
+                await self._discard_session(http_transport.mcp_session_id or "", http_transport)
+
+    async def _serve(
+        self,
+        transport: StreamableHTTPServerTransport,
+        session: Session | None,
+        *,
+        task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve a session's messages until it ends, or idles here."""
+        session_id = transport.mcp_session_id or ""
+        async with transport.connect() as (incoming, outgoing):
+            dispatcher: Dispatcher = JSONRPCDispatcher(incoming, outgoing, inline_methods=frozenset({"initialize"}))
+            # Questions of different processes to the same host must not have the same ids. JSON keeps 53 bits.
+            dispatcher._next_id = secrets.randbelow(2**44) << 8
+            self._dispatchers[session_id] = dispatcher
+            connection = Connection.for_loop(dispatcher, session_id=session_id)
+            if session is not None:
+                self._as_it_was(connection, session)
+            task_status.started()
+            try:
+                with transport.idle_scope or anyio.CancelScope():
+                    await serve_connection(
+                        self.app, dispatcher, connection=connection, lifespan_state=self._lifespan_state
+                    )
+            except Exception:
+                log.exception("session.crashed")
+            finally:
+                self._dispatchers.pop(session_id, None)
+                await self._discard_session(session_id, transport)
+
+    def _as_it_was(self, connection: Connection, session: Session) -> None:
+        connection.client_params, connection.protocol_version = session.client, session.version
+        connection.initialized.set()
+        self._gateway.changes.remember(Caller(session.agent, session.endpoint, "http"), connection)
+
+    def concerns_us(self, session: Session, message: dict[str, Any]) -> bool:
+        """Whether this answer to a question, or word about a request, is about one of this process."""
+        dispatcher = self._dispatchers.get(session.id)
+        if "method" not in message:
+            return dispatcher is not None and coerce_request_id(message["id"]) in dispatcher._pending
+        request = cancelled(message)
+        known = dispatcher is not None and request is not None and coerce_request_id(request) in dispatcher._in_flight
+        return known or request in session.calls
+
+    async def delivered(self, session_id: str, message: dict[str, Any]) -> None:
+        """Another process was sent this: take it where we serve the session; elsewhere it means nothing."""
+        session = self._sessions.here(session_id)
+        if session is not None and "method" in message and (give_up := session.calls.get(cancelled(message))):
+            give_up()
+            return
+        transport = self._server_instances.get(session_id)
+        if transport is not None and transport._read_stream_writer is not None and not transport.is_terminated:
+            told = jsonrpc_message_adapter.validate_python(message, by_name=False)
+            await transport._read_stream_writer.send(SessionMessage(told))
+
+    def _ended(self, session_id: str) -> None:
+        """In whichever process: nothing of it stays here."""
+        if transport := self._server_instances.get(session_id):
+            task = asyncio.ensure_future(self._discard_session(session_id, transport))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+
+def _kept(session: Session, body: bytes) -> Kept | None:
+    message = msgspec.json.decode(body)  # the door has looked at it
+    if type(message.get("id")) not in (int, str) or "method" not in message:
+        return None
+    uri = (message.get("params") or {}).get("uri")
+    return Kept(session, message["id"], message["method"], uri if isinstance(uri, str) else "")
+
+
+def _patient(receive: Any) -> Any:
+    """The SDK forgets where an answer belongs as soon as a host's connection breaks; so it does not hear of that."""
+
+    async def heard() -> Any:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            await asyncio.Event().wait()  # until the answer is there: then whoever listens is cancelled
+        return message
+
+    return heard
+
+
+async def accepted(status: int, session_id: str, send: Any) -> None:
+    """Answer without a body, as the SDK does."""
+    head = [(b"content-type", b"application/json"), (SESSION_HEADER, session_id.encode())]
+    await send({"type": "http.response.start", "status": status, "headers": head})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _named(scope: Any) -> str | None:
+    found = next((value for name, value in scope["headers"] if name == SESSION_HEADER), None)
+    return None if found is None else str(found.decode("latin-1"))
+
+
+def cancelled(message: dict[str, Any]) -> Any:
+    """Which request a notification gives up."""
+    params = message.get("params")
+    request = params.get("requestId") if isinstance(params, dict) else None
+    return request if type(request) in (int, str) else None

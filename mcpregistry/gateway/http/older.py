@@ -1,0 +1,71 @@
+"""The lanes for hosts of the older era: their session is looked up, then plain requests go the way of the modern ones.
+
+Its transports may be in another process, and need not be in any: what a call wants to know of its host stands in the
+session. An answer is one JSON body, or a stream where the server reports progress or lets the host wait; the SDK always
+answers with a stream, which costs it three tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.db import Error
+from mcp.types import INTERNAL_ERROR
+
+from mcpregistry.gateway.http.body import Request, older_request, read_small, readable, replayed
+from mcpregistry.gateway.http.fast_call import CALL_PARAMS, FastLane
+from mcpregistry.gateway.http.fast_list import LIST_PARAMS, ListLane
+from mcpregistry.gateway.http.manager import CANCELLED, SessionManager, accepted, cancelled
+from mcpregistry.gateway.http.sessions import Session, Sessions
+from mcpregistry.gateway.identity import Caller
+from mcpregistry.gateway.jsonrpc import error_to, objection, replied
+
+_KNOWN = ("tools/call", "tools/list", CANCELLED, None)  # the last is an answer to a question
+
+
+class OlderLane:
+    """One of the door's lanes, for every POST that names a session."""
+
+    def __init__(self, sessions: Sessions, manager: SessionManager, calls: FastLane, lists: ListLane) -> None:
+        self._sessions, self._manager = sessions, manager
+        self._calls, self._lists = calls, lists
+
+    async def __call__(
+        self, caller: Caller, headers: Mapping[str, str], scope: dict[str, Any], receive: Any, send: Any
+    ) -> Any:
+        """Answer and return None, or return a ``receive`` that gives the SDK the same body again."""
+        body, whole = await read_small(receive)
+        message = readable(headers, body) if whole else None
+        if type(message) is dict and message.get("method") in _KNOWN:
+            request = Request(caller, scope, body, receive, send)
+            session = await self._sessions.find(headers["mcp-session-id"], caller)
+            if session is not None and await self._taken(request, session, message):
+                return None
+        return replayed(body, whole, receive)
+
+    async def _taken(self, request: Request, session: Session, message: dict[str, Any]) -> bool:
+        method = message.get("method")
+        if method == "tools/list":
+            plain = older_request(message, request.body, LIST_PARAMS, session)
+            return plain is not None and await self._lists.serve(request.caller, plain, request.send)
+        if method == "tools/call":
+            plain = older_request(message, request.body, CALL_PARAMS, session)
+            return plain is not None and plain.id not in session.calls and await self._calls.serve(plain, request)
+        return objection(request.body) is None and await self._passed_on(session, message, request.send)
+
+    async def _passed_on(self, session: Session, message: dict[str, Any], send: Any) -> bool:
+        """What concerns a request of this process goes to the SDK, unless a lane has it; all else to the others."""
+        if "method" in message and (give_up := session.calls.get(cancelled(message))):
+            give_up()
+        elif self._manager.concerns_us(session, message):
+            return False
+        else:
+            try:
+                await self._sessions.send_on(session.id, message)
+            except Error:
+                refusal = error_to(None, INTERNAL_ERROR, "The database does not answer. Send it again in a moment.")
+                await replied(send, 503, refusal)
+                return True
+        await accepted(202, session.id, send)
+        return True

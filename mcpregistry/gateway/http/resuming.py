@@ -1,0 +1,210 @@
+"""An answer that takes a while gets an event id, and can be read on with it: by a GET that names ``Last-Event-ID``.
+
+Only hosts of 2025-11-25 understand the event without data that carries the id. What is over within a moment, as most
+calls are, costs nothing; a host that loses that answer asks again. Progress is not repeated, the answer is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import msgspec
+import structlog
+from django.core.exceptions import ObjectDoesNotExist
+from django.db import Error
+from mcp.shared.exceptions import MCPError
+from mcp.types import INTERNAL_ERROR
+
+from mcpregistry.calls import recorded
+from mcpregistry.calls.call import CallOutcome
+from mcpregistry.calls.watch.changes import Feed
+from mcpregistry.calls.watch.waiting import Watch
+from mcpregistry.db import db_call
+from mcpregistry.domain.calls.ends import LOOK_FIRST
+from mcpregistry.domain.errors import Busy
+from mcpregistry.gateway.answers import prompt_result, resource_result, tool_result
+from mcpregistry.gateway.http.sessions import Session
+from mcpregistry.gateway.jsonrpc import error_to
+from mcpregistry.models import HostStream
+from mcpregistry.models.feed import CALLS, STREAMS
+from mcpregistry.services import host_streams
+
+log = structlog.get_logger(__name__)
+
+AFTER = 0.1  # seconds; what is answered sooner is not kept
+_RETRY_MS = 1_000
+_PING_SECONDS = 15.0
+_FIRST = "2025-11-25"
+_HEAD = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"connection", b"keep-alive"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class Kept:
+    """The answer to one request of a session. ``call_id`` is set by whoever makes a call of it."""
+
+    def __init__(self, session: Session, request_id: int | str, method: str, uri: str = "") -> None:
+        self._session = session
+        self._request = json.dumps({"id": request_id, "method": method, "uri": uri})
+        self.call_id = ""
+        self._stream = ""
+        self._beginning: asyncio.Task[bytes] | None = None
+
+    def made(self, call_id: str) -> None:
+        """A call is made of the request."""
+        self.call_id = call_id
+
+    def begin(self) -> asyncio.Task[bytes]:
+        """Keep it from now on. The task gives the event that tells the host its id; empty where it cannot be kept."""
+        if self._beginning is None:
+            self._beginning = asyncio.ensure_future(self._begin())
+        return self._beginning
+
+    async def answer(self, message: bytes) -> bytes:
+        """The last message is there. Returns the line with its event's id, to stand before it."""
+        if self._beginning is not None:
+            await self._beginning
+        if not self._stream:
+            return b""
+        try:
+            await db_call(host_streams.answer, self._stream, message.decode())
+        except Error:  # it is sent all the same, and the record of a call has it
+            log.warning("stream.answer_not_kept", exc_info=True)
+        return f"id: {self._stream}.1\r\n".encode()
+
+    async def _begin(self) -> bytes:
+        if self._session.version < _FIRST:
+            return b""
+        try:
+            self._stream = await db_call(
+                host_streams.begin, session_id=self._session.id, request=self._request, call_id=self.call_id
+            )
+        except Error:
+            log.warning("stream.not_kept", exc_info=True)
+        return f"id: {self._stream}.0\r\nretry: {_RETRY_MS}\r\ndata: \r\n\r\n".encode() if self._stream else b""
+
+
+class KeptSend:
+    """A ``send`` for the SDK's streams: tells the host the id once an answer takes a while, and keeps the answer."""
+
+    def __init__(self, kept: Kept, send: Any) -> None:
+        self._kept, self._send = kept, send
+        self._timer = asyncio.get_running_loop().call_later(AFTER, self._begin)
+        self._telling: asyncio.Task[None] | None = None
+        self._over = False
+
+    async def __call__(self, event: Any) -> None:
+        """One event of ASGI."""
+        body: bytes = event.get("body", b"")
+        if event["type"] == "http.response.start":
+            self._over = (b"content-type", b"text/event-stream") not in _kinds(event)
+        elif not self._over and (message := answer_in(body)):
+            self._over = True
+            if line := await self._kept.answer(message):
+                event = event | {"body": line + body}
+        await self._send(event)
+
+    def close(self) -> None:
+        """The request is over."""
+        self._over = True
+        self._timer.cancel()
+
+    def _begin(self) -> None:
+        if not self._over:
+            self._telling = asyncio.ensure_future(self._tell())
+
+    async def _tell(self) -> None:
+        event = await self._kept.begin()
+        if event and not self._over:
+            await self._send({"type": "http.response.body", "body": event, "more_body": True})
+
+
+def _kinds(event: dict[str, Any]) -> list[tuple[bytes, bytes]]:
+    return [(name.lower(), value.partition(b";")[0]) for name, value in event["headers"]]
+
+
+def answer_in(chunk: bytes) -> bytes:
+    """The message in a stream's chunk, if it is the one that ends it."""
+    for line in chunk.split(b"\r\n"):
+        if line.startswith(b"data: {"):
+            message = msgspec.json.decode(line[6:])
+            return line[6:] if "result" in message or ("error" in message and "id" in message) else b""
+    return b""
+
+
+class Resumption:
+    """Serves hosts that read on. One per web process."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._watch = Watch(feed, STREAMS, host_streams.states, also=(CALLS,))
+
+    def stop(self) -> None:
+        """Let every host go; it reads on elsewhere."""
+        self._watch.stop()
+
+    async def named(self, session: Session, event_id: str) -> HostStream | None:
+        """The stream that the host wants to read on; None for what never was, or was forgotten. Raises Busy."""
+        try:
+            return await db_call(host_streams.named, session.id, event_id)
+        except Error:
+            raise Busy("The database does not answer.", remedy="Ask again in a moment.") from None
+
+    async def serve(self, session: Session, stream: HostStream, receive: Any, send: Any) -> None:
+        """Answer the GET: with the answer, as soon as there is one."""
+        head = [*_HEAD, (b"mcp-session-id", session.id.encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": head})
+        left = asyncio.ensure_future(_left(receive))
+        waiting = asyncio.ensure_future(self._wait(stream.pk, send))
+        try:
+            await asyncio.wait({left, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            if not left.done() and (message := waiting.result()):
+                body = f"id: {stream.pk}.1\r\nevent: message\r\ndata: {message}\r\n\r\n".encode()
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            left.cancel()
+            waiting.cancel()
+
+    async def _wait(self, stream_id: str, send: Any) -> str:
+        """The answer; empty when this process stops before it comes."""
+        while not self._watch.stopping:
+            if await self._watch.until_not(stream_id, "", _PING_SECONDS):
+                try:
+                    return await db_call(answer_of, stream_id)
+                except (Error, ObjectDoesNotExist):  # the stream ends, and the host reads on again
+                    return ""
+            await send({"type": "http.response.body", "body": b": ping\r\n\r\n", "more_body": True})
+        return ""
+
+
+async def _left(receive: Any) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def answer_of(stream_id: str) -> str:
+    """The JSON-RPC message that was kept, else what the record of the call says, else that nobody knows."""
+    stream = HostStream.objects.get(pk=stream_id)
+    if stream.answer:
+        return stream.answer
+    request = json.loads(stream.request)
+    outcome = recorded.outcome_by_id(stream.call_id) if stream.call_id else None
+    try:
+        if outcome is not None:
+            return json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": _result(request, outcome)})
+    except MCPError as error:
+        return json.dumps(error_to(request["id"], error.error.code, error.error.message))
+    return json.dumps(error_to(request["id"], INTERNAL_ERROR, f"The answer was not kept. {LOOK_FIRST}"))
+
+
+def _result(request: dict[str, Any], outcome: CallOutcome) -> dict[str, Any]:
+    if request["method"] == "prompts/get":
+        return prompt_result(outcome, legacy=True)
+    if request["method"] == "resources/read":
+        return resource_result(outcome, request["uri"], legacy=True)
+    return tool_result(outcome, legacy=True)

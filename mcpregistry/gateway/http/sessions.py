@@ -1,0 +1,223 @@
+"""What one web process knows of the sessions of older hosts. The rows hold the truth, so any process serves any of them.
+
+A session is read once and then remembered; the change feed says when it has ended elsewhere, and brings what its host
+sent to another process about a request that this one serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import structlog
+from django.db import Error
+from mcp.types import InitializeRequestParams
+
+from mcpregistry.calls.call import Host
+from mcpregistry.calls.watch.changes import Feed
+from mcpregistry.db import db_call, reckoned_now
+from mcpregistry.domain.errors import Busy, ResourceLimit
+from mcpregistry.gateway.identity import Caller
+from mcpregistry.gateway.questions import declared_host
+from mcpregistry.models import HostSession
+from mcpregistry.models.feed import SESSIONS
+from mcpregistry.services import host_sessions
+
+log = structlog.get_logger(__name__)
+
+_NOTE_EVERY = 30.0  # seconds between notes that hosts were here
+_MOST_KNOWN = 10_000
+_MOST_SAID = 65_536
+_MARGIN = timedelta(seconds=60)  # commits of others may become visible in another order than their times
+_AFTER_FAULT = 1.0
+
+
+@dataclass(slots=True)
+class Session:
+    """A session as it was read. ``host`` is what its handshake says; ``calls``: how to give up those
+    that a lane of this process has under way, by request id."""
+
+    id: str
+    agent: str
+    endpoint: str
+    version: str
+    client: InitializeRequestParams
+    host: Host
+    used: float
+    calls: dict[int | str, Callable[[], None]] = field(default_factory=dict)
+
+
+class Sessions:
+    """One per web process; used on its event loop. Its id is plain text, and so is what ``ended`` is called with."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+        self._known: dict[str, Session] = {}
+        self._here: set[str] = set()  # hosts that were here since the last note
+        self._held: dict[str, int] = {}  # open streams
+        self._noting: asyncio.TimerHandle | None = None
+        self._told: dict[str | int, float] = {}
+        self._news = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        # Whoever keeps something for a session is told its id when it has ended, in whichever process that was.
+        self.ended: list[Callable[[str], None]] = []
+        self.deliver: Callable[[str, dict[str, Any]], Awaitable[object]] | None = None
+
+    def start(self) -> None:
+        """Begin to hear of what other processes do with sessions."""
+        loop = asyncio.get_running_loop()
+        self._since = reckoned_now()
+
+        def heard(_: object) -> None:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self._news.set)
+
+        self._forget = self._feed.hear(SESSIONS, heard)
+        self._spawn(self._follow())
+
+    async def close(self) -> None:
+        """Note who was here, and hear no more."""
+        self._forget()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._noting:
+            self._noting.cancel()
+        if here := self._here | self._held.keys():
+            with suppress(Error):
+                await db_call(host_sessions.seen, here)
+
+    async def find(self, session_id: str, caller: Caller) -> Session | None:
+        """The running session of this caller, or None. Raises Busy when the database cannot be asked."""
+        session = self._known.get(session_id)
+        if session is None or time.monotonic() - session.used > host_sessions.IDLE.total_seconds():
+            session = await self._read(session_id)
+        if session is None or (session.agent, session.endpoint) != (caller.agent, caller.endpoint):
+            return None
+        session.used = time.monotonic()
+        self._note(session_id)
+        return session
+
+    async def begin(self, session_id: str, caller: Caller, version: str, client: InitializeRequestParams) -> None:
+        """A host has shaken hands here; committed when this returns. Raises ResourceLimit, or Busy without a database."""
+        said = client.model_dump_json(by_alias=True, exclude_none=True)
+        if len(said) > _MOST_SAID:
+            raise ResourceLimit(f"The handshake says more than {_MOST_SAID:,} characters about the host.")
+        try:
+            await db_call(
+                host_sessions.begin, session_id=session_id, agent=caller.agent, endpoint=caller.endpoint,
+                version=version, client=said,
+            )  # fmt: skip
+        except Error:
+            raise Busy("The database does not answer.", remedy="Connect again in a moment.") from None
+        self._known.pop(session_id, None)
+
+    def here(self, session_id: str) -> Session | None:
+        """The session, if this process knows it by now."""
+        return self._known.get(session_id)
+
+    async def end(self, session_id: str) -> None:
+        """Its host ends it, for every process. Raises Busy when the database cannot be asked."""
+        try:
+            await db_call(host_sessions.end, session_id)
+        except Error:
+            raise Busy("The database does not answer.", remedy="End the session again in a moment.") from None
+        self._has_ended(session_id)
+
+    async def send_on(self, session_id: str, message: dict[str, Any]) -> None:
+        """For another process: what it concerns is not here. Raises a database error."""
+        await db_call(host_sessions.send, session_id, json.dumps(message))
+
+    @contextmanager
+    def holding(self, session_id: str) -> Iterator[None]:
+        """While its host holds a stream open, a session does not idle."""
+        self._held[session_id] = self._held.get(session_id, 0) + 1
+        self._note(session_id)
+        try:
+            yield
+        finally:
+            self._held[session_id] -= 1
+            if not self._held[session_id]:
+                del self._held[session_id]
+
+    async def _read(self, session_id: str) -> Session | None:
+        self._known.pop(session_id, None)
+        try:
+            row = await db_call(host_sessions.running, session_id)
+        except Error:
+            raise Busy("The database does not answer.", remedy="Call again in a moment.") from None
+        if row is None:
+            return None
+        if len(self._known) >= _MOST_KNOWN:
+            self._known = {each.id: each for each in self._known.values() if each.calls}
+        return self._known.setdefault(session_id, _session(row))
+
+    def _note(self, session_id: str) -> None:
+        self._here.add(session_id)
+        if self._noting is None:
+            loop = asyncio.get_running_loop()
+            self._noting = loop.call_later(_NOTE_EVERY, lambda: self._spawn(self._write_down()))
+
+    async def _write_down(self) -> None:
+        self._noting = None
+        here, self._here = self._here | self._held.keys(), set()
+        try:
+            await db_call(host_sessions.seen, here)
+        except Error:  # again with the next ones: they idle for much longer before they are ended
+            self._here |= here
+        if self._held or self._here:
+            self._note(next(iter(self._held or self._here)))
+
+    async def _follow(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            now = reckoned_now()
+            try:
+                news = await db_call(host_sessions.news, self._since - _MARGIN)
+            except Error:
+                await asyncio.sleep(_AFTER_FAULT)
+                self._news.set()
+                continue
+            self._since = now
+            await self._take(news)
+
+    async def _take(self, news: host_sessions.News) -> None:
+        aside = time.monotonic() - 3 * _MARGIN.total_seconds()
+        self._told = {key: at for key, at in self._told.items() if at > aside}
+        for session_id in news.ended:
+            self._has_ended(session_id)
+        for key, session_id, body in news.messages:
+            if key not in self._told and self.deliver is not None:
+                self._told[key] = time.monotonic()
+                try:
+                    await self.deliver(session_id, json.loads(body))
+                except Exception:  # one message must not keep the others, and the ends of sessions, from being heard
+                    log.exception("sessions.message_not_taken")
+
+    def _has_ended(self, session_id: str) -> None:
+        if session_id in self._told:
+            return
+        self._told[session_id] = time.monotonic()
+        self._known.pop(session_id, None)
+        self._here.discard(session_id)
+        for tell in self.ended:
+            tell(session_id)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _session(row: HostSession) -> Session:
+    client = InitializeRequestParams.model_validate_json(row.client, by_name=False)
+    host = declared_host(row.protocol_version, client.client_info, client.capabilities, "http")
+    return Session(
+        row.pk, row.agent_slug, row.endpoint_slug, row.protocol_version, client, host, used=time.monotonic()
+    )  # fmt: skip

@@ -1,0 +1,68 @@
+"""Answers that take a while, kept for hosts of the older era whose connection may break meanwhile.
+
+A host reads on with ``Last-Event-ID``, at any web process. Where the one that served it died, the record of the call
+says how it ended.
+"""
+
+from __future__ import annotations
+
+import secrets
+from datetime import datetime, timedelta
+
+from django.db.models import Q
+
+from mcpregistry.db import database_now
+from mcpregistry.domain.lifecycle import TERMINAL
+from mcpregistry.models import HostStream, Invocation
+
+MOST = 100  # of one session; the answers to more than that cannot be read again
+LARGEST = 1_000_000  # characters; of a larger answer the record of the call tells what was kept
+ANSWERED, RECORDED, LOST = "answered", "recorded", "lost"
+_KEPT, _KEPT_OPEN = timedelta(hours=1), timedelta(days=1)
+_LOST_AFTER = timedelta(minutes=1)  # without an answer or the record of a call
+
+
+def begin(*, session_id: str, request: str, call_id: str) -> str:
+    """A request takes a while. Returns what its event ids begin with, or "" where the session has too many."""
+    if HostStream.objects.filter(session_id=session_id).count() >= MOST:
+        return ""
+    stream = HostStream(
+        id=secrets.token_hex(16), session_id=session_id, request=request, call_id=call_id, asked_at=database_now()
+    )
+    stream.save(force_insert=True)
+    return stream.pk
+
+
+def answer(stream_id: str, message: str) -> None:
+    """The whole JSON-RPC message that ends it."""
+    kept = message if len(message) <= LARGEST else ""
+    HostStream.objects.filter(pk=stream_id, answered_at=None).update(answered_at=database_now(), answer=kept)
+
+
+def named(session_id: str, event_id: str) -> HostStream | None:
+    """The stream of this session that an event's id belongs to."""
+    return HostStream.objects.filter(session_id=session_id, pk=event_id.partition(".")[0]).first()
+
+
+def states(stream_ids: list[str]) -> dict[str, str]:
+    """How their answers can be had: from the row, from the call's record, not at all, or, if "", not yet."""
+    streams = {stream.pk: stream for stream in HostStream.objects.filter(pk__in=stream_ids).defer("answer")}
+    calls = [stream.call_id for stream in streams.values() if stream.call_id and stream.answered_at is None]
+    found = dict(Invocation.objects.filter(pk__in=calls).values_list("pk", "state"))
+    return {key: _state(streams.get(key), found) for key in stream_ids}
+
+
+def _state(stream: HostStream | None, calls: dict[str, str]) -> str:
+    if stream is None:
+        return LOST
+    if stream.answered_at is not None:
+        return ANSWERED
+    if stream.call_id in calls:
+        return RECORDED if calls[stream.call_id] in TERMINAL else ""
+    return LOST if stream.asked_at < database_now() - _LOST_AFTER else ""
+
+
+def sweep(now: datetime) -> int:
+    """Forget what was read, or can be, for long enough; for the clock. Returns how many."""
+    old = Q(answered_at__lt=now - _KEPT) | Q(asked_at__lt=now - _KEPT_OPEN)
+    return HostStream.objects.filter(old).delete()[0]

@@ -14,6 +14,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import Agent, Grant
+from mcpregistry.services import host_sessions
 from mcpregistry.services.access import grants, tokens
 from tests.fakes.stage import ACTOR, MODERN, Stage, Web, envelope, folder, fresh, listed, outside, web
 from tests.fakes.websockets import dial
@@ -163,6 +164,7 @@ async def test_a_host_is_told_that_its_list_has_changed_and_sent_away_when_its_t
         assert await until(lambda: host.over) == (1008 if door == "ws" else "ended in good order")
 
 
+NOTHING = {"jsonrpc": "2.0", "method": "notifications/x"}
 STRANGERS = {
     "no token": ({"Authorization": ""}, 401),
     "an unknown token": ({"Authorization": "Bearer slp_nobody"}, 401),
@@ -193,7 +195,7 @@ async def test_each_door_says_what_it_is_for(site, token):
         answers = {
             "a page asks": (await http.get(f"{site.url()}/ws")).status_code,
             "deleted": (await http.delete(f"{site.url()}/sse")).status_code,
-            "no such stream": (await http.post(f"{site.url()}/sse?session_id=guessed", json={})).status_code,
+            "no such stream": (await http.post(f"{site.url()}/sse?session_id=guessed", json=NOTHING)).status_code,
             "no such endpoint": (await http.get(f"{site.url('nowhere')}/sse")).status_code,
         }
     assert answers == {"a page asks": 426, "deleted": 405, "no such stream": 404, "no such endpoint": 404}
@@ -320,6 +322,29 @@ async def test_a_site_that_stops_answers_what_is_in_flight_then_ends_its_connect
             assert (await host.answer(1))["result"]["content"][0]["text"] == "10 steps"
         assert [await until(lambda: host.over) for host in hosts] == ["ended in good order", 1001]  # noqa: B023
         await asyncio.to_thread(own.processes[0].wait, 20)
+
+
+async def test_what_is_posted_finds_its_stream_whichever_process_it_meets(site, stage, own, token):
+    async with raw(site, token, "sse") as host, own.raw(token) as elsewhere:
+        await host.handshake()
+        address = str((await host.send(b'{"jsonrpc":"2.0","method":"notifications/x"}')).request.url)
+        address = address.replace(site.address, own.address)
+        call = {"name": "echo__echo", "arguments": {"n": 1}}
+        for number in range(1, 4):
+            message = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": call}
+            assert (await elsewhere.post(address, json=message)).status_code == 202
+        for number in range(1, 4):
+            assert (await host.answer(number))["result"]["structuredContent"]["arguments"] == {"n": 1}
+        other = await outside(stage.agent, fresh("other"))
+        await outside(own.wait_known, other)
+        async with own.raw(other) as stranger:
+            assert (await stranger.post(address, json=message)).status_code == 404
+    stream = address.partition("session_id=")[2]
+
+    async def over() -> bool:
+        return await outside(host_sessions.running, stream) is None
+
+    await until(over)
 
 
 async def test_a_door_that_is_switched_off_is_not_there(stage, token):

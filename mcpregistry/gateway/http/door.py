@@ -52,7 +52,7 @@ OLDER = "a session of the older era"  # a lane's name, which is no method's
 LAST = LATEST_HANDSHAKE_VERSION  # of hosts that do not say it with every request
 SSE, WS = "sse", "ws"
 _UPGRADE = "This address speaks WebSocket. If your host did, a proxy in between has not passed its Upgrade header on."
-_NO_STREAM = "There is no such stream, or not in this process. Open a new one by GET."
+_NO_STREAM = "There is no such stream, or it has ended. Open a new one by GET."
 _FOREIGN = "Requests from this web page are not allowed. Add its origin to SLIPSNISSE_ORIGINS."
 
 
@@ -86,6 +86,8 @@ class McpApp:
         older = OlderLane(self.sessions, self._manager, calling, listing)
         self.lanes = {"tools/list": listing, "tools/call": calling, OLDER: older}
         await self._stack.enter_async_context(self._manager.run())
+        self.sessions.deliver = self._delivered
+        self.sessions.ended.append(self._connections.gone)
         self.sessions.start()
         # Only of an embedded database can a starting `runmcp` know at once whether a list still holds.
         lists = connection.vendor == "sqlite"
@@ -140,20 +142,20 @@ class McpApp:
             return
         assert caller is not None
         serve = {"": self._streamable, SSE: self._sse, WS: self._websocket}[way]
-        await serve(caller, scope, receive, send)
+        try:
+            await serve(caller, scope, receive, send)
+        except Busy as error:  # the session of an older host could not be looked up
+            await _answer(send, 503, error.code, str(error))
 
     async def _streamable(self, caller: Caller, scope: Scope, receive: Any, send: Any) -> None:
         headers = single_headers(scope["headers"]) if scope["method"] == "POST" else None
         lane = self.lanes.get(_lane_of(headers)) if headers else None
-        try:
-            # A lane that does not take the request gives its body back, with nothing recorded, so the SDK may go on.
-            if lane is not None and headers is not None:
-                receive = await lane(caller, headers, scope, receive, send)
-                if receive is None:
-                    return
-            await self._sdk(caller, scope, receive, send)
-        except Busy as error:  # the session of an older host could not be looked up
-            await _answer(send, 503, error.code, str(error))
+        # A lane that does not take the request gives its body back, with nothing recorded, so the SDK may go on.
+        if lane is not None and headers is not None:
+            receive = await lane(caller, headers, scope, receive, send)
+            if receive is None:
+                return
+        await self._sdk(caller, scope, receive, send)
 
     def _refusal_of(self, scope: Scope, way: str) -> tuple[int, str, str] | None:
         """Why this request is not one for the door that it has come to."""
@@ -169,20 +171,21 @@ class McpApp:
 
     async def _sse(self, caller: Caller, scope: Scope, receive: Any, send: Any) -> None:
         if scope["method"] == "GET":
-            await sse.opened(self._connections, _arrival(caller, scope, receive, send))
-            return
-        connection = sse.session_of(self._connections, caller, scope)
-        if connection is None:
-            await _answer(send, 404, "NOT_FOUND", _NO_STREAM)
+            await sse.opened(self._connections, self.sessions, _arrival(caller, scope, receive, send))
         elif body := await _body(scope, receive, send):
-            if body[1] and not await connection.take(body[0]):
+            if not body[1] or await sse.taken(self._connections, self.sessions, caller, scope, body[0]):
+                await send({"type": "http.response.start", "status": 202, "headers": [(b"content-length", b"0")]})
+                await send({"type": "http.response.body", "body": b""})
+            else:
                 await _answer(send, 404, "NOT_FOUND", _NO_STREAM)
-                return
-            await send({"type": "http.response.start", "status": 202, "headers": [(b"content-length", b"0")]})
-            await send({"type": "http.response.body", "body": b""})
 
     async def _websocket(self, caller: Caller, scope: Scope, receive: Any, send: Any) -> None:
         await websocket.opened(self._connections, _arrival(caller, scope, receive, send), MAX_BODY)
+
+    async def _delivered(self, session_id: str, message: dict[str, Any]) -> None:
+        """What another process was sent for a session of this one."""
+        if not await self._connections.delivered(session_id, message):
+            await self._manager.delivered(session_id, message)
 
     async def _sdk(self, caller: Caller, scope: Scope, receive: Any, send: Any) -> None:
         current_caller.set(caller)

@@ -156,6 +156,16 @@ class Connections:
         mine = found is not None and (found.caller.agent, found.caller.endpoint) == (caller.agent, caller.endpoint)
         return found if mine else None
 
+    async def delivered(self, connection_id: str, message: dict[str, Any]) -> bool:
+        """A message of the host that another process was sent; False if its connection is not here."""
+        found = self._open.get(connection_id)
+        return found is not None and await found.take(encoded(message))
+
+    def gone(self, connection_id: str) -> None:
+        """It was ended in another process, or made way for a newer one of its agent."""
+        if found := self._open.get(connection_id):
+            found.end()
+
     async def serve(self, connection: Lasting, *beside: Beside) -> str:
         """Serve it until it ends; returns why."""
         self._open[connection.id] = connection

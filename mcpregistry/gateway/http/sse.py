@@ -5,18 +5,21 @@ speaks and is told on it where to post; each message of the host is a POST there
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qs, quote
 
+from mcpregistry.domain.errors import Busy
 from mcpregistry.gateway.http.eventstream import PING, PING_SECONDS, STREAM, as_event
-from mcpregistry.gateway.http.lasting import Arrival, Connections, Lasting, Scope
+from mcpregistry.gateway.http.lasting import Arrival, Connections, Scope
+from mcpregistry.gateway.http.sessions import Sessions
 from mcpregistry.gateway.identity import Caller
 
 SESSION = "session_id"
 
 
-async def opened(connections: Connections, arrival: Arrival) -> None:
-    """Answer a GET: a stream that lasts until either side ends it."""
+async def opened(connections: Connections, sessions: Sessions, arrival: Arrival) -> None:
+    """Answer a GET: a stream that lasts until either side ends it. Raises Busy without a database."""
     scope, receive, send = arrival.scope, arrival.receive, arrival.send
 
     async def say(data: bytes) -> None:
@@ -35,16 +38,25 @@ async def opened(connections: Connections, arrival: Arrival) -> None:
         connection.end()
 
     connection = connections.make(arrival, say)
+    await sessions.begin_stream(connection.id, arrival.caller)
     await send({"type": "http.response.start", "status": 200, "headers": STREAM})
     address = f"{quote(scope.get('root_path', '') + scope['path'])}?{SESSION}={connection.id}"
-    await connections.serve(connection, listen, speak)
-    await _write(send, b"", more=False)
+    try:
+        with sessions.holding(connection.id):
+            await connections.serve(connection, listen, speak)
+        await _write(send, b"", more=False)
+    finally:
+        with suppress(Busy):  # then the clock ends it
+            await sessions.end(connection.id)
 
 
-def session_of(connections: Connections, caller: Caller, scope: Scope) -> Lasting | None:
-    """The connection that a POST belongs to, if it is open here and this caller's."""
-    named = parse_qs(scope.get("query_string", b"").decode("latin-1")).get(SESSION, [""])
-    return connections.find(named[0], caller)
+async def taken(connections: Connections, sessions: Sessions, caller: Caller, scope: Scope, body: bytes) -> bool:
+    """Hand on what was posted, to whichever process has the stream; False if there is none, or not this caller's.
+    Raises Busy without a database."""
+    named = parse_qs(scope.get("query_string", b"").decode("latin-1")).get(SESSION, [""])[0]
+    if connection := connections.find(named, caller):
+        return await connection.take(body)
+    return bool(named) and await sessions.pass_on(named, caller, body)
 
 
 async def _write(send: Any, data: bytes, *, more: bool = True) -> None:

@@ -40,11 +40,13 @@ class Shell:
         self._health = HealthProbes()
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        """One ASGI connection: the lifespan, an HTTP request, or a WebSocket, which is refused."""
+        """One ASGI connection: the lifespan, an HTTP request, or a WebSocket, which only the gateway takes."""
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "http":
             await self._route(scope, receive, send)
+        elif self._mcp is not None and _is_mcp(scope["path"]):
+            await self._mcp(dict(scope), receive, send)
         else:  # no websockets here: refusing before the handshake gives the client a plain 403
             await receive()
             await send({"type": "websocket.close", "code": 1000, "reason": ""})
@@ -53,7 +55,7 @@ class Shell:
         path = scope["path"]
         if self._health.answers(path):
             await self._health(scope, receive, send)
-        elif self._mcp is not None and (path == "/mcp" or path.startswith("/mcp/")):
+        elif self._mcp is not None and _is_mcp(path):
             await self._mcp(dict(scope), receive, send)
         else:
             await django_app(scope, receive, send)  # type: ignore[arg-type]  # Django types scope as a plain dict
@@ -83,6 +85,10 @@ class Shell:
         assert self._mcp is not None
         self._health.gateway = "stopping"
         self._mcp.begin_stop()
+
+
+def _is_mcp(path: str) -> bool:
+    return path == "/mcp" or path.startswith("/mcp/")
 
 
 @contextmanager

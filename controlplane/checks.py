@@ -6,6 +6,7 @@ Those with the tag ``deploy`` belong to sites that others can reach.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,11 @@ from django.core.checks import CheckMessage, Error, Warning, register
 from controlplane import embedded, env, keys
 
 TAG = "slipsnisse"
+_BROWSERS_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]+)?")
+_USUAL_PORT = re.compile(r"^https:.*:443$|^http:.*:80$")
+_ORIGIN = (
+    "Write scheme, host in lower case, and a port that is not the scheme's usual one, as in http://localhost:6274."
+)
 _LOOPBACK = {"127.0.0.1", "localhost", "[::1]"}
 
 
@@ -65,6 +71,16 @@ def any_host_is_no_host(**_: Any) -> list[CheckMessage]:
         return []
     hint = "List the real names; a web page could otherwise reach the site by DNS rebinding."
     return [Error("SLIPSNISSE_HOSTS must not contain '*'.", hint=hint, id="slipsnisse.E004")]
+
+
+@register(TAG)
+def origins_are_origins(**_: Any) -> list[CheckMessage]:
+    """W004: what is no origin, or is written otherwise than browsers write it, lets no page in."""
+    return [
+        Warning(f"SLIPSNISSE_ORIGINS names '{origin}', which no browser sends.", hint=_ORIGIN, id="slipsnisse.W004")
+        for origin in settings.MCP_ALLOWED_ORIGINS[1:]
+        if not _BROWSERS_ORIGIN.fullmatch(origin) or _USUAL_PORT.search(origin)
+    ]
 
 
 @register(TAG)

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 from collections import Counter
+from typing import Any
 
 from django.conf import settings
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 HEAD_SECONDS = 30.0  # from a connection, or a request's first byte on one that is kept, until its head is there
 _LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+_quiet = logging.getLogger("uvicorn.error.websocket")
+_quiet.setLevel(logging.WARNING)
 _open: Counter[str] = Counter()  # connections of this process by address
 
 
@@ -41,12 +46,19 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Its place is free again."""
         self._head_is_there()
-        if self._counted:
-            _open[self._counted] -= 1
-            if not _open[self._counted]:
-                del _open[self._counted]
-            self._counted = ""
+        _release(self._counted)
+        self._counted = ""
         super().connection_lost(exc)
+
+    def handle_websocket_upgrade(self) -> None:
+        """From here on another protocol has the connection, and its place in the number of its address."""
+        counted, self._counted = self._counted, ""
+        super().handle_websocket_upgrade()
+        found = self.transport.get_protocol()
+        if isinstance(found, PatientWebSocket):
+            found.counted = counted
+        else:
+            _release(counted)
 
     def on_message_begin(self) -> None:
         """The first byte of a request."""
@@ -72,6 +84,36 @@ class BoundedProtocol(HttpToolsProtocol):
         if not self.transport.is_closing():
             self.transport.write(_LATE)
             self.transport.close()
+
+
+class PatientWebSocket(WebSocketsSansIOProtocol):
+    """uvicorn's own, but a stopping server leaves it to the application to end the conversation: uvicorn would cut off
+    what is in flight, which over HTTP it waits for."""
+
+    counted = ""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.logger = _quiet  # uvicorn notes addresses with their query, where a careless host may have put a token
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Its place is free again."""
+        _release(self.counted)
+        self.counted = ""
+        super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """The application has heard of it already; what it does not end, the server's time for open requests ends."""
+        if self.close_sent or not self.handshake_complete:
+            super().shutdown()
+
+
+def _release(counted: str) -> None:
+    """One connection fewer of this address."""
+    if counted:
+        _open[counted] -= 1
+        if not _open[counted]:
+            del _open[counted]
 
 
 def _stands_for_many(peer: str, proxies: str | list[str] | None) -> bool:

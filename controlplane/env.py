@@ -52,6 +52,11 @@ TABLE: tuple[Variable, ...] = (
     Variable("SLIPSNISSE_HOSTS", "127.0.0.1,localhost,[::1]", "host names that the site answers to, comma-separated"),
     Variable("SLIPSNISSE_ORIGINS", "", "browser origins allowed besides the site's own, comma-separated"),
     Variable(
+        "SLIPSNISSE_DOORS",
+        "sse,ws",
+        "doors for hosts besides streamable HTTP, comma-separated: sse (older HTTP+SSE), ws (WebSocket); none when empty",
+    ),
+    Variable(
         "SLIPSNISSE_URL", "", "address under which people and hosts reach the site; where it last started when unset"
     ),
     Variable("SLIPSNISSE_HTTPS", "0", "1 when a TLS proxy stands in front: secure cookies, HSTS, redirect"),

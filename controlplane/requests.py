@@ -21,6 +21,7 @@ from asgiref.typing import (
     ASGISendEvent,
     HTTPScope,
     Scope,
+    WebSocketScope,
 )
 from django.conf import settings
 from django.http.request import split_domain_port, validate_host
@@ -51,7 +52,10 @@ class Guarded:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        """One ASGI connection; everything but HTTP passes through."""
+        """One ASGI connection; the lifespan passes through."""
+        if scope["type"] == "websocket":
+            await self._converse(scope, receive, send)
+            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -61,6 +65,22 @@ class Guarded:
                 await self._answer(scope, receive, request)
             finally:
                 request.log()
+
+    async def _converse(self, scope: WebSocketScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        """A WebSocket, from its handshake to its end."""
+        began = time.perf_counter()
+        with structlog.contextvars.bound_contextvars(request_id=random_id()):
+            try:
+                if _host_is_ours(scope):
+                    await self._app(scope, receive, send)
+                else:
+                    await receive()
+                    await send({"type": "websocket.close", "code": 1008, "reason": ""})  # before the handshake: 403
+            except Exception:
+                log.exception("A WebSocket failed unexpectedly", path=scope["path"])
+                raise
+            finally:
+                log.info("WEBSOCKET", path=scope["path"], ms=round((time.perf_counter() - began) * 1000, 1))
 
     async def _answer(self, scope: HTTPScope, receive: ASGIReceiveCallable, request: _Request) -> None:
         if scope["path"] not in PROBES and not _host_is_ours(scope):
@@ -138,7 +158,7 @@ class _Request:
         return [pair for pair in ours if pair[0] not in there]
 
 
-def _host_is_ours(scope: HTTPScope) -> bool:
+def _host_is_ours(scope: HTTPScope | WebSocketScope) -> bool:
     return _is_allowed(_header(scope["headers"], b"host"), tuple(settings.ALLOWED_HOSTS))
 
 

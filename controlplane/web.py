@@ -27,7 +27,7 @@ def main() -> None:
         from django.conf import settings
 
         from controlplane.asgi import application
-        from controlplane.connections import BoundedProtocol
+        from controlplane.connections import BoundedProtocol, PatientWebSocket
 
     if options.gate is not None:
         os.read(options.gate, 1)
@@ -36,7 +36,9 @@ def main() -> None:
         application,
         lifespan="on",
         http=BoundedProtocol,
-        ws="none",
+        ws=PatientWebSocket,
+        ws_max_size=settings.DATA_UPLOAD_MAX_MEMORY_SIZE,
+        ws_per_message_deflate=False,  # nothing to inflate, so no bombs
         log_config=None,
         access_log=False,
         server_header=False,

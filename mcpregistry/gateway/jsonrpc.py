@@ -9,12 +9,24 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pydantic_core
 from mcp.shared.inbound import unsupported_protocol_version_rejection
 from mcp.types import INVALID_REQUEST, PARSE_ERROR
 from mcp_types import PROTOCOL_VERSION_META_KEY
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
+from mcpregistry.domain.text.canonical import stored
+
+_SAFE_LEVELS = 200  # of the SDK's parser
 MOST_SAID = 200  # characters of an error's own words
+
+
+def encoded(message: dict[str, Any]) -> bytes:
+    """A message as JSON, also one with halves of surrogate pairs in it."""
+    try:
+        return msgspec.json.encode(message)
+    except (msgspec.EncodeError, UnicodeEncodeError, TypeError):
+        return stored(message).encode()
 
 
 def objection(data: bytes) -> dict[str, Any] | None:
@@ -46,18 +58,29 @@ def _objection_to(message: dict[str, Any]) -> dict[str, Any] | None:
     return None
 
 
+def too_deep(data: bytes) -> dict[str, Any] | None:
+    """The error for a message with more levels than the SDK's parser bears, wherever that one reads it (all but the
+    modern era over HTTP); ours bears more. It would keep silent on a pipe, and show its validator's words over HTTP."""
+    if data.count(b"[") + data.count(b"{") < _SAFE_LEVELS:
+        return None
+    try:
+        pydantic_core.from_json(data)
+    except ValueError:
+        return error_to(msgspec.json.decode(data).get("id"), PARSE_ERROR, "The message nests too deeply.")
+    return None
+
+
 def error_to(request_id: int | str | None, code: int, message: str) -> dict[str, Any]:
     """A JSON-RPC error response."""
     return {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message}}
 
 
-def unserved(header: bytes | None, data: bytes) -> dict[str, Any] | None:
+def unserved(version: str, data: bytes) -> dict[str, Any] | None:
     """The error for a request whose version nobody serves and which only the header names; None for all others.
 
     The SDK would ask it for the envelope of a version that its host does not speak. One that has the envelope is the
     SDK's: it compares the two first.
     """
-    version = (header or b"").decode("latin-1")
     if not version or version in HANDSHAKE_PROTOCOL_VERSIONS:
         return None
     rejection = unsupported_protocol_version_rejection(version)

@@ -1,11 +1,13 @@
-"""Runs the official conformance suite against our HTTP door and reads what it found, check by check."""
+"""Runs the official conformance suite against our HTTP door, or our side towards servers, and reads what it found."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from tests.fakes.stage import folder
 
 HERE = Path(__file__).parent
 PROGRAM = "@modelcontextprotocol/conformance/dist/index.js"
-_FOLDER = re.compile(r"server-(.+?)-\d{4}-\d\d-\d\dT")
+_FOLDER = re.compile(r"(?:server-)?(.+?)-\d{4}-\d\d-\d\dT")
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,28 @@ def _run(url: str, token: str, *options: str) -> tuple[Outcome, bool]:
     )  # fmt: skip
     late = any(words in path.read_text() for path in out.rglob("checks.json") for words in _NOT_HEARD)
     return Outcome(done.returncode, done.stdout + done.stderr, _read(out)), late
+
+
+def required_of_clients(revision: str) -> list[str]:
+    """The scenarios for clients that a revision requires, but for those of OAuth, which we do not speak yet."""
+    words = [node_program(), npm_module(PROGRAM), "list", "--client", "--requirements", revision]
+    listed = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout
+    found = re.findall(r"^  - (\S+)$", listed.partition("Client scenarios")[2].partition("\n\n")[0], re.MULTILINE)
+    return [scenario for scenario in found if not scenario.startswith("auth/")]
+
+
+async def run_client(scenario: str, revision: str, line: Path) -> Outcome:
+    """One scenario, played by whoever answers at this socket (``client.answering``)."""
+    out = folder()
+    process = await asyncio.create_subprocess_exec(
+        node_program(), npm_module(PROGRAM), "client", "--command", f"{sys.executable} -S {HERE / 'relay.py'} {line}",
+        "--scenario", scenario, "--spec-version", revision, "-o", str(out),
+        "--expected-failures", str(HERE / f"expected-failures-{revision}.yml"),
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    printed, _ = await process.communicate()
+    assert process.returncode is not None
+    return Outcome(process.returncode, printed.decode(), _read(out))
 
 
 def _read(out: Path) -> dict[str, list[str]]:

@@ -52,6 +52,15 @@ def test_any_host_name_is_refused(settings):
     assert [problem.id for problem in checks.any_host_is_no_host()] == ["slipsnisse.E004"]
 
 
+@pytest.mark.parametrize(
+    "wrong", ["http://host/", "localhost:6274", "https://Host", "https://host:443", "http://host:80", "*", "null"]
+)
+def test_what_no_browser_sends_as_its_origin_is_named(settings, wrong):
+    right = ["http://localhost:6274", "https://host", "http://[::1]:1", "vscode-webview://0a-1f", "http://host:443"]
+    settings.MCP_ALLOWED_ORIGINS = ["http://own", *right, wrong]
+    assert [wrong in problem.msg for problem in checks.origins_are_origins()] == [True]
+
+
 @pytest.mark.attack
 def test_code_that_runs_at_every_start_of_python_is_reported(tmp_path, monkeypatch):
     (tmp_path / "litellm_init.pth").write_text("import os; os.system('true')\n")

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 import uvicorn
+from websockets.asyncio.client import connect
 
 from controlplane import connections, web
+from tests.waiting import until
 
 pytestmark = pytest.mark.attack
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -23,10 +25,10 @@ async def answers(scope: Any, receive: Any, send: Any) -> None:
 
 
 @asynccontextmanager
-async def serving(**more: Any) -> AsyncIterator[tuple[str, int]]:
+async def serving(app: Any = answers, **more: Any) -> AsyncIterator[tuple[str, int]]:
     """A server with our bounds, on a loopback socket."""
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(answers, http=connections.BoundedProtocol, lifespan="off", log_config=None, **more)
+    config = uvicorn.Config(app, http=connections.BoundedProtocol, lifespan="off", log_config=None, **more)
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]  # they are the tests'
     running = asyncio.create_task(server._serve([listener]))
@@ -95,6 +97,29 @@ async def test_an_address_has_so_many_connections_and_no_more(monkeypatch: pytes
     assert not connections._open
 
 
+async def test_a_websocket_counts_for_its_address_until_it_is_closed(monkeypatch: pytest.MonkeyPatch, settings: Any):
+    settings.CONNECTIONS_PER_ADDRESS = 1
+    monkeypatch.setattr(connections, "_stands_for_many", lambda peer, proxies: False)
+    async with serving(app=converses, ws=connections.PatientWebSocket) as (host, port):
+        async with connect(f"ws://{host}:{port}", proxy=None) as socket:
+            await socket.send("x")
+            assert await socket.recv() == "x"
+            reader, writer = await asyncio.open_connection(host, port)
+            assert await read(reader) == b"", "the one place is taken"
+            writer.close()
+        await until(lambda: not connections._open)
+        async with connect(f"ws://{host}:{port}", proxy=None):
+            pass
+        await until(lambda: not connections._open)
+
+
+async def converses(scope: Any, receive: Any, send: Any) -> None:
+    await receive()
+    await send({"type": "websocket.accept"})
+    while (event := await receive())["type"] == "websocket.receive":
+        await send({"type": "websocket.send", "text": event["text"]})
+
+
 @pytest.mark.parametrize(
     ("peer", "proxies", "many"),
     [
@@ -113,3 +138,5 @@ def test_the_sites_web_process_has_these_bounds(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("controlplane.web.socket.socket", lambda fileno: None)
     web.main()
     assert made[0].http is connections.BoundedProtocol
+    assert made[0].ws is connections.PatientWebSocket
+    assert (made[0].ws_max_size, made[0].ws_per_message_deflate) == (4 * 1024 * 1024, False)

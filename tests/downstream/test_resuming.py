@@ -97,13 +97,17 @@ async def test_a_server_that_keeps_nothing_is_not_asked_for_ever(bench: Make, mo
 
 @pytest.mark.fault
 @pytest.mark.parametrize("status", [401, 404, 405, 500])
-async def test_a_refused_resumption_says_that_the_call_was_sent(bench: Make, status: int):
+async def test_a_refused_resumption_says_that_the_call_was_sent(
+    bench: Make, status: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(http, "RESUME_ATTEMPTS", 2)
     async with fake_http(Resumable(status=status)) as server:
         here = bench(http_target(server.url))
         with pytest.raises(DownstreamError) as caught:
             await here.call("echo")
         assert caught.value.sent
         assert len(server.calls()) == 1
+        assert len(server.asked) == (2 if status == 500 else 1), "a plain no is no reason to ask again"
         await here.pool.close()
 
 
@@ -142,6 +146,89 @@ async def test_a_resumed_answer_has_the_same_bounds(bench: Make):
         await here.pool.close()
 
 
+# -- what a server says by itself --------------------------------------------------------------------
+
+
+@dataclass
+class Standing(Echo):
+    """Tells on its standing stream one piece per GET, and ends it; the last is kept open. ``None`` breaks it unseen."""
+
+    era: str = "legacy"
+    told: list[bytes | None] = field(default_factory=list)
+    heard: list[str | None] = field(default_factory=list)
+    status: int = 200
+
+    def result(self, request: Request, message: dict[str, Any]) -> dict[str, Any] | None:
+        found = super().result(request, message)
+        return (
+            found | {"capabilities": {"tools": {"listChanged": True}}} if message["method"] == "initialize" else found
+        )
+
+    async def respond(self, request: Request, writer: asyncio.StreamWriter) -> bool:
+        if request.method != "GET":
+            return await super().respond(request, writer)
+        self.heard.append(request.headers.get("last-event-id"))
+        piece = self.told[len(self.heard) - 1] if len(self.heard) <= len(self.told) else b": nothing\n\n"
+        if piece is None:
+            return False
+        writer.write(head(self.status, **STREAM) + piece)
+        await writer.drain()
+        if len(self.heard) > len(self.told):
+            await request.reader.read()
+        return False
+
+
+CHANGED = event({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+
+
+def grown(server: Standing) -> None:
+    server.tools = [*server.tools, {"name": "grown", "inputSchema": {"type": "object"}}]
+
+
+async def test_the_standing_stream_is_read_on_from_its_last_event(bench: Make):
+    quick = b"retry: 20\n"
+    told = [b"id: 7\n" + quick + b"data:\n\n", None, None, b"id: 8\n" + CHANGED + b"id: 9\ndata: half"]
+    async with fake_http(Standing(told=told)) as server:
+        here = bench(http_target(server.url))
+        await here.pool.connect(1)
+        grown(server)
+        await until(lambda: len(server.heard) >= 5)
+        assert server.heard[:5] == [None, "7", "7", "7", "8"], "half an event is none"
+        found = await here.event("tools_changed")
+        assert found.discovery is not None
+        assert "grown" in {tool["name"] for tool in found.discovery.tools}
+        await here.pool.close()
+
+
+async def test_what_may_have_been_missed_on_a_stream_without_ids_is_looked_up(bench: Make):
+    async with fake_http(Standing(told=[b"retry: 20\n\n"])) as server:
+        here = bench(http_target(server.url))
+        await here.pool.connect(1)
+        grown(server)
+        await here.event("tools_changed")
+        assert server.heard[:2] == [None, None]
+        await here.pool.close()
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize(("status", "code"), [(404, "CONNECTION_FAILED"), (401, "AUTH_FAILED")])
+async def test_a_session_that_the_server_has_forgotten_is_noticed_at_once(bench: Make, status: int, code: str):
+    async with fake_http(Standing(status=status)) as server:
+        here = bench(http_target(server.url, connect="manual"))
+        await here.pool.connect(1)
+        assert (await here.event("state", "error")).code == code
+        await here.pool.close()
+
+
+async def test_a_server_without_a_standing_stream_is_asked_once(bench: Make):
+    async with fake_http(Standing(status=405)) as server:
+        here = bench(http_target(server.url))
+        for _ in range(3):
+            assert await here.call("echo")
+        await here.pool.close()
+        assert server.heard == [None]
+
+
 # -- real servers ----------------------------------------------------------------------------------
 
 
@@ -152,6 +239,17 @@ async def test_the_sdks_server_with_an_event_store_serves(bench: Make, tool: str
         assert (await here.call(tool, b'{"a":2,"b":3}'))["content"][0]["text"] == "5"
         found = await here.pool.discover(1)
         assert found.era == "legacy"
+        await here.pool.close()
+
+
+async def test_changes_are_heard_though_the_sdks_server_ends_the_standing_stream(bench: Make):
+    with resumable_server() as url:
+        here = bench(http_target(url, protocol="legacy"))
+        await here.pool.connect(1)
+        assert await here.call("grow_unheard")
+        found = await here.event("tools_changed")
+        assert found.discovery is not None
+        assert "grown" in {tool["name"] for tool in found.discovery.tools}
         await here.pool.close()
 
 

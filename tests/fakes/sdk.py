@@ -110,6 +110,14 @@ def resumable_server() -> Iterator[str]:
         await asyncio.sleep(0.3)
         return a + b
 
+    @server.tool()
+    async def grow_unheard(ctx: Context) -> str:
+        """End the stream on which clients hear of changes, then add a tool."""
+        await ctx.close_standalone_sse_stream()
+        server.add_tool(lambda: "new", name="grown", description="came later")
+        await ctx.session.send_tool_list_changed()
+        return "grown"
+
     app = server.streamable_http_app(event_store=events, retry_interval=50)
 
     async def heard(scope: Any, receive: Any, send: Any) -> None:

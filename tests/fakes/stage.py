@@ -27,6 +27,7 @@ import psutil
 from django.db import connections
 from django.utils import timezone
 from mcp import Client, StdioServerParameters
+from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
 from mcpregistry.domain.definitions.definition import definition_hash, visible
@@ -39,6 +40,7 @@ from mcpregistry.services.servers.prober import Prober
 from tests import forkserver
 from tests.externals import ROOT
 from tests.fakes.targets import SERVERS
+from tests.fakes.websockets import websocket_client
 from tests.waiting import eventually
 
 P = ParamSpec("P")
@@ -231,8 +233,17 @@ class Web:
             yield client
 
     @contextlib.asynccontextmanager
-    async def client(self, token: str, mode: str, endpoint: str = "default", **options: Any) -> AsyncIterator[Client]:
-        """The SDK's client. ``mode`` is "2026-07-28", "auto" or "legacy"."""
+    async def client(
+        self, token: str, mode: str, endpoint: str = "default", *, door: str = "http", **options: Any
+    ) -> AsyncIterator[Client]:
+        """The SDK's client. ``mode`` is "2026-07-28", "auto" or "legacy"; ``door`` is http, sse or ws."""
+        if door != "http":
+            address = f"{self.url(endpoint)}/{door}"
+            known = {"authorization": f"Bearer {token}"}
+            opened = websocket_client(address, token) if door == "ws" else sse_client(address, headers=known)
+            async with Client(opened, mode=mode, cache=None, **options) as client:
+                yield client
+            return
         limits = httpx2.Limits(max_connections=500, max_keepalive_connections=500)
         headers = {"authorization": f"Bearer {token}"}
         async with httpx2.AsyncClient(headers=headers, timeout=60, limits=limits, **PLAIN) as http:

@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from mcpregistry.models import Agent, Token
 from mcpregistry.services.access import tokens
-from tests.fakes.stage import ACTOR, MODERN, Stage, Web, envelope, fresh, listed, outside
+from tests.fakes.stage import ACTOR, MODERN, Stage, Web, envelope, fresh, listed, outside, seen_outside
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
 LEGACY = "2025-11-25"
@@ -29,7 +29,7 @@ def token(stage: Stage, site: Web) -> str:
     headered = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
     echo = stage.fake("echo", [*listed("echo"), *listed("pid", inputSchema=headered)])
     stage.fake("echo", listed("hidden"), slug="ungranted")
-    token = stage.agent("local", echo)
+    token = stage.agent("local", echo, stage.fake("slow", listed("count")))
     site.wait_known(token)
     return token
 
@@ -102,8 +102,50 @@ async def test_doubled_routing_headers_are_refused(site, token, name):
 
 
 async def test_the_sites_own_pages_may_call(site, token):
-    async with site.raw(token, origin="http://127.0.0.1:8000") as http:
+    async with site.raw(token, origin=OWN) as http:
         assert (await http.post(site.url(), headers=headers(), json=body())).status_code == 200
+
+
+OWN = "http://127.0.0.1:8000"
+
+
+async def test_a_page_that_may_ask_is_told_so_before_it_has_a_token(site):
+    sent = ["authorization", "content-type", "mcp-protocol-version", "mcp-session-id", "last-event-id", "mcp-method"]
+    asked = {
+        "origin": OWN,
+        "access-control-request-method": "POST",
+        "access-control-request-headers": ",".join([*sent, "mcp-name", "mcp-param-region", "cookie"]),
+    }
+    async with site.raw() as http:
+        answer = await http.options(site.url(), headers=asked)
+        refused = await http.options(site.url(), headers=asked | {"origin": "https://evil.example"})
+        curious = await http.options(site.url(), headers={"origin": OWN})
+    found = {name: value for name, value in answer.headers.items() if name.startswith("access-control")}
+    allowed = found["access-control-allow-headers"].lower().split(", ")
+    assert (answer.status_code, answer.content, answer.headers["vary"]) == (204, b"", "Origin")
+    assert found["access-control-allow-origin"] == OWN
+    assert {"POST", "GET", "DELETE"} < set(found["access-control-allow-methods"].split(", "))
+    assert {*sent, "mcp-name", "mcp-param-region"} <= set(allowed)
+    assert "cookie" not in allowed
+    assert "access-control-allow-credentials" not in found
+    assert refused.status_code == 403
+    assert not [name for name in refused.headers if name.startswith("access-control")]
+    assert curious.status_code == 401, "no preflight: it needs a token like all others"
+
+
+@pytest.mark.parametrize("era", [LEGACY, MODERN])
+async def test_a_page_that_may_ask_may_read_the_answers_good_and_bad(site, token, era):
+    request, given = (opening(), {}) if era == LEGACY else (body(), headers())
+    async with site.raw(token, origin=OWN) as http:
+        good = await http.post(site.url(), headers=given, json=request)
+        bad = await http.post(site.url(), headers=given | {"authorization": "Bearer slp_no"}, json=request)
+        without = await http.post(site.url(), headers=given | {"origin": ""}, json=request)
+    assert (good.status_code, bad.status_code, without.status_code) == (200, 401, 403)
+    for answer in (good, bad):
+        assert (answer.headers["access-control-allow-origin"], answer.headers["vary"]) == (OWN, "Origin")
+        exposed = answer.headers["access-control-expose-headers"].lower()
+        assert {"mcp-session-id", "www-authenticate"} <= set(exposed.split(", "))
+    assert "access-control-allow-origin" not in without.headers
 
 
 @pytest.mark.parametrize("endpoint", ["nowhere", "closed", "default/more", "", "..%2fdefault", "second/../default"])
@@ -274,6 +316,7 @@ async def test_a_request_with_an_id_that_is_none_is_refused_instead_of_kept_wait
         (b"{", -32700),
         (b"\xff\xfe", -32700),
         (b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":NaN}}', -32700),
+        (b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":%s}}' % (b"[" * 500 + b"]" * 500), -32700),
     ],
 )
 async def test_what_is_no_message_is_answered_as_json_rpc_says(site, token, raw, code):
@@ -281,6 +324,27 @@ async def test_what_is_no_message_is_answered_as_json_rpc_says(site, token, raw,
         answer = await http.post(site.url(), content=raw)
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, code)
         assert "pydantic" not in answer.text
+
+
+async def test_an_id_that_is_in_use_is_refused_and_the_first_request_keeps_its_answer(site, stage, token):
+    """The SDK alone lets the first one wait for ever; ``more`` is for it, since the lanes know nothing of that."""
+    async with site.raw(token) as http:
+        opened = await http.post(site.url(), json=opening())
+        session = {"mcp-session-id": opened.headers["mcp-session-id"], "mcp-protocol-version": LEGACY}
+        await http.post(site.url(), headers=session, json={"jsonrpc": "2.0", "method": "notifications/initialized"})
+
+        async def call(mark: str, pause: float) -> Any:
+            params = {"name": "slow__count", "arguments": {"steps": 2, "pause": pause, "mark": mark}, "more": 1}
+            message = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}
+            return await http.post(site.url(), headers=session, json=message)
+
+        mark = fresh("mark")
+        first = asyncio.create_task(call(mark, 0.5))
+        await seen_outside(lambda: stage.calls(arguments__contains=mark))
+        second = await call("second", 0.0)
+        assert (second.status_code, second.json()["id"], second.json()["error"]["code"]) == (400, 7, -32600)
+        assert "2 steps" in (await first).text
+        assert "2 steps" in (await call("third", 0.0)).text, "answered: the id is free again"
 
 
 async def test_a_wrong_type_and_a_large_body_are_refused_in_json(site, token):
@@ -331,7 +395,7 @@ async def test_a_host_that_never_sends_a_version_header_is_served(site, token):
         await http.post(site.url(), headers=session, json={"jsonrpc": "2.0", "method": "notifications/initialized"})
         answer = await http.post(site.url(), headers=session, json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
     message = answer.json() if "json" in answer.headers["content-type"] else json.loads(answer.text.split("data: ")[1])
-    assert [tool["name"] for tool in message["result"]["tools"]] == ["echo__echo", "echo__pid"]
+    assert [tool["name"] for tool in message["result"]["tools"]] == ["echo__echo", "echo__pid", "slow__count"]
 
 
 async def test_an_older_host_may_send_the_newer_headers(site, token):

@@ -218,6 +218,10 @@ async def test_what_is_no_message_is_answered_and_the_next_one_served(floor, run
             host.process.stdin.write(raw + b"\n")
             await host.until(lambda _, number=number: len(refused(host)) == number)
         assert [each["error"]["code"] for each in refused(host)] == [*codes.values()]
+        deep: Any = 0
+        for _ in range(500):  # read by our parser, not by the SDK's
+            deep = [deep]
+        assert (await host.ask(5, "tools/list", x=deep, **meta))["error"]["code"] == -32700
         assert "result" in await host.ask(6, "tools/call", name="echo__echo", arguments={"x": 1}, **meta)
         assert await host.end() == 0
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import httpx2
 
 from mcpregistry.downstream.http_client.client import Attempt, Outbound, Reply, redirect_target, status_error
+
+Standing = Callable[[Mapping[str, str]], httpx2.AsyncByteStream]
 
 
 class SdkTransport(httpx2.AsyncBaseTransport):
@@ -15,17 +17,21 @@ class SdkTransport(httpx2.AsyncBaseTransport):
 
     A status that ends a conversation is raised as a typed error: the SDK itself would turn it into
     a nameless one. JSON bodies are capped here, event streams by the SDK's own limit per event.
+    What it asks for by GET, a legacy server's standing stream, comes from ``standing``.
     """
 
-    def __init__(self, outbound: Outbound, limit: int, on_reply: Callable[[Reply], None]) -> None:
+    def __init__(self, outbound: Outbound, limit: int, on_reply: Callable[[Reply], None], standing: Standing) -> None:
         self._outbound = outbound
         self._limit = limit
         self._on_reply = on_reply
+        self._standing = standing
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """httpx2's hook: one request, sent by the guarded client."""
         own = {"host", "content-length", "accept-encoding", "connection", "user-agent", "transfer-encoding"}
         headers = {name: value for name, value in request.headers.items() if name not in own}
+        if request.method == "GET":
+            return httpx2.Response(200, headers={"content-type": "text/event-stream"}, stream=self._standing(headers))
         context = self._outbound.send(
             request.method, str(request.url), headers=headers, data=await request.aread(), attempt=Attempt()
         )
@@ -56,9 +62,13 @@ class _Body(httpx2.AsyncByteStream):
         await self._context.__aexit__(None, None, None)
 
 
-def sdk_client(outbound: Outbound, limit: int, on_reply: Callable[[Reply], None]) -> httpx2.AsyncClient:
+def sdk_client(
+    outbound: Outbound, limit: int, on_reply: Callable[[Reply], None], standing: Standing
+) -> httpx2.AsyncClient:
     """An httpx2 client for the SDK's transports whose every byte goes through this guarded client.
 
-    ``limit``: the most decoded bytes of a JSON body. ``on_reply`` sees the start of every response.
+    ``limit``: the most decoded bytes of a JSON body. ``on_reply`` sees the start of every response to a POST.
+    ``standing`` makes what a GET with these headers is answered with.
     """
-    return httpx2.AsyncClient(transport=SdkTransport(outbound, limit, on_reply), trust_env=False, timeout=None)
+    transport = SdkTransport(outbound, limit, on_reply, standing)
+    return httpx2.AsyncClient(transport=transport, trust_env=False, timeout=None)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from mcpregistry.downstream.limits import too_large
 
 RETRY_SECONDS = 1.0  # where the server says nothing
-RETRY_DIGITS = 9
+RETRY_DIGITS = 7  # of milliseconds, nearly three hours; who asks for more is not heard
 MAX_ID = 4096  # bytes: it goes back in a header
 
 

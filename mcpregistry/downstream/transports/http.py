@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -26,14 +26,13 @@ from mcpregistry.downstream.http_client.client import Attempt, Outbound, Reply, 
 from mcpregistry.downstream.http_client.guard import check_url
 from mcpregistry.downstream.http_client.sdk_transport import sdk_client
 from mcpregistry.downstream.transports.eventstream import EventReader
+from mcpregistry.downstream.transports.standing import LAST_EVENT_HEADER, StandingStream, pause_before
 from mcpregistry.downstream.transports.wire import Request, encode_request, parse_message, read_reply, report_progress
 
 SESSION_HEADER = "Mcp-Session-Id"
-LAST_EVENT_HEADER = "Last-Event-ID"
 NOTICE_SECONDS = 5.0
 CLOSE_SECONDS = 5.0
 RESUME_ATTEMPTS = 8  # in a row that bring nothing new: some 13 s, and longer where the server asks for that
-RESUME_PAUSE_LEAST = 0.05  # seconds, whatever a server's ``retry`` says; doubled while nothing comes
 ACCEPT = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
 
 
@@ -61,7 +60,7 @@ class HttpChannel:
         check_url(self._url)
         await self._exit.enter_async_context(self._outbound)
         client = await self._exit.enter_async_context(
-            sdk_client(self._outbound, self._target.limits.message_bytes, self._note_session)
+            sdk_client(self._outbound, self._target.limits.message_bytes, self._note_session, self._standing)
         )
         streams = streamable_http_client(
             self._url,
@@ -98,6 +97,15 @@ class HttpChannel:
     def _note_session(self, reply: Reply) -> None:
         if session := reply.headers.get(SESSION_HEADER):
             self._headers[SESSION_HEADER] = session
+
+    def _standing(self, headers: Mapping[str, str]) -> StandingStream:
+        """What a legacy server says by itself, for the SDK's session."""
+        limit = self._target.limits.message_bytes
+        return StandingStream(self._outbound, self._url, headers, limit, on_gap=self._missed, on_refused=self.fail)
+
+    def _missed(self) -> None:
+        if self.on_tools_changed is not None:
+            self.on_tools_changed()
 
     def negotiated(self, version: str, *, modern: bool) -> None:
         """Note the protocol version; it goes into every request's headers."""
@@ -206,7 +214,7 @@ class HttpChannel:
         fruitless = 0
         while fruitless < RESUME_ATTEMPTS:
             known = reader.last_id
-            await asyncio.sleep(max(reader.retry, RESUME_PAUSE_LEAST * 2**fruitless))
+            await asyncio.sleep(pause_before(reader, fruitless))
             reader = reader.anew()
             try:
                 answer = await self._resumed(reader, request_id, request)
@@ -229,8 +237,8 @@ class HttpChannel:
                 if reply.status == 404:
                     self.fail(error)
                 raise error
-            if reply.status != 200 or not reply.is_stream:
-                raise _ended_early()
+            if reply.status != 200 or not reply.is_stream:  # it keeps nothing: asking again would bring the same
+                raise ProtocolError("The server ended its answer before the result and kept no rest of it.", sent=True)
             return await self._answer_in(reply, reader, request_id, request)
 
     def _incoming(self, message: dict[str, Any], request: Request) -> None:

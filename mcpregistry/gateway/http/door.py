@@ -1,6 +1,6 @@
-"""The HTTP door: ``/mcp/<endpoint>``, streamable HTTP of both eras.
+"""The HTTP doors: ``/mcp/<endpoint>``, streamable HTTP of both eras; ``…/sse`` (``sse.py``) and ``…/ws`` (``websocket.py``).
 
-In this order: origin, token, endpoint, then a lane. A lane takes what it fully understands (``fast_list.py``: bytes
+In this order: origin (``cors.py``), token, endpoint, then a lane. A lane takes what it fully understands (``fast_list.py``: bytes
 made once; ``fast_call.py``: plain calls); everything else goes to the SDK. No decision lives in a lane. The Host header
 is checked by the shell around the whole site.
 """
@@ -24,15 +24,18 @@ from mcpregistry.calls.engine import Engine, set_current_engine
 from mcpregistry.domain.errors import Busy, ResourceLimit
 from mcpregistry.domain.text.canonical import plain
 from mcpregistry.gateway.conversations import named_in
+from mcpregistry.gateway.http import cors, sse, websocket
 from mcpregistry.gateway.http.body import read_whole, replayed, single_headers, trimmed
 from mcpregistry.gateway.http.fast_call import CALL_PARAMS, FastLane
 from mcpregistry.gateway.http.fast_list import ListLane
+from mcpregistry.gateway.http.lasting import STOPPING, Arrival, Connections
 from mcpregistry.gateway.http.manager import SessionManager
 from mcpregistry.gateway.http.older import OlderLane
 from mcpregistry.gateway.http.resuming import Resumption
 from mcpregistry.gateway.http.sessions import Sessions
+from mcpregistry.gateway.http.unanswered import Unanswered
 from mcpregistry.gateway.identity import LEFT_KEY, SCOPE_KEY, Caller, bearer
-from mcpregistry.gateway.jsonrpc import error_to, objection, replied, unserved
+from mcpregistry.gateway.jsonrpc import error_to, objection, replied, too_deep, unserved
 from mcpregistry.gateway.server import Gateway, current_caller
 from mcpregistry.gateway.stdio.handshake_cache import keep_openings
 from mcpregistry.services.access.tokens import token_hash
@@ -47,6 +50,10 @@ PREFIX = "/mcp/"
 MAX_BODY: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE  # the same as over REST
 OLDER = "a session of the older era"  # a lane's name, which is no method's
 LAST = LATEST_HANDSHAKE_VERSION  # of hosts that do not say it with every request
+SSE, WS = "sse", "ws"
+_UPGRADE = "This address speaks WebSocket. If your host did, a proxy in between has not passed its Upgrade header on."
+_NO_STREAM = "There is no such stream, or it has ended. Open a new one by GET."
+_FOREIGN = "Requests from this web page are not allowed. Add its origin to SLIPSNISSE_ORIGINS."
 
 
 class McpApp:
@@ -55,6 +62,7 @@ class McpApp:
     def __init__(self) -> None:
         self.engine = Engine("web")
         self.lanes: dict[str, Lane] = {}
+        self._unanswered = Unanswered()
         self._stack = AsyncExitStack()
         self._stopping = False
 
@@ -64,6 +72,8 @@ class McpApp:
         set_current_engine(self.engine)
         self.gateway = Gateway(self.engine)
         self.gateway.changes.start()
+        self._connections = Connections(self.engine, self.gateway.server)
+        self._connections.start()
         self.sessions, self._resumption = Sessions(self.engine.feed), Resumption(self.engine.feed)
         self._manager = SessionManager(
             self.gateway,
@@ -76,6 +86,8 @@ class McpApp:
         older = OlderLane(self.sessions, self._manager, calling, listing)
         self.lanes = {"tools/list": listing, OLDER: older, **dict.fromkeys(CALL_PARAMS, calling)}
         await self._stack.enter_async_context(self._manager.run())
+        self.sessions.deliver = self._delivered
+        self.sessions.ended.append(self._connections.gone)
         self.sessions.start()
         # Only of an embedded database can a starting `runmcp` know at once whether a list still holds.
         lists = connection.vendor == "sqlite"
@@ -97,34 +109,83 @@ class McpApp:
         self._stopping = True
         self.engine.begin_stop(settings.GRACE_SECONDS)
         self.gateway.changes.close()
+        self._connections.begin_stop()
         self._resumption.stop()
         # Older hosts hold a GET stream for as long as their session lives; the SDK has no public way to them.
         self._ending = [asyncio.ensure_future(s.terminate()) for s in list(self._manager._server_instances.values())]
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
-        """One HTTP request."""
+        """One HTTP request, or one WebSocket."""
         scope = scope | {"headers": trimmed(scope["headers"])}
-        refusal = self._refusal_of_origin(scope)
-        if refusal is None:
-            caller, refusal = self._caller(scope)
+        if scope["type"] == "websocket":
+            await receive()  # that it wants to connect
+        answer = websocket.denying(scope, send) if scope["type"] == "websocket" else send
+        try:
+            origin = cors.origin_of(scope["headers"], settings.MCP_ALLOWED_ORIGINS)
+        except cors.Foreign:
+            await _answer(answer, 403, "ORIGIN_REFUSED", _FOREIGN)
+            return
+        if origin is not None and scope["type"] == "http":
+            if cors.is_preflight(scope):
+                await cors.answer_preflight(origin, scope, send)
+                return
+            answer = send = cors.opened(origin, send)
+        slug, way = _parts(scope["path"])
+        caller, refusal = self._caller(scope, slug)
+        if refusal is None and (way or scope["type"] == "websocket"):
+            refusal = self._refusal_of(scope, way)
+        if refusal is None and self._stopping:
+            # Here and not in the SDK, whose sessions end meanwhile: it would answer 404 or 500.
+            refusal = (503, "BUSY", STOPPING)
         if refusal is not None:
-            await _answer(send, *refusal)
+            await _answer(answer, *refusal)
             return
         assert caller is not None
-        if self._stopping:  # here and not in the SDK, whose sessions end meanwhile: it would answer 404 or 500
-            await _answer(send, 503, "BUSY", "The site is shutting down. Nothing was done; call again in a moment.")
-            return
-        headers = single_headers(scope["headers"]) if scope["method"] == "POST" else None
-        lane = self.lanes.get(_lane_of(headers)) if headers else None
+        serve = {"": self._streamable, SSE: self._sse, WS: self._websocket}[way]
         try:
-            # A lane that does not take the request gives its body back, with nothing recorded, so the SDK may go on.
-            if lane is not None and headers is not None:
-                receive = await lane(caller, headers, scope, receive, send)
-                if receive is None:
-                    return
-            await self._sdk(caller, scope, receive, send)
+            await serve(caller, scope, receive, send)
         except Busy as error:  # the session of an older host could not be looked up
             await _answer(send, 503, error.code, str(error))
+
+    async def _streamable(self, caller: Caller, scope: Scope, receive: Any, send: Any) -> None:
+        headers = single_headers(scope["headers"]) if scope["method"] == "POST" else None
+        lane = self.lanes.get(_lane_of(headers)) if headers else None
+        # A lane that does not take the request gives its body back, with nothing recorded, so the SDK may go on.
+        if lane is not None and headers is not None:
+            receive = await lane(caller, headers, scope, receive, send)
+            if receive is None:
+                return
+        await self._sdk(caller, scope, receive, send)
+
+    def _refusal_of(self, scope: Scope, way: str) -> tuple[int, str, str] | None:
+        """Why this request is not one for the door that it has come to."""
+        if (scope["type"] == "websocket") != (way == WS):
+            return (426, "WRONG_DOOR", _UPGRADE) if way == WS else (404, "NOT_FOUND", "There is no WebSocket here.")
+        if way == WS and not websocket.speaks_mcp(scope):
+            return 400, "ARGUMENTS_INVALID", "Offer the subprotocol mcp, or none."
+        if way == SSE and scope["method"] not in {"GET", "POST"}:
+            return 405, "WRONG_METHOD", "GET opens the stream, POST sends a message to it."
+        if self._connections.full and scope.get("method") != "POST":
+            return 503, "BUSY", "Too many hosts are connected. Call again in a moment, or use streamable HTTP."
+        return None
+
+    async def _sse(self, caller: Caller, scope: Scope, receive: Any, send: Any) -> None:
+        if scope["method"] == "GET":
+            await sse.opened(self._connections, self.sessions, _arrival(caller, scope, receive, send))
+        elif body := await _body(scope, receive, send):
+            if not body[1] or await sse.taken(self._connections, self.sessions, caller, scope, body[0]):
+                await send({"type": "http.response.start", "status": 202, "headers": [(b"content-length", b"0")]})
+                await send({"type": "http.response.body", "body": b""})
+            else:
+                await _answer(send, 404, "NOT_FOUND", _NO_STREAM)
+
+    async def _websocket(self, caller: Caller, scope: Scope, receive: Any, send: Any) -> None:
+        await websocket.opened(self._connections, _arrival(caller, scope, receive, send), MAX_BODY)
+
+    async def _delivered(self, session_id: str, message: dict[str, Any]) -> None:
+        """What another process was sent for a session of this one."""
+        if not await self._connections.delivered(session_id, message):
+            await self._manager.delivered(session_id, message)
 
     async def _sdk(self, caller: Caller, scope: Scope, receive: Any, send: Any) -> None:
         current_caller.set(caller)
@@ -132,29 +193,21 @@ class McpApp:
         scope = scope | {SCOPE_KEY: caller, LEFT_KEY: left, "user": caller.user}
         if scope["method"] != "POST":
             await self._manager.handle_request(scope, _noticing(left, receive), send)
-            return
-        receive = await _checked(scope, receive, send)
-        if receive is not None:
-            await self._manager.handle_request(scope, _noticing(left, receive), send)
+        elif body := await _body(scope, receive, send):
+            receive = _noticing(left, replayed(*body, receive))
+            with self._unanswered.answering(scope["headers"], *body, send) as (refusal, answer):
+                if refusal:
+                    await replied(send, 400, refusal)
+                else:
+                    await self._manager.handle_request(scope, receive, answer)
 
-    def _refusal_of_origin(self, scope: Scope) -> tuple[int, str, str] | None:
-        origins = [value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"]
-        if not origins or (len(origins) == 1 and origins[0] in settings.MCP_ALLOWED_ORIGINS):
-            return None
-        return (
-            403,
-            "ORIGIN_REFUSED",
-            "Requests from this web page are not allowed. Add its origin to SLIPSNISSE_ORIGINS.",
-        )
-
-    def _caller(self, scope: Scope) -> tuple[Caller | None, tuple[int, str, str] | None]:
+    def _caller(self, scope: Scope, slug: str) -> tuple[Caller | None, tuple[int, str, str] | None]:
         """Who calls which endpoint, or why not. The token comes first: strangers learn no endpoint's name."""
         token = bearer(scope["headers"])
         agent = self.engine.agent_of(token_hash(token)) if token else None
         if agent is None:
             problem = "The bearer token is unknown, expired or revoked." if token else "A bearer token is needed."
             return None, (401, "UNAUTHENTICATED", f"{problem} Issue one in the admin: Agents, Issue token.")
-        slug = scope["path"].removeprefix(PREFIX).strip("/")
         if slug not in self.engine.live.current.endpoints:
             return None, (404, "NOT_FOUND", f"There is no endpoint '{plain(slug, 63)}', or it is switched off.")
         conversation = named_in(scope["headers"])
@@ -163,14 +216,24 @@ class McpApp:
         return Caller(agent.slug, slug, "http", conversation), None
 
 
+def _parts(path: str) -> tuple[str, str]:
+    """The endpoint's slug, and which of its further doors, if one that is open."""
+    slug, _, way = (whole := path.removeprefix(PREFIX).strip("/")).partition("/")
+    return (slug, way) if way in settings.MCP_DOORS else (whole, "")
+
+
+def _arrival(caller: Caller, scope: Scope, receive: Any, send: Any) -> Arrival:
+    return Arrival(caller, token_hash(bearer(scope["headers"]) or ""), scope, receive, send)
+
+
 def _lane_of(headers: Mapping[str, str]) -> str:
     if "mcp-session-id" in headers and headers.get("mcp-protocol-version", LAST) in HANDSHAKE_PROTOCOL_VERSIONS:
         return OLDER
     return headers.get("mcp-method", "")
 
 
-async def _checked(scope: Scope, receive: Any, send: Any) -> Any:
-    """Answer what is no message and return None, or return a ``receive`` that gives the body again."""
+async def _body(scope: Scope, receive: Any, send: Any) -> tuple[bytes, bool] | None:
+    """The body and whether it is whole; or answer what is no message, and return None."""
     headers = dict(scope["headers"])
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind != b"application/json":
@@ -181,10 +244,16 @@ async def _checked(scope: Scope, receive: Any, send: Any) -> Any:
     except ResourceLimit as error:
         await _refuse(send, 413, INVALID_REQUEST, error.message)
         return None
-    if whole and (refusal := objection(body) or unserved(headers.get(b"mcp-protocol-version"), body)):
+    if whole and (refusal := _refusal(headers.get(b"mcp-protocol-version", b"").decode("latin-1"), body)):
         await replied(send, 400, refusal)
         return None
-    return replayed(body, whole, receive)
+    return body, whole
+
+
+def _refusal(version: str, body: bytes) -> dict[str, Any] | None:
+    """What to say of a body that is none of a message; ``version`` as the header names it, empty where it does not."""
+    older = not version or version in HANDSHAKE_PROTOCOL_VERSIONS
+    return objection(body) or unserved(version, body) or (too_deep(body) if older else None)
 
 
 async def _refuse(send: Any, status: int, code: int, message: str) -> None:
@@ -209,8 +278,12 @@ async def _answer(send: Any, status: int, code: str, message: str) -> None:
         {"jsonrpc": "2.0", "id": None, "error": {"code": kind, "message": message, "data": {"code": code}}}
     )
     headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
+    if status == 403:
+        headers.append(cors.VARY)
     if status == 401:
         headers.append((b"www-authenticate", b'Bearer realm="slipsnisse", error="invalid_token"'))
+    if status == 426:
+        headers += [(b"upgrade", b"websocket"), (b"connection", b"upgrade")]
     if status == 503:
         headers.append((b"retry-after", b"1"))
     await send({"type": "http.response.start", "status": status, "headers": headers})

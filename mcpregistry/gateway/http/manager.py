@@ -100,7 +100,8 @@ class SessionManager(StreamableHTTPSessionManager):
 
     async def _began(self, ctx: Context, caller: Caller, result: Any) -> None:
         session_id = ctx.session._connection.session_id
-        assert session_id is not None
+        if session_id is None:
+            return  # a connection that lasts (``lasting.py``) is its own session, and ends with it
         client = InitializeRequestParams.model_validate(ctx.params or {}, by_name=False)
         await self._sessions.begin(session_id, caller, result["protocolVersion"], client)
 

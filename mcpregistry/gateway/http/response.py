@@ -6,25 +6,18 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import msgspec
 from mcp.server.streamable_http import REQUEST_CANCELLED
 
-from mcpregistry.domain.text.canonical import stored
 from mcpregistry.gateway.http.body import Plain, session_header
+from mcpregistry.gateway.http.eventstream import PING, PING_SECONDS, STREAM, as_event
 from mcpregistry.gateway.http.resuming import AFTER, Kept, answer_in
+from mcpregistry.gateway.jsonrpc import encoded
 from mcpregistry.gateway.progress import Progress
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 _WATCH_AFTER = 0.1  # seconds; most calls are over by then and cost no watcher
-_PING_SECONDS = 15.0  # as the SDK does: Node drops a body that is silent for five minutes
 _JSON = [(b"content-type", b"application/json")]
-_STREAM = [
-    (b"content-type", b"text/event-stream"),
-    (b"cache-control", b"no-cache, no-transform"),
-    (b"connection", b"keep-alive"),
-    (b"x-accel-buffering", b"no"),
-]
 
 
 class Response:
@@ -88,21 +81,21 @@ class Response:
 
     async def _ping(self) -> None:
         while True:
-            await asyncio.sleep(_PING_SECONDS)
-            await self._write(b": ping\r\n\r\n")
+            await asyncio.sleep(PING_SECONDS)
+            await self._write(PING)
 
     async def _send_progress(self, progress: float, total: float | None, message: str | None) -> None:
         params: dict[str, Any] = {"progressToken": self._token, "progress": progress}
         params |= {} if total is None else {"total": total}
         params |= {} if message is None else {"message": message}
         notice = {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
-        await self._write(_event(_encoded(notice)))
+        await self._write(as_event(encoded(notice)))
 
     async def _write(self, data: bytes) -> None:
         if not self._streaming:
             self._streaming = True
             await self._send(
-                {"type": "http.response.start", "status": 200, "headers": [*_STREAM, *session_header(self._plain)]}
+                {"type": "http.response.start", "status": 200, "headers": [*STREAM, *session_header(self._plain)]}
             )
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
@@ -117,10 +110,10 @@ class Response:
     async def _end(self, said: dict[str, Any]) -> None:
         self._unwatch()
         await self._flushed()
-        message = _encoded({"jsonrpc": "2.0", "id": self._plain.id} | said)
+        message = encoded({"jsonrpc": "2.0", "id": self._plain.id} | said)
         line = await self.kept.answer(message) if self.kept is not None else b""
         if self._streaming:
-            await self._send({"type": "http.response.body", "body": line + _event(message), "more_body": False})
+            await self._send({"type": "http.response.body", "body": line + as_event(message), "more_body": False})
         else:
             headers = [*_JSON, (b"content-length", b"%d" % len(message)), *session_header(self._plain)]
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -143,7 +136,7 @@ class Response:
             elif event["type"] == "http.response.body":
                 body.append(event.get("body", b""))
                 if not event.get("more_body"):
-                    data = _event(b"".join(body))
+                    data = as_event(b"".join(body))
                     await self._send({"type": "http.response.body", "body": data, "more_body": False})
 
         return send
@@ -167,14 +160,3 @@ class Response:
         if self.kept is not None and not self.kept.begun:
             for task in self._tasks[2:]:
                 task.cancel()
-
-
-def _event(message: bytes) -> bytes:
-    return b"event: message\r\ndata: %b\r\n\r\n" % message
-
-
-def _encoded(message: dict[str, Any]) -> bytes:
-    try:
-        return msgspec.json.encode(message)
-    except (msgspec.EncodeError, UnicodeEncodeError, TypeError):
-        return stored(message).encode()  # lone surrogates, for one

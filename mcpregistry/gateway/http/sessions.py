@@ -117,6 +117,25 @@ class Sessions:
             raise Busy("The database does not answer.", remedy="Connect again in a moment.") from None
         self._known.pop(session_id, None)
 
+    async def begin_stream(self, stream_id: str, caller: Caller) -> None:
+        """A host of HTTP+SSE has opened its stream here; other processes may be sent its messages. Raises Busy."""
+        whose = {"agent": caller.agent, "endpoint": caller.endpoint, "version": "2024-11-05", "client": ""}
+        try:
+            await db_call(host_sessions.begin, session_id=stream_id, **whose)
+        except Error:
+            raise Busy("The database does not answer.", remedy="Connect again in a moment.") from None
+
+    async def pass_on(self, stream_id: str, caller: Caller, body: bytes) -> bool:
+        """Send a message to the process that holds this stream; False if it is not this caller's. Raises Busy."""
+        try:
+            row = await db_call(host_sessions.running, stream_id)
+            if row is None or row.client or (row.agent_slug, row.endpoint_slug) != (caller.agent, caller.endpoint):
+                return False
+            await db_call(host_sessions.send, stream_id, body.decode())
+        except Error:
+            raise Busy("The database does not answer.", remedy="Send it again in a moment.") from None
+        return True
+
     def here(self, session_id: str) -> Session | None:
         """The session, if this process knows it by now."""
         return self._known.get(session_id)
@@ -151,7 +170,7 @@ class Sessions:
             row = await db_call(host_sessions.running, session_id)
         except Error:
             raise Busy("The database does not answer.", remedy="Call again in a moment.") from None
-        if row is None:
+        if row is None or not row.client:  # a stream of HTTP+SSE has a row as well, but is no session of this door
             return None
         if len(self._known) >= _MOST_KNOWN:
             self._known = {each.id: each for each in self._known.values() if each.calls}

@@ -11,18 +11,15 @@ from contextlib import asynccontextmanager, suppress
 from queue import SimpleQueue
 from typing import Any
 
-import anyio
-import msgspec
 import structlog
 from mcp import types as t
 from mcp.server.runner import serve_dual_era_loop, serve_loop
-from mcp.shared.message import SessionMessage
 
 from mcpregistry.calls.engine import Engine, set_current_engine
 from mcpregistry.collector import settle
 from mcpregistry.domain.definitions.naming import UNSHORTENED, long_names
+from mcpregistry.gateway.duplex import streams
 from mcpregistry.gateway.identity import Caller
-from mcpregistry.gateway.jsonrpc import objection
 from mcpregistry.gateway.server import Gateway
 from mcpregistry.gateway.stdio.preload import ACKNOWLEDGED, SUBSCRIPTION, Kept, Preload
 
@@ -85,34 +82,18 @@ async def _streams(preload: Preload, mouth: _Mouth, speaker: _Speaker) -> AsyncI
     """The SDK's pair of streams over the preload's pipe."""
     lines: asyncio.Queue[bytes | None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
-    to_server, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    outgoing, from_server = anyio.create_memory_object_stream[SessionMessage](0)
 
     def take(line: bytes | None) -> None:
         loop.call_soon_threadsafe(lines.put_nowait, line)
 
-    async def read() -> None:
-        async with to_server:
-            while (line := await lines.get()) is not None:
-                if refusal := objection(line):
-                    await mouth.say(msgspec.json.encode(refusal) + b"\n")
-                else:
-                    await to_server.send(_parsed(line))
-            mouth.finish()
-
-    async def write() -> None:
-        async for message in from_server:
-            if line := speaker.line(message.message):
-                await mouth.say(line)
+    async def heard() -> AsyncIterator[bytes]:
+        while (line := await lines.get()) is not None:
+            yield line
+        mouth.finish()
 
     preload.attach(take)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(read)
-        tasks.start_soon(write)
-        try:
-            yield incoming, outgoing
-        finally:
-            tasks.cancel_scope.cancel()
+    async with streams(heard(), mouth.say, speaker.line) as pair:
+        yield pair
 
 
 class _Mouth:
@@ -127,7 +108,7 @@ class _Mouth:
     async def say(self, line: bytes) -> None:
         """Returns when the line is written, or when we no longer wait for the host."""
         said: asyncio.Future[None] = self._loop.create_future()
-        self._lines.put((line, said))
+        self._lines.put((line + b"\n", said))
         await asyncio.wait({said, self._deaf}, return_when=asyncio.FIRST_COMPLETED)
 
     def finish(self) -> None:
@@ -148,13 +129,6 @@ def _done(said: asyncio.Future[None]) -> None:
         said.set_result(None)
 
 
-def _parsed(line: bytes) -> SessionMessage | Exception:
-    try:
-        return SessionMessage(t.jsonrpc_message_adapter.validate_json(line, by_name=False))
-    except ValueError as error:
-        return error  # the SDK answers with a parse error
-
-
 class _Speaker:
     """Turns the server's messages into lines, minus what the preload has said already."""
 
@@ -168,13 +142,13 @@ class _Speaker:
         if isinstance(message, t.JSONRPCNotification) and self._said(message):
             return None
         if not isinstance(message, t.JSONRPCResponse):
-            return message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+            return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
         request_id = json.dumps(message.id)
         result = json.dumps(message.result, separators=(",", ":"))
         said = self._preload.settle(request_id, self._kept(message.result, result))
         if said is None:
             self._gateway.changes.outdated(self._caller)
-        return None if said is not False else f'{{"jsonrpc":"2.0","id":{request_id},"result":{result}}}\n'.encode()
+        return None if said is not False else f'{{"jsonrpc":"2.0","id":{request_id},"result":{result}}}'.encode()
 
     def _said(self, message: t.JSONRPCNotification) -> bool:
         """Whether it acknowledges a change stream that the preload has acknowledged."""

@@ -1,4 +1,4 @@
-"""Held calls with the official SDK's client, in both eras and through both doors."""
+"""Held calls with the official SDK's client, in both eras and through every door."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tests.gateway.held.conftest import Case
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
 
-DOORS = [(door, era) for door in ("http", "stdio") for era in ("legacy", MODERN)]
+DOORS = [(door, era) for door in ("http", "sse", "ws", "stdio") for era in ("legacy", MODERN)]
 
 
 @contextlib.asynccontextmanager
 async def client_at(door: str, era: str, stage: Stage, site: Web, token: str, **options: Any) -> AsyncIterator[Client]:
     # One without a name of its own would be held for four seconds only, and one that went away less than before.
     options["client_info"] = t.Implementation(name=fresh("patient"), version="1")
-    if door == "http":
-        async with site.client(token, era, **options) as client:
+    if door != "stdio":
+        async with site.client(token, era, door=door, **options) as client:
             yield client
     else:
         async with Client(stage.runmcp("--cwd", str(folder())), mode=era, cache=None, **options) as client:

@@ -1,0 +1,191 @@
+"""Hosts on a connection that lasts: HTTP+SSE and WebSocket. One server loop each, in either era, as on a pipe.
+
+A connection ends when its host leaves, when its token, agent or endpoint is taken away, and when the site stops: then
+what is in flight is answered first. Its messages go through the same handlers as those of the other doors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import structlog
+from mcp import types as t
+from mcp.server.runner import serve_dual_era_loop
+from mcp.shared.message import ServerMessageMetadata
+from starlette.requests import HTTPConnection
+
+from mcpregistry.calls.engine import Engine
+from mcpregistry.domain.snapshot import Snapshot
+from mcpregistry.gateway.duplex import Say, streams
+from mcpregistry.gateway.identity import SCOPE_KEY, Caller
+from mcpregistry.gateway.jsonrpc import encoded, error_to
+from mcpregistry.gateway.server import GatewayServer
+
+log = structlog.get_logger(__name__)
+
+Scope = dict[str, Any]
+Beside = Callable[[], Coroutine[Any, Any, None]]
+MOST = 1000  # at once in a process; each costs some 100 KB
+STOPPING = "The site is shutting down. Nothing was done; call again in a moment."
+
+LEFT, REVOKED, STOPPED = "left", "revoked", "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A host at the door: who it is, by which token, and the ASGI connection."""
+
+    caller: Caller
+    token_hash: str
+    scope: Scope
+    receive: Any
+    send: Any
+
+
+class Lasting:
+    """One such connection. ``say`` sends one message to its host."""
+
+    def __init__(self, server: GatewayServer, arrival: Arrival, say: Say) -> None:
+        self.id = secrets.token_urlsafe(24)
+        self.caller, self.token_hash = arrival.caller, arrival.token_hash
+        self.ended = ""  # why, once it is
+        self._server, self._say = server, say
+        self._request = HTTPConnection(arrival.scope | {SCOPE_KEY: self.caller, "user": self.caller.user})
+        self._mail, self._heard = anyio.create_memory_object_stream[bytes](0)
+        self._unanswered: Counter[t.RequestId] = Counter()
+        self._stopping = False
+        self._over = anyio.Event()
+
+    async def serve(self, *beside: Beside) -> str:
+        """Serve its host until it ends, with these beside; returns why it has ended."""
+        metadata = ServerMessageMetadata(request_context=self._request)
+        options = self._server.create_initialization_options()
+        async with anyio.create_task_group() as tasks, self._mail, self._heard:
+            tasks.start_soon(self._until_over, tasks.cancel_scope)
+            for work in beside:
+                tasks.start_soon(work)
+            pair = streams(self._heard, self._tell, self._spoken, refused=self._refused, metadata=metadata)
+            async with pair as (incoming, outgoing):
+                await serve_dual_era_loop(self._server, incoming, outgoing, lifespan_state={}, init_options=options)
+            tasks.cancel_scope.cancel()
+        return self.ended
+
+    async def take(self, data: bytes) -> bool:
+        """A message of the host; False when it came too late."""
+        try:
+            await self._mail.send(data)
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+            return False
+        return True
+
+    def end(self, why: str = LEFT) -> None:
+        """Now, whatever is in flight."""
+        self.ended = self.ended or why
+        self._over.set()
+
+    def begin_stop(self) -> None:
+        """No new requests; it ends when those in flight are answered."""
+        self._stopping = True
+        self._end_if_done()
+
+    async def _until_over(self, whole: anyio.CancelScope) -> None:
+        await self._over.wait()
+        whole.cancel()
+
+    def _refused(self, message: t.JSONRPCMessage) -> dict[str, Any] | None:
+        if isinstance(message, t.JSONRPCRequest):
+            if self._stopping:
+                return error_to(message.id, t.INTERNAL_ERROR, STOPPING)
+            self._unanswered[message.id] += 1
+        elif isinstance(message, t.JSONRPCNotification) and message.method == "notifications/cancelled":
+            self._answered((message.params or {}).get("requestId"))  # perhaps it is answered: a moment too early, then
+        return None
+
+    def _answered(self, request_id: Any) -> None:
+        if type(request_id) in (int, str) and self._unanswered[request_id] > 0:
+            self._unanswered[request_id] -= 1
+        self._unanswered += Counter()  # forgets what is at zero
+
+    def _spoken(self, message: t.JSONRPCMessage) -> bytes:
+        if isinstance(message, t.JSONRPCResponse | t.JSONRPCError):
+            self._answered(message.id)
+        return encoded(message.model_dump(by_alias=True, exclude_unset=True))
+
+    async def _tell(self, data: bytes) -> None:
+        await self._say(data)
+        self._end_if_done()
+
+    def _end_if_done(self) -> None:
+        if self._stopping and not self._unanswered:
+            self.end(STOPPED)
+
+
+class Connections:
+    """Those of this process, by id; ended one by one when access ends, and together when the site stops."""
+
+    def __init__(self, engine: Engine, server: GatewayServer) -> None:
+        self._engine, self._server = engine, server
+        self._open: dict[str, Lasting] = {}
+
+    def start(self) -> None:
+        """Begin to follow the configuration; to be called on the event loop."""
+        loop = asyncio.get_running_loop()
+
+        def swapped(_: Snapshot) -> None:
+            loop.call_soon_threadsafe(self._look)
+
+        self._engine.live.listeners.append(swapped)
+
+    def make(self, arrival: Arrival, say: Say) -> Lasting:
+        """One that is not served yet."""
+        return Lasting(self._server, arrival, say)
+
+    @property
+    def full(self) -> bool:
+        return len(self._open) >= MOST
+
+    def find(self, connection_id: str, caller: Caller) -> Lasting | None:
+        """The connection, if it is this caller's."""
+        found = self._open.get(connection_id)
+        mine = found is not None and (found.caller.agent, found.caller.endpoint) == (caller.agent, caller.endpoint)
+        return found if mine else None
+
+    async def delivered(self, connection_id: str, message: dict[str, Any]) -> bool:
+        """A message of the host that another process was sent; False if its connection is not here."""
+        found = self._open.get(connection_id)
+        return found is not None and await found.take(encoded(message))
+
+    def gone(self, connection_id: str) -> None:
+        """It was ended in another process, or made way for a newer one of its agent."""
+        if found := self._open.get(connection_id):
+            found.end()
+
+    async def serve(self, connection: Lasting, *beside: Beside) -> str:
+        """Serve it until it ends; returns why."""
+        self._open[connection.id] = connection
+        try:
+            return await connection.serve(*beside)
+        finally:
+            del self._open[connection.id]
+
+    def still_welcome(self, connection: Lasting) -> bool:
+        """Whether its token, agent and endpoint are still what they were when it was opened."""
+        agent = self._engine.agent_of(connection.token_hash)
+        endpoints = self._engine.live.current.endpoints
+        return agent is not None and agent.slug == connection.caller.agent and connection.caller.endpoint in endpoints
+
+    def begin_stop(self) -> None:
+        """As of each."""
+        for connection in list(self._open.values()):
+            connection.begin_stop()
+
+    def _look(self) -> None:
+        for connection in list(self._open.values()):
+            if not self.still_welcome(connection):
+                connection.end(REVOKED)

@@ -1,0 +1,63 @@
+"""The older HTTP door, ``/mcp/<endpoint>/sse`` (HTTP+SSE of MCP 2024-11-05): a GET opens the stream on which the server
+speaks and is told on it where to post; each message of the host is a POST there, answered 202.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+from urllib.parse import parse_qs, quote
+
+from mcpregistry.domain.errors import Busy
+from mcpregistry.gateway.http.eventstream import PING, PING_SECONDS, STREAM, as_event
+from mcpregistry.gateway.http.lasting import Arrival, Connections, Scope
+from mcpregistry.gateway.http.sessions import Sessions
+from mcpregistry.gateway.identity import Caller
+
+SESSION = "session_id"
+
+
+async def opened(connections: Connections, sessions: Sessions, arrival: Arrival) -> None:
+    """Answer a GET: a stream that lasts until either side ends it. Raises Busy without a database."""
+    scope, receive, send = arrival.scope, arrival.receive, arrival.send
+
+    async def say(data: bytes) -> None:
+        await _write(send, as_event(data))
+
+    async def listen() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        connection.end()
+
+    async def speak() -> None:
+        await _write(send, as_event(address.encode(), b"endpoint"))
+        while connections.still_welcome(connection):  # a token may run out without any change
+            await asyncio.sleep(PING_SECONDS)
+            await _write(send, PING)
+        connection.end()
+
+    connection = connections.make(arrival, say)
+    await sessions.begin_stream(connection.id, arrival.caller)
+    await send({"type": "http.response.start", "status": 200, "headers": STREAM})
+    address = f"{quote(scope.get('root_path', '') + scope['path'])}?{SESSION}={connection.id}"
+    try:
+        with sessions.holding(connection.id):
+            await connections.serve(connection, listen, speak)
+        await _write(send, b"", more=False)
+    finally:
+        with suppress(Busy):  # then the clock ends it
+            await sessions.end(connection.id)
+
+
+async def taken(connections: Connections, sessions: Sessions, caller: Caller, scope: Scope, body: bytes) -> bool:
+    """Hand on what was posted, to whichever process has the stream; False if there is none, or not this caller's.
+    Raises Busy without a database."""
+    named = parse_qs(scope.get("query_string", b"").decode("latin-1")).get(SESSION, [""])[0]
+    if connection := connections.find(named, caller):
+        return await connection.take(body)
+    return bool(named) and await sessions.pass_on(named, caller, body)
+
+
+async def _write(send: Any, data: bytes, *, more: bool = True) -> None:
+    await send({"type": "http.response.body", "body": data, "more_body": more})

@@ -1,0 +1,62 @@
+"""The WebSocket door, ``/mcp/<endpoint>/ws``: one text frame for each message, subprotocol ``mcp``.
+
+MCP's specification has no such transport; it is what its SDKs spoke under this name. The token is in the handshake's Authorization header; it is looked at again with each message.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mcpregistry.gateway.http.lasting import REVOKED, STOPPED, Arrival, Connections, Scope
+
+SUBPROTOCOL = "mcp"
+_CODES = {STOPPED: (1001, "The site is shutting down."), REVOKED: (1008, "Access has ended.")}  # RFC 6455, 7.4.1
+_TOO_BIG = 1009
+
+
+def speaks_mcp(scope: Scope) -> bool:
+    """Whether the host offers our subprotocol; one that offers none at all is taken to mean it."""
+    return not scope.get("subprotocols") or SUBPROTOCOL in scope["subprotocols"]
+
+
+def denying(scope: Scope, send: Any) -> Any:
+    """A ``send`` whose HTTP answer refuses the handshake."""
+    told = "websocket.http.response" in scope.get("extensions", {})
+
+    async def sending(event: dict[str, Any]) -> None:
+        if told:
+            await send(event | {"type": f"websocket.{event['type']}"})
+        elif event["type"] == "http.response.start":
+            await send({"type": "websocket.close", "code": 1008, "reason": ""})  # the server makes a plain 403 of it
+
+    return sending
+
+
+async def opened(connections: Connections, arrival: Arrival, most: int) -> None:
+    """Take the handshake and serve until either side ends it. ``most`` bytes in a message."""
+    scope, receive, send = arrival.scope, arrival.receive, arrival.send
+    codes = dict(_CODES)
+
+    async def say(data: bytes) -> None:
+        await send({"type": "websocket.send", "text": data.decode()})
+
+    async def listen() -> None:
+        while (event := await receive())["type"] != "websocket.disconnect":
+            if event["type"] != "websocket.receive":
+                continue
+            data = event["text"].encode() if event.get("text") is not None else event["bytes"]
+            if not connections.still_welcome(connection):
+                connection.end(REVOKED)
+            elif len(data) > most:
+                codes["too big"] = (_TOO_BIG, f"A message may have {most:,} bytes.")
+                connection.end("too big")
+            else:
+                await connection.take(data)
+        connection.end()
+
+    connection = connections.make(arrival, say)
+    await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL if scope.get("subprotocols") else None})
+    why = await connections.serve(connection, listen)
+    if why in codes:
+        code, reason = codes[why]
+        await send({"type": "websocket.close", "code": code, "reason": reason})

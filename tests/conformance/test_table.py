@@ -1,0 +1,189 @@
+"""What of MCP is carried, found out with real clients and servers: feature by era of either side and door.
+
+``docs/protocol.md`` shows it. ``python -m tests.conformance.table`` writes it there again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+from mcp import Client, MCPError
+from mcp import types as t
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+
+from tests import launcher
+from tests.conformance.table import PAGE, between, replaced, written
+from tests.fakes import sdk
+from tests.fakes.servers import conformance_server
+from tests.fakes.servers.conformance_prompts import PROMPTS
+from tests.fakes.servers.conformance_resources import RESOURCES, TEMPLATES
+from tests.fakes.stage import Stage, Web, folder
+from tests.fakes.targets import LOOPBACK
+from tests.gateway.conftest import launched, site, stage
+
+__all__ = ["launched", "site", "stage"]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300), pytest.mark.one_database]
+
+DOORS = ["stdio", "HTTP", "SSE", "WebSocket"]
+ERAS = ["modern", "older"]
+MODES = {"modern": "auto", "older": "legacy"}
+ASK = {"name": "test_elicitation", "inputSchema": {"type": "object"}}
+OFFERED = {"prompt": PROMPTS, "resource": RESOURCES, "template": TEMPLATES}
+
+
+def make_server() -> Any:
+    """The fixture of the conformance suite, with a tool that asks in the older way."""
+    server = conformance_server.make_server()
+    inner = server.get_request_handler("tools/call").handler
+
+    async def list_tools(ctx: Any, params: Any) -> Any:
+        return {
+            "tools": [*conformance_server.TOOLS, ASK], "resultType": "complete", "ttlMs": 0, "cacheScope": "private",
+        }  # fmt: skip
+
+    async def call_tool(ctx: Any, params: t.CallToolRequestParams) -> Any:
+        if params.name != ASK["name"]:
+            return await inner(ctx, params)
+        name = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+        found = await ctx.session.elicit_form("What is your name?", name)
+        return {"content": [{"type": "text", "text": f"Hello, {(found.content or {}).get('name')}!"}]}
+
+    server.add_request_handler("tools/list", t.PaginatedRequestParams, list_tools)
+    server.add_request_handler("tools/call", t.CallToolRequestParams, call_tool)
+    return server
+
+
+class Seen:
+    """A client at one door of one host, towards one server, and whatever it can find out there."""
+
+    def __init__(self, client: Client, server: str) -> None:
+        self.client, self.server = client, server
+
+    async def tools(self) -> bool:
+        names = {tool.name for tool in (await self.client.list_tools()).tools}
+        result = await self.client.call_tool("test_simple_text", {})
+        return "test_image_content" in names and "simple text" in result.content[0].text
+
+    async def progress(self) -> bool:
+        heard: list[float] = []
+
+        async def note(progress: float, *_: object) -> None:
+            heard.append(progress)
+
+        await self.client.call_tool("test_tool_with_progress", {}, progress_callback=note)
+        return bool(heard)
+
+    async def prompts(self) -> bool:
+        names = {prompt.name for prompt in (await self.client.list_prompts()).prompts}
+        found = await self.client.get_prompt("test_simple_prompt")
+        return "test_simple_prompt" in names and bool(found.messages)
+
+    async def resources(self) -> bool:
+        uris = {str(each.uri) for each in (await self.client.list_resources()).resources}
+        found = await self.client.read_resource("test://static-text")
+        return "test://static-text" in uris and bool(found.contents)
+
+    async def templates(self) -> bool:
+        listed = (await self.client.list_resource_templates()).resource_templates
+        found = await self.client.read_resource("test://template/7/data")
+        return bool(listed) and "7" in found.contents[0].text
+
+    async def list_changes(self) -> bool:
+        capabilities = self.client.server_capabilities
+        return bool(capabilities.tools and capabilities.tools.list_changed)
+
+    async def questions(self) -> bool:
+        tool = ASK["name"] if self.server == "older" else "test_input_required_result_elicitation"
+        result = await self.client.call_tool(tool, {})
+        return "Hello, Ann!" in result.content[0].text
+
+    async def subscriptions(self) -> bool:
+        resources = self.client.server_capabilities.resources
+        return bool(resources and resources.subscribe)
+
+    async def completion(self) -> bool:
+        return self.client.server_capabilities.completions is not None
+
+    async def log_lines(self) -> bool:
+        return self.client.server_capabilities.logging is not None
+
+
+FEATURES: dict[str, Callable[[Seen], Awaitable[bool]]] = {
+    "tools: list, call": Seen.tools,
+    "progress of calls": Seen.progress,
+    "prompts: list, get": Seen.prompts,
+    "resources: list, read": Seen.resources,
+    "resources by template": Seen.templates,
+    "word of changed lists": Seen.list_changes,
+    "questions of a server to the person at the host": Seen.questions,
+    "word of changes of single resources": Seen.subscriptions,
+    "completion of arguments": Seen.completion,
+    "log lines of servers": Seen.log_lines,
+}
+
+
+@pytest.fixture(scope="module")
+def tokens(stage: Stage, site: Web) -> Iterator[dict[str, str]]:
+    """By the server's era: an endpoint of that name, an agent of that name, and the agent's token."""
+    with sdk.serving(make_server().streamable_http_app()) as address:
+        found = {}
+        for era in ERAS:
+            stage.endpoint(era, naming_style="plain")
+            server = stage.server(
+                era, [*conformance_server.TOOLS, ASK], OFFERED, transport="http", url=f"{address}/mcp",
+                allowed_networks=list(LOOPBACK), protocol_mode="legacy" if era == "older" else "modern",
+            )  # fmt: skip
+            found[era] = stage.agent(era, server)
+            site.wait_known(found[era])
+        yield found
+
+
+async def _person(context: Any, params: t.ElicitRequestParams) -> t.ElicitResult:
+    return t.ElicitResult(action="accept", content={"name": "Ann"})
+
+
+@contextlib.asynccontextmanager
+async def at(
+    door: str, host: str, server: str, site: Web, launched: launcher.Launcher, token: str
+) -> AsyncIterator[Seen]:
+    options: dict[str, Any] = {"elicitation_callback": _person}
+    if door == "stdio":
+        parameters = launched.parameters(
+            "manage.py", "runmcp", "--endpoint", server, "--agent", server, "--cwd", str(folder())
+        )
+        opened = Client(parameters, mode=MODES[host], cache=None, **options)
+    else:
+        known = {"HTTP": "http", "SSE": "sse", "WebSocket": "ws"}[door]
+        opened = site.client(token, MODES[host], server, door=known, **options)
+    async with opened as client:
+        assert (client.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS) == (host == "older")
+        yield Seen(client, server)
+
+
+async def carried(feature: Callable[[Seen], Awaitable[bool]], seen: Seen) -> bool:
+    """Whether it works there; a refusal is a plain no."""
+    try:
+        async with asyncio.timeout(30):
+            return await feature(seen)
+    except MCPError:
+        return False
+
+
+async def test_the_table_of_the_documentation_is_what_clients_find(site, launched, tokens):
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for door in DOORS:
+        for host in ERAS:
+            for server in ERAS:
+                async with at(door, host, server, site, launched, tokens[server]) as seen:
+                    for name, feature in FEATURES.items():
+                        doors = found.setdefault((name, host, server), [])
+                        doors += [door] if await carried(feature, seen) else []
+    table = written(list(FEATURES), ERAS, DOORS, found)
+    if os.environ.get("WRITE_PROTOCOL_TABLE") == "1":
+        PAGE.write_text(replaced(PAGE.read_text(), table))
+    assert between(PAGE.read_text()) == table, "run: python -m tests.conformance.table"

@@ -164,7 +164,7 @@ class Pool:
         """Read what the server offers now. Raises DownstreamError."""
         slot = self._slot(server_id)
         await slot.load()
-        return await (await slot.connected()).read_tools()
+        return await (await slot.connected()).offers.read()
 
     async def ping(self, server_id: int) -> float:
         """Milliseconds that the server takes to answer a probe of its era. Raises DownstreamError."""
@@ -338,10 +338,10 @@ async def _check(connection: Connection, revision: int | None, kind: str, name: 
     """It is the server that was decided on; and one that was just started may say something else than was approved."""
     if revision is not None and connection.target.revision != revision:
         raise StaleRevision("The server was changed after this call was decided on.", remedy="Call again.")
-    if definition is None or connection.says(name, kind) == definition:
+    if definition is None or connection.offers.says(name, kind) == definition:
         return
-    await connection.reread()
-    if connection.says(name, kind) != definition:
+    await connection.offers.reread()
+    if connection.offers.says(name, kind) != definition:
         raise DefinitionChanged(
             f"The server has changed this {kind} since it was approved.",
             remedy="Ask the operator to look at the change; until then it cannot be used.",

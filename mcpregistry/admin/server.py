@@ -165,7 +165,12 @@ class ServerAdmin(RecordAdmin):
         (
             "Connection",
             {
-                "fields": (("connect_mode", "protocol_mode"), ("resend", "check_interval"), "trial_hours"),
+                "fields": (
+                    ("connect_mode", "protocol_mode"),
+                    ("shared_by", "max_sessions"),
+                    ("resend", "check_interval"),
+                    "trial_hours",
+                ),
                 "classes": ("collapse",),
             },
         ),

@@ -99,6 +99,7 @@ class CallRequest:
     requester: Requester = NOBODY
     conversation: str = ""  # its id; ``catalogue`` is narrowed to what it may see
     behind: tuple[AgentSpec, ...] = ()  # whose calls have led to this one of a run: their budgets bear it too
+    session: str = ""  # of the host, or of the run, as far as servers are shared by that
     call_id: str = ""  # for a caller that must find the record again whatever happens; unique, 32 hex digits
 
 

@@ -25,6 +25,7 @@ class ServerSpec:
     request_timeout: float
     max_message_bytes: int
     available: bool
+    shared_by: str = "everybody"
 
 
 @dataclass(frozen=True, slots=True)

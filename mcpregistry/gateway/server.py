@@ -29,10 +29,11 @@ from mcpregistry.calls.conversations import within
 from mcpregistry.calls.engine import Engine
 from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, NotFound, SlipsnisseError
 from mcpregistry.domain.kinds import KINDS, PROMPT, RESOURCE, TEMPLATE, TOOL
+from mcpregistry.domain.servers.sessions import host_session
 from mcpregistry.domain.version import VERSION
 from mcpregistry.gateway.answers import prompt_result, resource_result, tool_result
 from mcpregistry.gateway.conversations import conversation_of
-from mcpregistry.gateway.identity import Caller, caller_of
+from mcpregistry.gateway.identity import Caller, caller_of, session_of
 from mcpregistry.gateway.notifications import Changes
 from mcpregistry.gateway.progress import passing_on
 from mcpregistry.gateway.questions import asked_by_server, boundary, host_of, input_required
@@ -222,6 +223,7 @@ class Gateway:
                 host=host,
                 conversation=conversation,
                 call_id=_call_id_for(ctx),
+                session=session_of(caller, ctx.meta or {}, conversation, own_session(ctx)),
             )
             outcome = _outcome_of(ctx) or await self.engine.call(request)
         _answer.set(await self._answered(outcome, catalogue.find(name), caller, kind, asked, legacy=is_legacy(ctx)))
@@ -266,7 +268,11 @@ class Gateway:
 
     async def _initialized(self, ctx: Context, params: t.NotificationParams | None) -> None:
         # The SDK offers no public way to the connection; the pinned version is held to this by a test.
-        self.changes.remember(self._caller_of(ctx), ctx.session._connection)
+        caller, connection = self._caller_of(ctx), ctx.session._connection
+        self.changes.remember(caller, connection)
+        if (own := own_session(ctx)) is not None:
+            ends = host_session(caller.agent, session_of(caller, {}, own=own))
+            connection.exit_stack.callback(self.engine.pool.end_session, ends)
 
     def _input_schema(self, name: str) -> Mapping[str, Any] | None:
         """For the SDK's check of ``Mcp-Param-*`` headers, as the caller of this request sees the tool."""
@@ -276,6 +282,11 @@ class Gateway:
 
     def _caller_of(self, ctx: Context) -> Caller:
         return caller_of(ctx, self._caller)
+
+
+def own_session(ctx: Context) -> str | None:
+    """The id of the MCP session in which the request came; None where the protocol has none."""
+    return ctx.session._connection.session_id if is_legacy(ctx) else None
 
 
 def is_legacy(ctx: Context) -> bool:

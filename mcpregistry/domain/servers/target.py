@@ -31,6 +31,7 @@ class Limits:
     max_description: int = 64 * 1024
     max_items: int = 10_000
     max_concurrency: int = 8
+    max_sessions: int = 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from mcpregistry.gateway.http.manager import SessionManager
 from mcpregistry.gateway.http.older import OlderLane
 from mcpregistry.gateway.http.resuming import Resumption
 from mcpregistry.gateway.http.sessions import Sessions
-from mcpregistry.gateway.identity import LEFT_KEY, SCOPE_KEY, Caller, bearer
+from mcpregistry.gateway.identity import LEFT_KEY, SCOPE_KEY, SESSION_HEADER, Caller, bearer
 from mcpregistry.gateway.jsonrpc import error_to, objection, replied, unserved
 from mcpregistry.gateway.server import Gateway, current_caller
 from mcpregistry.gateway.stdio.handshake_cache import keep_openings
@@ -160,7 +160,8 @@ class McpApp:
         conversation = named_in(scope["headers"])
         if conversation is None:
             return None, (400, "ARGUMENTS_INVALID", "The header Slipsnisse-Conversation is there twice. Send it once.")
-        return Caller(agent.slug, slug, "http", conversation), None
+        session = next((value for name, value in scope["headers"] if name == SESSION_HEADER), b"").decode("latin-1")
+        return Caller(agent.slug, slug, "http", conversation, session), None
 
 
 def _lane_of(headers: Mapping[str, str]) -> str:

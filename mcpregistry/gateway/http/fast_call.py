@@ -31,7 +31,7 @@ from mcpregistry.domain.policy.decision import Outcome
 from mcpregistry.gateway.answers import tool_result
 from mcpregistry.gateway.http.body import Plain, Request, plain_request, read_small, replayed
 from mcpregistry.gateway.http.response import Response
-from mcpregistry.gateway.identity import Caller
+from mcpregistry.gateway.identity import Caller, session_of
 from mcpregistry.gateway.questions import declared_host, own_words
 from mcpregistry.gateway.server import OUTCOME_KEY, Gateway, forwarding, request_id_of
 
@@ -119,6 +119,7 @@ class FastLane:
                 on_progress=response.report if host.progress else None,
                 host=host,
                 conversation=conversation,
+                session=session_of(caller, meta, conversation, plain.session.id if plain.session else None),
             )
             judged = self._gateway.engine.judge(request)
         except SlipsnisseError:

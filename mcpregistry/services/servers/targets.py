@@ -170,4 +170,5 @@ def _limits(server: Server) -> Limits:
         message_bytes=server.max_message_bytes,
         max_concurrency=server.max_concurrency,
         max_tools=server.max_tools,
+        max_sessions=server.max_sessions,
     )

@@ -168,6 +168,7 @@ class ServerAdmin(RecordAdmin):
                 "fields": (
                     ("connect_mode", "protocol_mode"),
                     ("shared_by", "max_sessions"),
+                    ("asks_elicitation", "asks_sampling", "asks_roots"),
                     ("resend", "check_interval"),
                     "trial_hours",
                 ),

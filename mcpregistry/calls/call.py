@@ -146,4 +146,5 @@ class CallOutcome:
     rpc_code: int = 0  # of the server's JSON-RPC error, if that was its answer
     rpc_data: Any = None
     warning: str = ""  # what is odd about the result, which is passed on all the same
+    live: str = ""  # the call is still out, and its ``result`` asks the host: how the waiting call is found again
     energy: Charged | None = None  # where the endpoint tells it: what the books have of the call

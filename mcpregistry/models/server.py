@@ -158,6 +158,20 @@ class Server(Confined):
         help_text="Of a server that is not shared by everybody: own connections in each process of this site. Beyond it the "
         "one that was idle longest is closed.",
     )  # fmt: skip
+    asks_elicitation = models.BooleanField(
+        "may ask the user", default=True, db_default=True,
+        help_text="Forms and addresses to open, for the person at the host that made the call (elicitation).",
+    )  # fmt: skip
+    asks_sampling = models.BooleanField(
+        "may ask the model",
+        default=True,
+        db_default=True,
+        help_text="Of the host that made the call, at its expense (sampling).",
+    )
+    asks_roots = models.BooleanField(
+        "may ask for folders", default=False, db_default=False,
+        help_text="That the host works in (roots). Some servers then serve these instead of what they were started with.",
+    )  # fmt: skip
     check_interval = models.PositiveIntegerField(
         default=300, validators=[MinValueValidator(10)], help_text="Seconds between health checks."
     )
@@ -230,6 +244,11 @@ class Server(Confined):
     @property
     def title(self) -> str:
         return self.name or self.slug
+
+    @property
+    def questions(self) -> frozenset[str]:
+        """The kinds of questions that it may put to hosts, as MCP calls them."""
+        return frozenset(kind for kind in ("elicitation", "sampling", "roots") if getattr(self, f"asks_{kind}"))
 
     @property
     def enabled(self) -> bool:

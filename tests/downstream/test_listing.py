@@ -186,13 +186,13 @@ class Drops(Echo):
 async def test_a_stream_that_is_dropped_at_once_is_asked_for_ever_more_rarely(
     bench: Make, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(connection, "LISTEN_RETRY_FIRST", 0.05)
-    monkeypatch.setattr(connection, "LISTEN_RETRY_MOST", 3600.0)
+    monkeypatch.setattr(offers, "LISTEN_RETRY_FIRST", 0.05)
+    monkeypatch.setattr(offers, "LISTEN_RETRY_MOST", 3600.0)
     pauses: list[float] = []
     real = offers.anyio.sleep
 
     async def sleep(seconds: float) -> None:
-        if seconds not in (offers.SETTLE_SECONDS, connection.REREAD_SECONDS):
+        if seconds not in (offers.SETTLE_SECONDS, offers.REREAD_SECONDS):
             pauses.append(seconds)
         await real(min(seconds, 0.06))
 

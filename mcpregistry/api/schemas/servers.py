@@ -64,6 +64,9 @@ class ServerChange(Input):
     max_tools: Annotated[int, Field(ge=1, le=MOST_TOOLS)] | None = None
     shared_by: Literal["everybody", "agent", "session"] | None = None
     max_sessions: Count | None = None
+    asks_elicitation: bool | None = None
+    asks_sampling: bool | None = None
+    asks_roots: bool | None = None
     check_interval: Annotated[int, Field(ge=10, le=31_536_000)] | None = None
     trial_hours: Annotated[int, Field(ge=0, le=8760, description="Between trials; 0: none by the clock.")] | None = None
 
@@ -123,6 +126,9 @@ class ServerOut(Schema):
     max_tools: int
     shared_by: str
     max_sessions: int
+    asks_elicitation: bool
+    asks_sampling: bool
+    asks_roots: bool
     check_interval: int
     trial_hours: int
     lifecycle: LifecycleName
@@ -250,7 +256,7 @@ class ServerTestOut(Schema):
 _SAME = (
     "slug", "name", "description", "transport", "command", "cwd", "url", "allowed_networks", "connect_mode", "resend",
     "protocol_mode", "connect_timeout", "request_timeout", "idle_timeout", "max_message_bytes", "max_concurrency", "max_tools",
-    "shared_by", "max_sessions", "check_interval", "trial_hours", *SANDBOX, *BOUNDS, "lifecycle", "launch_confirmed", "confirmed_at", "revision", "source", "created_at", "updated_at",
+    "shared_by", "max_sessions", "asks_elicitation", "asks_sampling", "asks_roots", "check_interval", "trial_hours", *SANDBOX, *BOUNDS, "lifecycle", "launch_confirmed", "confirmed_at", "revision", "source", "created_at", "updated_at",
 )  # fmt: skip
 
 

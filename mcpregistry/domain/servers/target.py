@@ -100,6 +100,7 @@ class Target:
     protocol: ProtocolMode = "auto"
     connect: ConnectMode = "lazy"
     resend: Resend = "safe"
+    questions: frozenset[str] = frozenset()  # which of its questions may reach hosts: elicitation, sampling, roots
     limits: Limits = Limits()
     bounds: Bounds = Bounds()
     sandbox: Sandbox | None = None  # of a local server; None: it runs with the rights of this site

@@ -12,6 +12,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import anyio
@@ -30,6 +31,7 @@ from mcp_types import (
     Implementation,
 )
 from mcp_types.version import LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
+from msgspec.structs import replace
 
 from mcpregistry.domain.calls.forwarding import NOTHING, Forwarding
 from mcpregistry.domain.errors import DownstreamError, ProtocolError, TimedOut, ToolRefused
@@ -46,22 +48,35 @@ from mcpregistry.downstream.pool.discovery import Discovery, Era
 from mcpregistry.downstream.pool.failures import typed_error
 from mcpregistry.downstream.pool.listing import described
 from mcpregistry.downstream.pool.offers import Offers
+from mcpregistry.downstream.pool.questions import Questions, reply_to
 from mcpregistry.downstream.transports.registry import channel_for
-from mcpregistry.downstream.transports.wire import Channel, ProgressCallback, Request
+from mcpregistry.downstream.transports.request import ProgressCallback, Request
+from mcpregistry.downstream.transports.wire import Channel
 
 CLIENT_NAME = "slipsnisse"
 PROBE_SECONDS = 10.0
 
 
-async def open_connection(target: Target, on_tools_changed: Callable[[Discovery], None]) -> Connection:
-    """A connection for the target, not connected yet: its owner task does that in ``run``."""
-    return Connection(target, await channel_for(target), on_tools_changed)
+async def open_connection(
+    target: Target, on_tools_changed: Callable[[Discovery], None], *, bears: frozenset[str] | None = None
+) -> Connection:
+    """A connection for the target, not connected yet: its owner task does that in ``run``.
+
+    ``bears``: the kinds of questions that its only host can bear; None: hosts of all kinds share it.
+    """
+    return Connection(target, await channel_for(target), on_tools_changed, bears)
 
 
 class Connection:
     """A live connection. ``discovery`` is set once ``wait_ready`` has returned."""
 
-    def __init__(self, target: Target, channel: Channel, on_tools_changed: Callable[[Discovery], None]) -> None:
+    def __init__(
+        self,
+        target: Target,
+        channel: Channel,
+        on_tools_changed: Callable[[Discovery], None],
+        bears: frozenset[str] | None = None,
+    ) -> None:
         self.target = target
         self.in_flight = 0
         self.offers = Offers(target, self.ask, on_tools_changed)
@@ -69,6 +84,8 @@ class Connection:
         self._channel.on_tools_changed = self.offers.touch
         self._modern = False
         self.redactor = Redactor(target.secrets)
+        self._questions = Questions(target.slug, self.redactor)
+        self._declares = target.questions if bears is None else target.questions & bears
         self._stamp: dict[str, Any] = {}
         self.last_used = time.monotonic()
         self._stopping = False
@@ -150,6 +167,7 @@ class Connection:
             cache=None,
             message_handler=self.offers.on_message,
             client_info=Implementation(name=CLIENT_NAME, version=VERSION),
+            **self._questions.callbacks(self._declares),
         )
 
     async def _greet(self, client: Client, started: float) -> None:
@@ -256,11 +274,17 @@ class Connection:
             headers=self._call_headers(kind, name, arguments),
         )
         try:
-            result = await self._request(request)
+            result = await (self._request(request) if self._modern else self._asked_meanwhile(request, host))
         except TimedOut:
             self._suspicion.set()
             raise
         return check_result(result, self.target.limits, kind)
+
+    async def _asked_meanwhile(self, request: Request, host: Forwarding) -> dict[str, Any]:
+        """In the older era the server asks its questions while the call waits."""
+        with self._questions.during(host) as call:
+            asked = replace(request, on_question=partial(reply_to, call=call), patience=call.patience)
+            return await self._request(asked)
 
     async def task(
         self, method: str, task_id: str, params: Mapping[str, Any], *, timeout: float | None, host: Forwarding

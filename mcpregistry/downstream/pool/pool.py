@@ -42,7 +42,7 @@ from mcpregistry.downstream.pool.redact import progress_without_secrets, refusal
 from mcpregistry.downstream.pool.room import Crowd, make_room, process_full, server_full
 from mcpregistry.downstream.pool.sessions import OnEvent, Sessions
 from mcpregistry.downstream.pool.slot import Slot, finish, seconds_left
-from mcpregistry.downstream.transports.wire import ProgressCallback
+from mcpregistry.downstream.transports.request import ProgressCallback
 
 log = structlog.get_logger(__name__)
 
@@ -91,21 +91,20 @@ class Pool:
         kind: str = TOOL,
         session: str = EVERYBODY,
     ) -> dict[str, Any]:
-        """One ``tools/call``, or ``prompts/get``, as its ``kind`` says; the raw result dict, untouched but for our secrets.
-        ``timeout`` in seconds spans queueing, connecting and the answer (None: the server's own;
+        """One ``tools/call``, or what its ``kind`` is used by; the raw result dict, untouched but for our secrets. ``timeout`` in seconds spans queueing, connecting and the answer (None: the server's own;
         0: none). Cancelling the awaiting task tells the server. Raises Busy, or DownstreamError
         whose ``sent`` says whether the call may have taken effect. With ``revision`` it goes to
         the server as it was configured then, or nowhere; with ``definition`` (a hash) only while
         the server says exactly that of the tool or prompt. ``session`` is whose connection it goes through.
         """
         arguments = parse_arguments(arguments_json)
-        slot = self._slot_at(server_id, revision, session)
+        slot = self._slot_at(server_id, revision, session, host)
         target = slot.target or await self._loaded(slot)
         limit = target.limits.request_timeout if timeout is None else timeout
         deadline = time.monotonic() + limit if limit else None
         for last in (False, True):  # again only if nothing was sent, or the operator vouches for repeating
             if last:
-                slot = self._slot_at(server_id, revision, session)
+                slot = self._slot_at(server_id, revision, session, host)
                 await self._loaded(slot)
             connection = slot.enter_now() or await _entered(slot, deadline)
             try:
@@ -310,12 +309,14 @@ class Pool:
         if slot.session and not slot.alive:
             self._sessions.tidy(slot)
 
-    def _slot_at(self, server_id: int, revision: int | None, session: str) -> Slot:
+    def _slot_at(self, server_id: int, revision: int | None, session: str, host: Forwarding) -> Slot:
         """The server's slot; one older than ``revision`` is retired here if nobody has done it yet."""
         slot = self._slot(server_id, session)
         if revision is not None and slot.target is not None and slot.target.revision < revision:
             self._retire(slot, again=False)
             slot = self._slot(server_id, session)
+        if session and slot.bears is None:  # what a server is told of its host is told once, when it is connected to
+            slot.bears = host.questions
         return slot
 
     def _put_away(self, slot: Slot, connection: Connection) -> bool:

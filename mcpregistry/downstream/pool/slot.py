@@ -46,6 +46,7 @@ class Slot:
     ) -> None:
         self.server_id = server_id
         self.session = session  # whose connection it is
+        self.bears: frozenset[str] | None = None  # which questions the host of this session can be asked
         self._on_over = on_over
         self._make_room = make_room
         self._targets = targets
@@ -194,7 +195,7 @@ class Slot:
         connection: Connection | None = None
         try:
             target = self.target = await self._targets(self.server_id)
-            connection = self.connection = await open_connection(target, self._tools_changed)
+            connection = self.connection = await open_connection(target, self._tools_changed, bears=self.bears)
             self._over.clear()
             await connection.run(self._ready)
         except DownstreamError as error:

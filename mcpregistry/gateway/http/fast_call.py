@@ -69,7 +69,7 @@ class FastLane:
             response.kept.call_id = judged.call.id
         response.begin()
         try:
-            outcome = await self._gateway.engine.proceed(judged)
+            outcome = await self._proceeded(judged)
             if result := self._result(plain, judged, outcome):
                 await response.finish(result)
             else:
@@ -83,6 +83,15 @@ class FastLane:
         finally:
             response.close()
         return True
+
+    async def _proceeded(self, judged: Judged) -> CallOutcome:
+        """The call's end, or the question that its server asks meanwhile: the SDK's way puts that to the host."""
+        call = judged.call
+        host, live = self._gateway.live.opened(call.request.host)
+        if live is None:
+            return await self._gateway.engine.proceed(judged)
+        call = replace(call, request=replace(call.request, host=host))
+        return await live.run(self._gateway.engine.proceed(replace(judged, call=call)))
 
     def _result(self, plain: Plain, judged: Judged, outcome: CallOutcome) -> dict[str, Any] | None:
         """The result object, if the server gave a plain one."""
@@ -108,6 +117,8 @@ class FastLane:
             if entry is None or (plain.session is None and arguments and self._mirrors(entry)):
                 return None
             host = self._host(plain, caller, response)
+            if plain.session is not None and host.forwarding.questions & entry.offer.server.questions:
+                return None  # its server may ask this host meanwhile, and only the SDK's way puts that to an older one
             request = CallRequest(
                 catalogue=catalogue,
                 name=name,

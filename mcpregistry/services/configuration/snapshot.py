@@ -123,6 +123,7 @@ def _server(server: Server) -> ServerSpec:
         max_message_bytes=server.max_message_bytes,
         available=server.unavailable_since is None,
         shared_by=server.shared_by,
+        questions=server.questions,
     )
 
 

@@ -109,6 +109,7 @@ class _Filling:
             protocol=server.protocol_mode,  # type: ignore[arg-type]
             connect=server.connect_mode,  # type: ignore[arg-type]
             resend=server.resend,  # type: ignore[arg-type]
+            questions=self.server.questions,
             limits=_limits(server),
         )
 

@@ -97,3 +97,5 @@ async def test_a_server_is_told_what_it_may_ask_and_of_a_session_what_its_host_b
     assert said(await here.call("declared")).keys() == {"elicitation", "sampling"}
     assert said(await here.call("declared", session="a/1", host=Person().host())).keys() == {"elicitation"}
     assert said(await here.call("declared", session="a/2")) == {}
+    # It may offer these less, which is nothing that the server as a whole has changed.
+    assert [event for event in here.events if event.kind == "session" and event.discovery] == []

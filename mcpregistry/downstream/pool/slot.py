@@ -144,6 +144,11 @@ class Slot:
         self._on_over(self)
 
     @property
+    def _tells_all(self) -> bool:
+        """Servers may offer less to a host that can be asked less; what it is shown is not what the server offers."""
+        return self.bears is None or self.target is None or self.target.questions <= self.bears
+
+    @property
     def refused_for(self) -> float:
         """Seconds until it may be tried again after a failure."""
         return health.refusal_seconds(self.health, now=time.monotonic())
@@ -277,6 +282,8 @@ class Slot:
 
     def _emit(self, kind: EventKind, *, detail: str = "", code: str = "", discovery: Discovery | None = None) -> None:
         connection = self.connection
+        if discovery is not None and not self._tells_all:
+            discovery = None
         self._on_event(
             ConnectionEvent(
                 server_id=self.server_id,

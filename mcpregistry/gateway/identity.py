@@ -11,7 +11,7 @@ from mcp.server.auth.provider import AccessToken
 from mcp.server.context import ServerRequestContext
 
 from mcpregistry.domain.errors import ArgumentsInvalid
-from mcpregistry.domain.servers.sessions import nameless_session
+from mcpregistry.domain.servers.sessions import mcp_session, nameless_session
 
 SCOPE_KEY = "slipsnisse.caller"
 LEFT_KEY = "slipsnisse.left"  # in an HTTP scope: an asyncio.Event, set when the connection is gone
@@ -64,7 +64,7 @@ def session_of(caller: Caller, meta: Mapping[str, Any], conversation: str = "", 
     if caller.origin == "stdio":
         return "stdio"
     if own is not None:
-        return f"http:{own}"
+        return mcp_session(own)
     named = meta.get(SESSION_KEY, caller.session)
     if not isinstance(named, str) or len(named) > _LONGEST_SESSION:
         raise ArgumentsInvalid(

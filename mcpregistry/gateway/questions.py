@@ -324,7 +324,7 @@ async def in_rounds(engine: Engine, request: CallRequest, outcome: CallOutcome) 
             return _unanswered(outcome, str(reason))
         given = {"inputResponses": answers} | ({"requestState": state} if isinstance(state, str) else {})
         forwarding = replace(request.host.forwarding, answers=given)
-        outcome = await engine.call(replace(request, host=replace(request.host, forwarding=forwarding)))
+        outcome = await engine.call(replace(request, call_id="", host=replace(request.host, forwarding=forwarding)))
     return outcome
 
 

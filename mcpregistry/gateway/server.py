@@ -30,7 +30,6 @@ from mcpregistry.calls.conversations import within
 from mcpregistry.calls.engine import Engine
 from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, NotFound, SlipsnisseError
 from mcpregistry.domain.kinds import KINDS, PROMPT, RESOURCE, TEMPLATE, TOOL
-from mcpregistry.domain.servers.sessions import host_session
 from mcpregistry.domain.version import VERSION
 from mcpregistry.gateway.answers import prompt_result, resource_result, tool_result
 from mcpregistry.gateway.conversations import conversation_of
@@ -280,11 +279,7 @@ class Gateway:
 
     async def _initialized(self, ctx: Context, params: t.NotificationParams | None) -> None:
         # The SDK offers no public way to the connection; the pinned version is held to this by a test.
-        caller, connection = self._caller_of(ctx), ctx.session._connection
-        self.changes.remember(caller, connection)
-        if (own := own_session(ctx)) is not None:
-            ends = host_session(caller.agent, session_of(caller, {}, own=own))
-            connection.exit_stack.callback(self.engine.pool.end_session, ends)
+        self.changes.remember(self._caller_of(ctx), ctx.session._connection)
 
     def _input_schema(self, name: str) -> Mapping[str, Any] | None:
         """For the SDK's check of ``Mcp-Param-*`` headers, as the caller of this request sees the tool."""

@@ -19,7 +19,7 @@ from mcpregistry.domain.calls.requester import NOBODY, Requester
 from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.domain.policy.risk import risk_of
 from mcpregistry.domain.schema.validation import problems
-from mcpregistry.domain.servers.sessions import host_session, session_of_run
+from mcpregistry.domain.servers.sessions import session_of_run
 from mcpregistry.domain.text.canonical import digest, stored
 from mcpregistry.models import Invocation
 from subagents.domain import outputs
@@ -110,7 +110,7 @@ class Toolbox:
 
     def leave(self) -> None:
         """The run has ended: its own connections to servers close, in the background."""
-        self.engine.pool.end_session(host_session(self.catalogue.agent.slug, session_of_run(self.run)))
+        self.engine.pool.end_session(session_of_run(self.run))
 
 
 def _definition(name: str, listing: Mapping[str, Any]) -> dict[str, Any]:

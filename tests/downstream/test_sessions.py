@@ -25,24 +25,24 @@ async def pid(here: Bench, session: str) -> int:
 
 async def test_each_session_has_a_process_of_its_own_and_only_its_own_trouble(bench: Make):
     here = bench(stdio_target("crash"))
-    first, second, everybodys = [await pid(here, key) for key in ("a/1", "b/1", "")]
+    first, second, everybodys = [await pid(here, key) for key in ("a/1", "b/other", "")]
     assert len({first, second, everybodys}) == 3
     assert here.pool.states()[1].sessions == 2
 
     with pytest.raises(DownstreamError):
         await here.call("crash", session="a/1")
-    assert await pid(here, "b/1") == second  # the dead process of one is no other's trouble
+    assert await pid(here, "b/other") == second  # the dead process of one is no other's trouble
     assert await pid(here, "") == everybodys
     assert here.pool.states()[1].state == "connected"
 
-    here.pool.end_session("b/1")
+    here.pool.end_session("other")
     await gone(second)
     assert await pid(here, "") == everybodys
     # Its end is told: nobody's session is counted any more, and the server is still connected.
     told = here.events[-1]
     await until(lambda: here.events[-1].sessions == 0)
     assert told.state == "connected"
-    again = await pid(here, "b/1")
+    again = await pid(here, "b/other")
     assert again not in (first, second, everybodys)
 
 
@@ -84,9 +84,8 @@ async def test_two_hundred_sessions_opened_and_dropped_leave_nothing(bench: Make
         here = bench(http_target(url, protocol="legacy", limits={"max_sessions": 8}))
 
         async def one(number: int) -> None:
-            session = f"a/{number}"
-            await here.call("add", b'{"a":1,"b":2}', session=session)
-            here.pool.end_session(session)
+            await here.call("add", b'{"a":1,"b":2}', session=f"a/{number}")
+            here.pool.end_session(str(number))
 
         async def rounds(numbers: range) -> tuple[int, int]:
             for start in range(numbers.start, numbers.stop, 5):

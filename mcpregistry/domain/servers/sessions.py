@@ -28,6 +28,16 @@ def host_session(agent: str, session: str) -> str:
     return f"{agent}/{session}"
 
 
+def session_in(key: str) -> str:
+    """What the session of this key is called; empty where it is all of the agent's."""
+    return key.partition("/")[2]
+
+
+def mcp_session(session_id: str) -> str:
+    """What an older host's session over HTTP is called."""
+    return f"http:{session_id}"
+
+
 def nameless_session(endpoint: str, named: str = "", conversation: str = "") -> str:
     """What the session of a caller is called that has none by its protocol: by the name that it gives, else by its
     conversation, else all of its requests to the endpoint are one."""

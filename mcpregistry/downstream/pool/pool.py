@@ -224,7 +224,7 @@ class Pool:
         await asyncio.gather(*(slot.stop() for slot in gone))
 
     def end_session(self, session: str) -> None:
-        """The agent's host has ended this session: what it had of its own closes, in the background."""
+        """A host's or a run's session has ended (its name, unique in the site): what it had of its own closes by and by."""
         for slot in self._sessions.take_session(session):
             self._spawn(slot.stop())
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from mcpregistry.domain.servers.health import State
+from mcpregistry.domain.servers.sessions import session_in
 from mcpregistry.downstream.pool.discovery import Discovery
 from mcpregistry.downstream.pool.events import ConnectionEvent, EventKind
 from mcpregistry.downstream.pool.slot import Slot
@@ -72,9 +73,8 @@ class Sessions:
         return True
 
     def take_session(self, session: str) -> list[Slot]:
-        """Forget the slots of this session, at every server."""
-        found = [slots[session] for slots in self._slots.values() if session in slots]
-        return [slot for slot in found if self.take(slot)]
+        """Forget the slots of the session that is called so, at every server."""
+        return [slot for slot in self.all() if session_in(slot.session) == session and self.take(slot)]
 
     def tidy(self, slot: Slot) -> None:
         """Forget a slot that holds nothing, nobody waits in, and whose breaker has nothing to say."""

@@ -22,6 +22,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERS
 
 from mcpregistry.calls.engine import Engine, set_current_engine
 from mcpregistry.domain.errors import Busy, ResourceLimit
+from mcpregistry.domain.servers.sessions import mcp_session
 from mcpregistry.domain.text.canonical import plain
 from mcpregistry.gateway.conversations import named_in
 from mcpregistry.gateway.http.body import read_whole, replayed, single_headers, trimmed
@@ -76,6 +77,7 @@ class McpApp:
         older = OlderLane(self.sessions, self._manager, calling, listing)
         self.lanes = {"tools/list": listing, "tools/call": calling, OLDER: older}
         await self._stack.enter_async_context(self._manager.run())
+        self.sessions.ended.append(lambda ended: self.engine.pool.end_session(mcp_session(ended)))
         self.sessions.start()
         # Only of an embedded database can a starting `runmcp` know at once whether a list still holds.
         lists = connection.vendor == "sqlite"

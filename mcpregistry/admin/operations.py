@@ -22,11 +22,22 @@ VERDICT_COLOURS = {"passed": "success", "failed": "danger", "running": "info", "
 class ConnectionAdmin(ReadOnlyAdmin):
     """Live connections, one row per process and server, as that process last reported it."""
 
-    list_display = ("server", "process", "shown_state", "since", "seen_at", "protocol_era", "pid")
+    list_display = ("server", "process", "shown_state", "since", "seen_at", "protocol_era", "sessions", "pid")
     list_filter = ("state", ServerFilter)
     list_select_related = ("server",)
     search_fields = ("server__slug", "process")
-    fields = ("server", "process", "shown_state", "protocol_era", "pid", "since", "seen_at", "error", "stderr")
+    fields = (
+        "server",
+        "process",
+        "shown_state",
+        "protocol_era",
+        "sessions",
+        "pid",
+        "since",
+        "seen_at",
+        "error",
+        "stderr",
+    )
 
     @display(description="state", label=CONNECTION_COLOURS)
     def shown_state(self, connection: Connection) -> str:

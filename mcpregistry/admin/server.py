@@ -165,7 +165,13 @@ class ServerAdmin(RecordAdmin):
         (
             "Connection",
             {
-                "fields": (("connect_mode", "protocol_mode"), ("resend", "check_interval"), "trial_hours"),
+                "fields": (
+                    ("connect_mode", "protocol_mode"),
+                    ("shared_by", "max_sessions"),
+                    ("asks_elicitation", "asks_sampling", "asks_roots"),
+                    ("resend", "check_interval"),
+                    "trial_hours",
+                ),
                 "classes": ("collapse",),
             },
         ),

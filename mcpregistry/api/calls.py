@@ -36,6 +36,7 @@ from mcpregistry.domain.calls.edits import untold
 from mcpregistry.domain.calls.ends import RECORD_LATE
 from mcpregistry.domain.errors import ArgumentsInvalid, Busy, Denied, NotFound, SlipsnisseError
 from mcpregistry.domain.lifecycle import TERMINAL, State
+from mcpregistry.domain.servers.sessions import nameless_session
 from mcpregistry.domain.text.canonical import digest, stored
 from mcpregistry.ids import ordered_id
 from mcpregistry.services.records import idempotency
@@ -131,7 +132,7 @@ async def _call(
         CallRequest(
             catalogue, name, payload.params, "rest",
             host_name=name_of_host, request_id=payload.mcp.request_id, host=host, call_id=call_id,
-            requester=who.requester, conversation=conversation,
+            requester=who.requester, conversation=conversation, session=nameless_session(payload.endpoint, conversation=conversation),
         )
     )  # fmt: skip
     return _told(outcome, entry, name, payload, strict=strict)

@@ -13,7 +13,7 @@ from ipaddress import ip_address
 
 from django.conf import settings
 from django.db import DatabaseError
-from django.db.models import Count, Q
+from django.db.models import Count, Q, Sum
 from django.http import HttpRequest, HttpResponse
 from django.http.request import split_domain_port
 from django.utils import timezone
@@ -150,6 +150,16 @@ def _servers(since: datetime) -> Iterator[Metric]:
     for state, count in Connection.objects.order_by().values_list("state").annotate(Count("id")):
         open_.add_metric([state], count)
     yield open_
+    own = GaugeMetricFamily(
+        "slipsnisse_server_sessions",
+        "Own connections of agents and host sessions, of all processes.",
+        labels=["server"],
+    )
+    for slug, count in (
+        Connection.objects.filter(sessions__gt=0).order_by().values_list("server__slug").annotate(Sum("sessions"))
+    ):
+        own.add_metric([slug], count)
+    yield own
     leaks = GaugeMetricFamily(
         "slipsnisse_secrets_replaced",
         "Notes of the last 5 minutes that answers held a server's secrets.",

@@ -99,6 +99,7 @@ class CallRequest:
     requester: Requester = NOBODY
     conversation: str = ""  # its id; ``catalogue`` is narrowed to what it may see
     behind: tuple[AgentSpec, ...] = ()  # whose calls have led to this one of a run: their budgets bear it too
+    session: str = ""  # of the host, or of the run, as far as servers are shared by that
     call_id: str = ""  # for a caller that must find the record again whatever happens; unique, 32 hex digits
 
 
@@ -145,4 +146,5 @@ class CallOutcome:
     rpc_code: int = 0  # of the server's JSON-RPC error, if that was its answer
     rpc_data: Any = None
     warning: str = ""  # what is odd about the result, which is passed on all the same
+    live: str = ""  # the call is still out, and its ``result`` asks the host: how the waiting call is found again
     energy: Charged | None = None  # where the endpoint tells it: what the books have of the call

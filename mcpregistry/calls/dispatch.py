@@ -7,6 +7,7 @@ from typing import Any
 
 from mcpregistry.calls.call import Call
 from mcpregistry.calls.remote_tasks.adoption import Adoption, check_kind, forwarding_of
+from mcpregistry.domain.servers.sessions import session_key
 from mcpregistry.downstream.pool.pool import Pool
 
 
@@ -33,6 +34,7 @@ class DownstreamDispatcher:
             idempotent=offer.tool.idempotent,
             host=forwarding,
             kind=offer.tool.kind,
+            session=session_key(offer.server.shared_by, request.catalogue.agent.slug, request.session),
         )
         check_kind(result, forwarding)
         if result.get("resultType") == "task":

@@ -220,7 +220,11 @@ class Engine:
 
         Runs of expert tools ask for it while they wait for something else. Call it on the event loop.
         """
-        servers = {entry.offer.server.id for entry in catalogue.entries.values() if not entry.offer.own}
+        servers = {
+            entry.offer.server.id
+            for entry in catalogue.entries.values()
+            if not entry.offer.own and entry.offer.server.shared_by == "everybody"
+        }
         for server_id in sorted(servers)[:most]:
             self._spawn_connect(server_id, by_hand=False)
 

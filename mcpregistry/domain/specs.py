@@ -25,6 +25,8 @@ class ServerSpec:
     request_timeout: float
     max_message_bytes: int
     available: bool
+    shared_by: str = "everybody"
+    questions: frozenset[str] = frozenset()  # the kinds that it may ask the host's user
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,16 @@ from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.context import ServerRequestContext
 
+from mcpregistry.domain.errors import ArgumentsInvalid
+from mcpregistry.domain.servers.sessions import mcp_session, nameless_session
+
 SCOPE_KEY = "slipsnisse.caller"
 LEFT_KEY = "slipsnisse.left"  # in an HTTP scope: an asyncio.Event, set when the connection is gone
+
+
+SESSION_KEY = "slipsnisse/session"  # in ``_meta``, beside the header
+SESSION_HEADER = b"slipsnisse-session"
+_LONGEST_SESSION = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +30,7 @@ class Caller:
     endpoint: str
     origin: str  # "http" or "stdio"
     conversation: str = ""  # the id that the request's header, or the command line of ``runmcp``, names
+    session: str = ""  # what the request's header calls the session of a host that has none by its protocol
 
     @property
     def user(self) -> AuthenticatedUser:
@@ -43,3 +52,22 @@ def caller_of(ctx: ServerRequestContext[Any, Any], default: Caller | None) -> Ca
     caller = scope.get(SCOPE_KEY) or default
     assert caller is not None, "a request reached the server without passing a door"
     return caller
+
+
+def session_of(caller: Caller, meta: Mapping[str, Any], conversation: str = "", own: str | None = None) -> str:
+    """What the host's session is called among those of its agent. Raises ArgumentsInvalid for what is no name.
+
+    ``own``: the id of its MCP session, which only the older era has over HTTP. A host without one may name its session, in
+    a header or ``_meta``; else the conversation is its session, or else all its requests to the endpoint are. Over stdio the
+    process is the session.
+    """
+    if caller.origin == "stdio":
+        return "stdio"
+    if own is not None:
+        return mcp_session(own)
+    named = meta.get(SESSION_KEY, caller.session)
+    if not isinstance(named, str) or len(named) > _LONGEST_SESSION:
+        raise ArgumentsInvalid(
+            f"_meta['{SESSION_KEY}'] must be a text of at most {_LONGEST_SESSION} characters.", remedy="Leave it out."
+        )
+    return nameless_session(caller.endpoint, named, conversation)

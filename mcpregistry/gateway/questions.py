@@ -26,14 +26,18 @@ from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
-from mcpregistry.calls.call import Host, Prompt, Reply
+from mcpregistry.calls.call import CallOutcome, CallRequest, Host, Prompt, Reply
+from mcpregistry.calls.catalog import Entry
+from mcpregistry.calls.engine import Engine
 from mcpregistry.db import db_call
-from mcpregistry.domain.calls.forwarding import NOTHING, TASKS, Forwarding, attributed, passed
+from mcpregistry.domain.calls.forwarding import NOTHING, TASKS, Ask, Forwarding, Unanswered, attributed, passed
 from mcpregistry.domain.calls.hosts import limits_of
 from mcpregistry.domain.calls.wait_strategy import question_modes
-from mcpregistry.domain.errors import Conflict
+from mcpregistry.domain.errors import Conflict, InputNeeded
+from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.text.canonical import digest, plain
 from mcpregistry.gateway.identity import LEFT_KEY, Caller, caller_of
+from mcpregistry.gateway.live_calls import NO_ANSWER, PATIENCE
 from mcpregistry.services.records import idempotency
 
 log = structlog.get_logger(__name__)
@@ -41,6 +45,7 @@ log = structlog.get_logger(__name__)
 Context = ServerRequestContext[Any, Any]
 
 SAID = "slipsnisse/said"  # in a call's _meta: what the agent tells those who decide
+_MOST_ROUNDS = 10  # of one call of an older host
 _KEY = "confirm"  # of our one question in ``inputRequests``
 _FIRST_FORMS, _FIRST_URLS = "2025-06-18", "2025-11-25"  # protocol versions that brought them; they sort as dates
 _FORM: Mapping[str, Any] = {
@@ -69,14 +74,15 @@ async def host_of(ctx: Context, caller: Caller) -> Host:
     host = declared_host(
         ctx.protocol_version, said.client_info if said else None, ctx.session.client_capabilities, caller.origin
     )
-    asks = bool(host.elicit) and not host.mrtr and ctx.session.can_send_request
+    back = not host.mrtr and ctx.session.can_send_request
+    asks = bool(host.elicit) and back
     return replace(
         host,
         progress=meta.get("progress_token") is not None,
         ask=_asking(ctx) if asks else None,
         reply=await _reply(ctx) if host.mrtr else None,
         said=own_words(meta),
-        forwarding=replace(host.forwarding, answers=_answers(ctx.params or {})) if host.mrtr else NOTHING,
+        forwarding=_forwarding(ctx, host, back=back),
         left=ctx.request.scope.get(LEFT_KEY) if ctx.request is not None and not host.mrtr else None,
     )
 
@@ -86,7 +92,9 @@ def declared_host(
 ) -> Host:
     """What a host says of itself with every request alike; ``version`` is that of the protocol."""
     modern = version not in HANDSHAKE_PROTOCOL_VERSIONS
-    said = declared.model_dump(by_alias=True, mode="json", exclude_none=True) if modern and declared else {}
+    said = declared.model_dump(by_alias=True, mode="json", exclude_none=True) if declared else {}
+    if not modern:
+        said.pop("extensions", None)
     return Host(
         name=plain(info.name, 100) if info else "",
         version=plain(info.version, 100) if info else "",
@@ -94,7 +102,7 @@ def declared_host(
         tasks=_declares_tasks(version, declared),
         elicit=_elicitation(version, info, declared),
         mrtr=modern,
-        forwarding=Forwarding(passed(said)) if modern else NOTHING,
+        forwarding=Forwarding(passed(said)),
     )
 
 
@@ -115,16 +123,35 @@ def _declares_tasks(version: str, declared: t.ClientCapabilities | None) -> bool
     return modern and declared is not None and TASKS in (declared.extensions or {})
 
 
+def asked_of_host(outcome: CallOutcome, entry: Entry | None) -> dict[str, Any] | None:
+    """The result object that asks the host something, if the call came to that."""
+    if outcome.live:
+        return _asked_meanwhile(outcome)
+    if outcome.prompt is not None:
+        return input_required(outcome.prompt)
+    if entry is not None and outcome.result is not None and outcome.result.get("resultType") == "input_required":
+        return asked_by_server(outcome.result, entry.offer.server.slug)
+    return None
+
+
 def asked_by_server(result: Mapping[str, Any], server: str) -> dict[str, Any]:
     """A server's questions, as they go to the host: who asks is said, and the server's state is sealed on its way."""
     requests = result.get("inputRequests")
+    answer: dict[str, Any] = {"resultType": "input_required"}
     shown = (
         {key: attributed(request, server) for key, request in requests.items()} if isinstance(requests, dict) else {}
     )
-    answer: dict[str, Any] = {"resultType": "input_required"} | ({"inputRequests": shown} if shown else {})
-    if isinstance(state := result.get("requestState"), str):
-        answer["requestState"] = json.dumps({"kind": "server", "server": server, "state": state})
+    if shown:
+        answer["inputRequests"] = shown
+    if isinstance(theirs := result.get("requestState"), str):
+        answer["requestState"] = json.dumps({"kind": "server", "server": server, "state": theirs})
     return answer
+
+
+def _asked_meanwhile(outcome: CallOutcome) -> dict[str, Any]:
+    """A question of a call that is still out, which the host's answer goes on with; the server is named in it already."""
+    assert outcome.result is not None
+    return outcome.result | {"requestState": json.dumps({"kind": "live", "nonce": outcome.live})}
 
 
 def _answers(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,6 +164,12 @@ def _answers(params: Mapping[str, Any]) -> dict[str, Any]:
         if state is not None:
             answers["requestState"] = state["state"]
     return answers
+
+
+def live_nonce(params: Mapping[str, Any]) -> str:
+    """Which waiting call the request's answers are for; empty if for none."""
+    state = _opened(params)
+    return str(state["nonce"]) if state is not None and state.get("kind") == "live" else ""
 
 
 def input_required(prompt: Prompt) -> dict[str, Any]:
@@ -206,6 +239,42 @@ async def _take(state: Mapping[str, Any]) -> None:
 # The older era
 
 
+def _forwarding(ctx: Context, host: Host, *, back: bool) -> Forwarding:
+    """What goes on to servers. An older host can bear questions where there is a way back to it."""
+    if host.mrtr:
+        return replace(host.forwarding, answers=_answers(ctx.params or {}))
+    return replace(host.forwarding, ask=_put_by(ctx)) if back and host.forwarding.questions else NOTHING
+
+
+def _put_by(ctx: Context) -> Ask:
+    """Puts a server's question to the host as a request of ours, on the stream of its own call."""
+
+    async def ask(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        # As it is: the SDK's public way would drop what its models do not know.
+        channel = ctx.session._request_outbound
+        try:
+            return await channel.send_raw_request(method, dict(params), {"timeout": PATIENCE})
+        except MCPError as error:
+            raise Unanswered(f"The host did not answer: {error.error.message}"[:500]) from None
+        except Exception:
+            log.info("question.not_put", method=method, exc_info=True)
+            raise Unanswered(NO_ANSWER) from None
+
+    return ask
+
+
+async def put_all(requests: Mapping[str, Any], host: Host, server: str) -> dict[str, Any]:
+    """A modern server's questions to a host of the older era, one after the other: its answers. Raises Unanswered."""
+    answers: dict[str, Any] = {}
+    assert host.forwarding.ask is not None
+    for key, request in requests.items():
+        asked = attributed(request, server)
+        params = asked.get("params")
+        method = str(asked.get("method"))
+        answers[key] = await host.forwarding.ask(method, params if isinstance(params, dict) else {})
+    return answers
+
+
 def _asking(ctx: Context) -> Any:
     async def ask(prompt: Prompt) -> Reply:
         began = time.monotonic()
@@ -232,3 +301,37 @@ def _read(prompt: Prompt, answer: Mapping[str, Any], seconds: float) -> Reply:
     content = answer.get("content")
     confirmed = isinstance(content, dict) and content.get("confirm") is True
     return Reply(prompt.request, str(answer.get("action")), confirmed, seconds, url=bool(prompt.url))
+
+
+async def in_rounds(engine: Engine, request: CallRequest, outcome: CallOutcome) -> CallOutcome:
+    """A modern server's rounds with a host of the older era: it is asked, and the call made again with its answers.
+
+    Each round is a call with a record and a decision of its own, as of a host that repeats it itself. A host that does not
+    answer ends it: the server is not asked again, and the caller is told.
+    """
+    rounds = 0
+    while (result := outcome.result) is not None and result.get("resultType") == "input_required":
+        rounds += 1
+        requests, state = result.get("inputRequests"), result.get("requestState")
+        entry = request.catalogue.find(request.name)
+        if rounds > _MOST_ROUNDS or entry is None:
+            return _unanswered(outcome, f"The server asked {_MOST_ROUNDS} times in a row.")
+        try:
+            answers = await put_all(
+                requests if isinstance(requests, dict) else {}, request.host, entry.offer.server.slug
+            )
+        except Unanswered as reason:
+            return _unanswered(outcome, str(reason))
+        given = {"inputResponses": answers} | ({"requestState": state} if isinstance(state, str) else {})
+        forwarding = replace(request.host.forwarding, answers=given)
+        outcome = await engine.call(replace(request, call_id="", host=replace(request.host, forwarding=forwarding)))
+    return outcome
+
+
+def _unanswered(outcome: CallOutcome, reason: str) -> CallOutcome:
+    error = InputNeeded(
+        f"The server asks for input before it answers. {reason}", remedy="Call it again to be asked anew."
+    )
+    return replace(
+        outcome, state=State.TOOL_ERROR, result=None, error_code=error.code, message=error.message, remedy=error.remedy
+    )

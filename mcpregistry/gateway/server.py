@@ -13,6 +13,7 @@ import importlib.util
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -32,10 +33,11 @@ from mcpregistry.domain.kinds import KINDS, PROMPT, RESOURCE, TEMPLATE, TOOL
 from mcpregistry.domain.version import VERSION
 from mcpregistry.gateway.answers import prompt_result, resource_result, tool_result
 from mcpregistry.gateway.conversations import conversation_of
-from mcpregistry.gateway.identity import Caller, caller_of
+from mcpregistry.gateway.identity import Caller, caller_of, session_of
+from mcpregistry.gateway.live_calls import LiveCalls
 from mcpregistry.gateway.notifications import Changes
 from mcpregistry.gateway.progress import passing_on
-from mcpregistry.gateway.questions import asked_by_server, boundary, host_of, input_required
+from mcpregistry.gateway.questions import asked_of_host, boundary, host_of, in_rounds, live_nonce
 from mcpregistry.gateway.tasks.handlers import Tasks, handle_of
 from mcpregistry.gateway.tasks.streams import TaskStreams
 from mcpregistry.ids import ordered_id
@@ -91,6 +93,7 @@ class Gateway:
     def __init__(self, engine: Engine, *, caller: Caller | None = None) -> None:
         self.engine = engine
         self.changes = Changes(engine)
+        self.live = LiveCalls()
         self.tasks = Tasks(engine, caller)
         self._task_streams = TaskStreams(self.tasks, engine.feed)
         self.changes.closing.append(self._task_streams.close)
@@ -222,20 +225,30 @@ class Gateway:
                 host=host,
                 conversation=conversation,
                 call_id=_call_id_for(ctx),
+                session=session_of(caller, ctx.meta or {}, conversation, own_session(ctx)),
             )
-            outcome = _outcome_of(ctx) or await self.engine.call(request)
+            outcome = _outcome_of(ctx) or await self._made(request, ctx)
         _answer.set(await self._answered(outcome, catalogue.find(name), caller, kind, asked, legacy=is_legacy(ctx)))
         return _PLACEHOLDERS[kind]
+
+    async def _made(self, request: CallRequest, ctx: Context) -> CallOutcome:
+        """The call's end. A server's questions go to the host: in rounds of its own, or as our requests meanwhile."""
+        params = ctx.params or {}
+        if nonce := live_nonce(params):
+            return await self.live.go_on(nonce, params.get("inputResponses"))
+        host, live = self.live.opened(request.host)
+        if live is not None:
+            return await live.run(self.engine.call(replace(request, host=host)))
+        outcome = await self.engine.call(request)
+        return await in_rounds(self.engine, request, outcome) if host.forwarding.ask is not None else outcome
 
     async def _answered(
         self, outcome: CallOutcome, entry: Entry | None, caller: Caller, kind: str, asked: str, *, legacy: bool
     ) -> dict[str, Any]:
         if task_id := handle_of(outcome):
             return await self.tasks.made(task_id, caller)
-        if outcome.prompt is not None:
-            return input_required(outcome.prompt)
-        if entry is not None and outcome.result is not None and outcome.result.get("resultType") == "input_required":
-            return asked_by_server(outcome.result, entry.offer.server.slug)
+        if question := asked_of_host(outcome, entry):
+            return question
         if kind == PROMPT:
             return prompt_result(outcome, legacy=legacy)
         if kind == RESOURCE:
@@ -276,6 +289,11 @@ class Gateway:
 
     def _caller_of(self, ctx: Context) -> Caller:
         return caller_of(ctx, self._caller)
+
+
+def own_session(ctx: Context) -> str | None:
+    """The id of the MCP session in which the request came; None where the protocol has none."""
+    return ctx.session._connection.session_id if is_legacy(ctx) else None
 
 
 def is_legacy(ctx: Context) -> bool:

@@ -58,7 +58,15 @@ class Resend(models.TextChoices):
     ALWAYS = "always", "Also after sending, for tools marked idempotent"
 
 
-MESSAGE_BYTES, TOOLS = 4 * 1024 * 1024, 2000  # what a server is allowed unless people agree to more
+class SharedBy(models.TextChoices):
+    """Who uses one connection to the server, and with it one process and what it remembers."""
+
+    EVERYBODY = "everybody", "Everybody"
+    AGENT = "agent", "The calls of one agent"
+    SESSION = "session", "The calls of one host session"
+
+
+MESSAGE_BYTES, TOOLS, SESSIONS = 4 * 1024 * 1024, 2000, 20  # what a server is allowed unless people agree to more
 
 
 class ProtocolMode(models.TextChoices):
@@ -140,6 +148,30 @@ class Server(Confined):
         validators=[MinValueValidator(1), MaxValueValidator(MOST_TOOLS)],
         help_text="Of a server that offers more, the first by name are taken.",
     )
+    shared_by = models.CharField(
+        max_length=10, choices=SharedBy.choices, default=SharedBy.EVERYBODY, db_default=SharedBy.EVERYBODY,
+        help_text="Who shares a connection and its process. Servers that remember what was done with them (browsers, shells, "
+        "databases) belong to one agent or one host session.",
+    )  # fmt: skip
+    max_sessions = models.PositiveIntegerField(
+        "limit of sessions", default=SESSIONS, db_default=SESSIONS, validators=[MinValueValidator(1), MaxValueValidator(1000)],
+        help_text="Of a server that is not shared by everybody: own connections in each process of this site. Beyond it the "
+        "one that was idle longest is closed.",
+    )  # fmt: skip
+    asks_elicitation = models.BooleanField(
+        "may ask the user", default=True, db_default=True,
+        help_text="Forms and addresses to open, for the person at the host that made the call (elicitation).",
+    )  # fmt: skip
+    asks_sampling = models.BooleanField(
+        "may ask the model",
+        default=True,
+        db_default=True,
+        help_text="Of the host that made the call, at its expense (sampling).",
+    )
+    asks_roots = models.BooleanField(
+        "may ask for folders", default=False, db_default=False,
+        help_text="That the host works in (roots). Some servers then serve these instead of what they were started with.",
+    )  # fmt: skip
     check_interval = models.PositiveIntegerField(
         default=300, validators=[MinValueValidator(10)], help_text="Seconds between health checks."
     )
@@ -214,6 +246,11 @@ class Server(Confined):
         return self.name or self.slug
 
     @property
+    def questions(self) -> frozenset[str]:
+        """The kinds of questions that it may put to hosts, as MCP calls them."""
+        return frozenset(kind for kind in ("elicitation", "sampling", "roots") if getattr(self, f"asks_{kind}"))
+
+    @property
     def enabled(self) -> bool:
         return self.lifecycle != Lifecycle.DISABLED
 
@@ -238,7 +275,7 @@ class Server(Confined):
 
     def raised_limits(self) -> dict[str, int]:
         """Bounds that are wider than their default: how much one server may make this site hold is confirmed, too."""
-        usual = {"max_message_bytes": MESSAGE_BYTES, "max_tools": TOOLS}
+        usual = {"max_message_bytes": MESSAGE_BYTES, "max_tools": TOOLS, "max_sessions": SESSIONS}
         return {name: getattr(self, name) for name, most in usual.items() if getattr(self, name) > most}
 
     def launch_hash(self) -> str:
@@ -263,6 +300,9 @@ class Connection(models.Model):
     connected_at = models.DateTimeField(null=True, blank=True, help_text="When this process last connected.")
     attempts = models.PositiveIntegerField(
         default=0, db_default=0, help_text="Failures in a row since a call was last answered."
+    )
+    sessions = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="Own connections of agents and host sessions that are open."
     )
     last_error = models.TextField(blank=True)
     stderr_tail = models.TextField(blank=True)

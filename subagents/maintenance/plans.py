@@ -39,7 +39,7 @@ from subagents.models import MaintenanceRequest, Proposal
 # What may be proposed of a server. Values of env and headers are secrets: people enter these themselves.
 FIELDS = (
     "name", "description", "transport", "command", "cwd", "url", "connect_mode", "protocol_mode", "connect_timeout",
-    "request_timeout", "idle_timeout", "max_concurrency", "check_interval",
+    "request_timeout", "idle_timeout", "max_concurrency", "shared_by", "check_interval",
 )  # fmt: skip
 _NO_REGISTRIES = "; registries are not searched for agents: a person has to switch that on (search registries unasked)"
 MOST_FOUND = 50

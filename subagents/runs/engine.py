@@ -121,6 +121,7 @@ class RunEngine(Driver[bool]):
         seen = await db_call(view, taken.key, now=reckoned_now(), read_only=tools.read_only)
         if seen.cancel_requested:
             await _cancelled(taken)
+            tools.leave()
             return False
         return await self._do(Held(taken, seen, tools), next_step(seen.spec, seen.turns, seen.spent, seen.final))
 
@@ -146,7 +147,10 @@ class RunEngine(Driver[bool]):
             case WaitForPeople():
                 return await tool_calls.look_at_waiting(held.lease, held.view, held.tools, step.calls)
             case Conclude():
-                return await concluding.conclude(held.lease, held.view, held.tools, step.exit, self._thinking)
+                more = await concluding.conclude(held.lease, held.view, held.tools, step.exit, self._thinking)
+                if not more:
+                    held.tools.leave()
+                return more
 
 
 _ONE = Run.objects.filter(id=Given("id"))

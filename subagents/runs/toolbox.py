@@ -19,6 +19,7 @@ from mcpregistry.domain.calls.requester import NOBODY, Requester
 from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.domain.policy.risk import risk_of
 from mcpregistry.domain.schema.validation import problems
+from mcpregistry.domain.servers.sessions import session_of_run
 from mcpregistry.domain.text.canonical import digest, stored
 from mcpregistry.models import Invocation
 from subagents.domain import outputs
@@ -103,9 +104,13 @@ class Toolbox:
         request = CallRequest(
             self.catalogue, name, arguments, "run", host_name=self.expert, request_id=self.run, on_progress=on_progress,
             host=HOST, expert=self.expert, call_id=invocation, requester=self.requester,
-            conversation=self.conversation, behind=tuple(agents[name] for name in self.payers if name in agents),
+            conversation=self.conversation, session=session_of_run(self.run), behind=tuple(agents[name] for name in self.payers if name in agents),
         )  # fmt: skip
         return await self.engine.proceed(self.engine.judge(request))
+
+    def leave(self) -> None:
+        """The run has ended: its own connections to servers close, in the background."""
+        self.engine.pool.end_session(session_of_run(self.run))
 
 
 def _definition(name: str, listing: Mapping[str, Any]) -> dict[str, Any]:

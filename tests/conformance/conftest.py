@@ -73,7 +73,7 @@ def token(stage: Stage, site: Web, fixtures: dict[str, str]) -> str:
     stage.endpoint(naming_style="plain")
     listed = {"conformance": (conformance_server.TOOLS, OFFERED), "tasks": (tasks_server.TOOLS,)}
     rows = [
-        stage.server(slug, *listed[slug], transport="http", url=url, allowed_networks=list(LOOPBACK))
+        stage.server(slug, *listed[slug], transport="http", url=url, allowed_networks=list(LOOPBACK), asks_roots=True)
         for slug, url in fixtures.items()
     ]
     token = stage.agent("local", *rows)

@@ -18,7 +18,11 @@ BOTH = {
     "tools-call-simple-text", "tools-call-with-progress", "tools-list",
 }  # fmt: skip
 PASS = {
-    "2025-11-25": BOTH | {"ping", "server-initialize", "server-session-lifecycle"},
+    "2025-11-25": BOTH
+    | {
+        "elicitation-sep1034-defaults", "elicitation-sep1330-enums", "ping", "server-initialize", "server-session-lifecycle",
+        "tools-call-elicitation", "tools-call-sampling",
+    },
     "2026-07-28": BOTH
     | {
         "input-required-result-basic-elicitation", "input-required-result-basic-list-roots",

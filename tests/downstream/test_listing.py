@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mcpregistry.domain.errors import DefinitionChanged, ProtocolError
-from mcpregistry.downstream.pool import connection
+from mcpregistry.downstream.pool import connection, offers
 from tests.downstream.conftest import Bench
 from tests.fakes.http import MODERN, Echo, Request, event, fake_http, head
 from tests.fakes.targets import http_target
@@ -186,17 +186,17 @@ class Drops(Echo):
 async def test_a_stream_that_is_dropped_at_once_is_asked_for_ever_more_rarely(
     bench: Make, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(connection, "LISTEN_RETRY_FIRST", 0.05)
-    monkeypatch.setattr(connection, "LISTEN_RETRY_MOST", 3600.0)
+    monkeypatch.setattr(offers, "LISTEN_RETRY_FIRST", 0.05)
+    monkeypatch.setattr(offers, "LISTEN_RETRY_MOST", 3600.0)
     pauses: list[float] = []
-    real = connection.anyio.sleep
+    real = offers.anyio.sleep
 
     async def sleep(seconds: float) -> None:
-        if seconds not in (connection.SETTLE_SECONDS, connection.REREAD_SECONDS):
+        if seconds not in (offers.SETTLE_SECONDS, offers.REREAD_SECONDS):
             pauses.append(seconds)
         await real(min(seconds, 0.06))
 
-    monkeypatch.setattr(connection.anyio, "sleep", sleep)
+    monkeypatch.setattr(offers.anyio, "sleep", sleep)
     async with fake_http(Drops()) as server:
         here = bench(http_target(server.url, protocol="modern"))
         await here.pool.connect(1)

@@ -67,7 +67,9 @@ def test_the_page_and_rest_show_them_and_the_audit_log_does_not(db: None):
     assert "evil.example" not in " ".join(AuditEntry.objects.values_list("body", flat=True))
 
 
-@pytest.mark.parametrize(("limit", "value"), [("max_message_bytes", 5_000_000), ("max_tools", 2_001)])
+@pytest.mark.parametrize(
+    ("limit", "value"), [("max_message_bytes", 5_000_000), ("max_tools", 2_001), ("max_sessions", 21)]
+)
 def test_a_limit_beyond_its_default_is_confirmed_anew(db: None, limit: str, value: int):
     server = confirmed("echo")
     assert saved(server, **{limit: getattr(server, limit) - 1}).lifecycle == "active"

@@ -62,6 +62,11 @@ class ServerChange(Input):
     max_message_bytes: Annotated[int, Field(ge=1024, le=2**30)] | None = None
     max_concurrency: Count | None = None
     max_tools: Annotated[int, Field(ge=1, le=MOST_TOOLS)] | None = None
+    shared_by: Literal["everybody", "agent", "session"] | None = None
+    max_sessions: Count | None = None
+    asks_elicitation: bool | None = None
+    asks_sampling: bool | None = None
+    asks_roots: bool | None = None
     check_interval: Annotated[int, Field(ge=10, le=31_536_000)] | None = None
     trial_hours: Annotated[int, Field(ge=0, le=8760, description="Between trials; 0: none by the clock.")] | None = None
 
@@ -119,6 +124,11 @@ class ServerOut(Schema):
     max_message_bytes: int
     max_concurrency: int
     max_tools: int
+    shared_by: str
+    max_sessions: int
+    asks_elicitation: bool
+    asks_sampling: bool
+    asks_roots: bool
     check_interval: int
     trial_hours: int
     lifecycle: LifecycleName
@@ -153,6 +163,7 @@ class ConnectionOut(Schema):
     last_error: str
     last_connect_time: datetime | None = Field(description="When this process last connected.")
     reconnect_attempts: int = Field(description="Failures in a row since a call was last answered.")
+    sessions: int = Field(description="Own connections of agents and host sessions that are open.")
 
 
 class StatusOut(Schema):
@@ -245,7 +256,7 @@ class ServerTestOut(Schema):
 _SAME = (
     "slug", "name", "description", "transport", "command", "cwd", "url", "allowed_networks", "connect_mode", "resend",
     "protocol_mode", "connect_timeout", "request_timeout", "idle_timeout", "max_message_bytes", "max_concurrency", "max_tools",
-    "check_interval", "trial_hours", *SANDBOX, *BOUNDS, "lifecycle", "launch_confirmed", "confirmed_at", "revision", "source", "created_at", "updated_at",
+    "shared_by", "max_sessions", "asks_elicitation", "asks_sampling", "asks_roots", "check_interval", "trial_hours", *SANDBOX, *BOUNDS, "lifecycle", "launch_confirmed", "confirmed_at", "revision", "source", "created_at", "updated_at",
 )  # fmt: skip
 
 
@@ -266,7 +277,7 @@ def connection_out(row: Connection) -> ConnectionOut:
     return ConnectionOut(
         process=row.process, state=row.state, protocol_era=row.protocol_era, pid=row.pid,
         since=row.since, seen_at=row.seen_at, last_error=capped(row.last_error),
-        last_connect_time=row.connected_at, reconnect_attempts=row.attempts,
+        last_connect_time=row.connected_at, reconnect_attempts=row.attempts, sessions=row.sessions,
     )  # fmt: skip
 
 

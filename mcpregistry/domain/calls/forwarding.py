@@ -5,7 +5,7 @@ Sent with each request (MCP 2026-07-28) and never kept for the next one, because
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,16 +16,40 @@ TASKS = "io.modelcontextprotocol/tasks"
 QUESTIONS = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling", "roots/list": "roots"}
 
 
+# A question of a server (its method and params) to the host that made the call. Returns the host's result; raises Unanswered.
+Ask = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
+
+
+class Unanswered(Exception):
+    """The host gives no answer; the text says why, for the server."""
+
+
 @dataclass(frozen=True, slots=True)
 class Forwarding:
-    """``capabilities`` as clients declare them; ``answers``: ``inputResponses`` and ``requestState``, where given."""
+    """``capabilities`` as clients declare them; ``answers``: ``inputResponses`` and ``requestState``, where given.
+
+    ``ask`` puts a question to the host while its call waits at a server of the older era; None: it cannot be asked.
+    """
 
     capabilities: Mapping[str, Any] = field(default_factory=dict)
     answers: Mapping[str, Any] = field(default_factory=dict)
+    ask: Ask | None = field(default=None, compare=False)
 
     @property
     def tasks(self) -> bool:
         return TASKS in (self.capabilities.get("extensions") or {})
+
+    @property
+    def questions(self) -> frozenset[str]:
+        """The kinds of questions that the host can bear."""
+        return frozenset(self.capabilities.keys() & set(QUESTIONS.values()))
+
+    def allowing(self, kinds: frozenset[str]) -> Forwarding:
+        """Of the questions that the host can bear only those that the operator lets this server ask."""
+        if self.questions <= kinds:
+            return self
+        never = self.questions - kinds
+        return replace(self, capabilities={key: said for key, said in self.capabilities.items() if key not in never})
 
     def without_questions(self) -> Forwarding:
         """For a call that people decided on as it stands: nothing is added to it later."""
@@ -53,6 +77,18 @@ def unbearable(requests: Mapping[str, Any], capabilities: Mapping[str, Any]) -> 
     """The methods among a server's questions (``inputRequests``) that this host has not declared, sorted."""
     methods = {str(request.get("method")) if isinstance(request, dict) else "" for request in requests.values()}
     return sorted(method for method in methods if QUESTIONS.get(method, "") not in capabilities)
+
+
+def bears(capabilities: Mapping[str, Any], method: str, params: Mapping[str, Any]) -> bool:
+    """Whether a host with these capabilities can be asked this. A form is what ``elicitation: {}`` means, too."""
+    kind = QUESTIONS.get(method, "")
+    declared = capabilities.get(kind)
+    if not isinstance(declared, Mapping):
+        return False
+    if kind != "elicitation":
+        return True
+    mode = params.get("mode", "form")
+    return mode in declared or (mode == "form" and "url" not in declared)
 
 
 def attributed(request: Any, server: str) -> Any:

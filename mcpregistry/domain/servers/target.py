@@ -31,6 +31,7 @@ class Limits:
     max_description: int = 64 * 1024
     max_items: int = 10_000
     max_concurrency: int = 8
+    max_sessions: int = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,7 @@ class Target:
     protocol: ProtocolMode = "auto"
     connect: ConnectMode = "lazy"
     resend: Resend = "safe"
+    questions: frozenset[str] = frozenset()  # which of its questions may reach hosts: elicitation, sampling, roots
     limits: Limits = Limits()
     bounds: Bounds = Bounds()
     sandbox: Sandbox | None = None  # of a local server; None: it runs with the rights of this site

@@ -1,4 +1,4 @@
-"""One connection to one server: handshake, lists of tools and prompts, change notices, calls. Owned by one task.
+"""One connection to one server: handshake, staying, calls (what it offers: ``offers.py``). Owned by one task.
 
 ``run`` is the body of the owner task: it enters and leaves the SDK's client there and nowhere else,
 because a cancel scope must not cross tasks. Calls come from any other task of the same loop.
@@ -12,14 +12,12 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import anyio
 import msgspec
-import structlog
 from mcp.client.client import Client
-from mcp.client.subscriptions import SubscriptionLost
-from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import (
     MCP_METHOD_HEADER,
     MCP_NAME_HEADER,
@@ -33,11 +31,11 @@ from mcp_types import (
     Implementation,
 )
 from mcp_types.version import LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
+from msgspec.structs import replace
 
 from mcpregistry.domain.calls.forwarding import NOTHING, Forwarding
-from mcpregistry.domain.definitions.definition import definition_hash
 from mcpregistry.domain.errors import DownstreamError, ProtocolError, TimedOut, ToolRefused
-from mcpregistry.domain.kinds import KINDS, PROMPT, READ, RESOURCE, TOOL
+from mcpregistry.domain.kinds import KINDS, READ, TOOL
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.domain.text.redaction import Redactor, redacted
 from mcpregistry.domain.version import VERSION
@@ -46,52 +44,59 @@ from mcpregistry.downstream.limits import (
     check_result,
     public_meta,
 )
-from mcpregistry.downstream.pool.discovery import Discovery, Era, SharedReading
+from mcpregistry.downstream.pool.discovery import Discovery, Era
 from mcpregistry.downstream.pool.failures import typed_error
-from mcpregistry.downstream.pool.listing import CHANGES, bad_header, described, header_maps, read_offers, task_only
+from mcpregistry.downstream.pool.listing import described
+from mcpregistry.downstream.pool.offers import Offers
+from mcpregistry.downstream.pool.questions import Questions, reply_to
 from mcpregistry.downstream.transports.registry import channel_for
-from mcpregistry.downstream.transports.wire import Channel, ProgressCallback, Request
-
-log = structlog.get_logger(__name__)
+from mcpregistry.downstream.transports.request import ProgressCallback, Request
+from mcpregistry.downstream.transports.wire import Channel
 
 CLIENT_NAME = "slipsnisse"
 PROBE_SECONDS = 10.0
-SETTLE_SECONDS = 0.05
-REREAD_SECONDS = 0.25
-LISTEN_RETRY_FIRST = 1.0
-LISTEN_RETRY_MOST = 30.0
-LISTEN_STABLE_SECONDS = 30.0
 
 
-async def open_connection(target: Target, on_tools_changed: Callable[[Discovery], None]) -> Connection:
-    """A connection for the target, not connected yet: its owner task does that in ``run``."""
-    return Connection(target, await channel_for(target), on_tools_changed)
+async def open_connection(
+    target: Target, on_tools_changed: Callable[[Discovery], None], *, bears: frozenset[str] | None = None
+) -> Connection:
+    """A connection for the target, not connected yet: its owner task does that in ``run``.
+
+    ``bears``: the kinds of questions that its only host can bear; None: hosts of all kinds share it.
+    """
+    return Connection(target, await channel_for(target), on_tools_changed, bears)
 
 
 class Connection:
     """A live connection. ``discovery`` is set once ``wait_ready`` has returned."""
 
-    def __init__(self, target: Target, channel: Channel, on_tools_changed: Callable[[Discovery], None]) -> None:
+    def __init__(
+        self,
+        target: Target,
+        channel: Channel,
+        on_tools_changed: Callable[[Discovery], None],
+        bears: frozenset[str] | None = None,
+    ) -> None:
         self.target = target
-        self.discovery: Discovery | None = None
         self.in_flight = 0
-        self._on_tools_changed = on_tools_changed
+        self.offers = Offers(target, self.ask, on_tools_changed)
         self._channel = channel
-        self._channel.on_tools_changed = self._dirty_now
+        self._channel.on_tools_changed = self.offers.touch
         self._modern = False
         self.redactor = Redactor(target.secrets)
+        self._questions = Questions(target.slug, self.redactor)
+        self._declares = target.questions if bears is None else target.questions & bears
         self._stamp: dict[str, Any] = {}
-        self._header_maps: dict[str, dict[tuple[str, ...], str]] = {}
-        self._hashes: dict[tuple[str, str], str] = {}
-        self._reading = SharedReading(self._read_now)
-        self._told: Discovery | None = None
         self.last_used = time.monotonic()
         self._stopping = False
         self._wake = asyncio.Event()
         self._suspicion = asyncio.Event()
-        self._dirty = asyncio.Event()
         self._ready = asyncio.Event()
         self._connecting = anyio.CancelScope()
+
+    @property
+    def discovery(self) -> Discovery | None:
+        return self.offers.discovery
 
     @property
     def pid(self) -> int | None:
@@ -142,9 +147,9 @@ class Connection:
                 self._ready.set()
                 on_ready()
                 async with anyio.create_task_group() as group:
-                    for work in (self._watch_wire, self._watch_pulse, self._refresh):
+                    for work in (self._watch_wire, self._watch_pulse, self.offers.refresh):
                         group.start_soon(work)
-                    group.start_soon(self._listen, client)
+                    group.start_soon(self.offers.listen, client)
                     await self._stay()
                     group.cancel_scope.cancel()
         if whole.cancelled_caught and not self._stopping:
@@ -160,8 +165,9 @@ class Connection:
             mode=mode,
             read_timeout_seconds=self.target.limits.connect_timeout,
             cache=None,
-            message_handler=self._on_message,
+            message_handler=self.offers.on_message,
             client_info=Implementation(name=CLIENT_NAME, version=VERSION),
+            **self._questions.callbacks(self._declares),
         )
 
     async def _greet(self, client: Client, started: float) -> None:
@@ -175,7 +181,7 @@ class Connection:
             }
         self._channel.negotiated(client.protocol_version, modern=self._modern)
         connected = time.monotonic()
-        self.discovery = Discovery(
+        greeted = Discovery(
             tools=(),
             problems=(),
             era="modern" if self._modern else "legacy",
@@ -183,8 +189,8 @@ class Connection:
             timings={"connect": (connected - started) * 1000},
             **await self._describe(client),
         )
-        check_instructions(self.discovery.instructions, self.target.limits)
-        self._told = await self.read_tools()
+        check_instructions(greeted.instructions, self.target.limits)
+        await self.offers.begin(greeted)
 
     async def _describe(self, client: Client) -> dict[str, Any]:
         if self.target.protocol == "modern":  # a pinned version is adopted without asking: ask now
@@ -234,87 +240,6 @@ class Connection:
             except DownstreamError:
                 continue
 
-    # -- what it offers --------------------------------------------------------------------------------
-
-    async def read_tools(self) -> Discovery:
-        """Read all pages again, or share a reading that others have asked for. Raises DownstreamError."""
-        await self._reading()
-        assert self.discovery is not None
-        return self.discovery
-
-    async def _read_now(self) -> None:
-        assert self.discovery is not None
-        self.discovery = await read_offers(self.ask, self.discovery, self.target.limits, self._unusable)
-        self._header_maps = (
-            header_maps(self.discovery.tools) if self._modern and self.target.transport == "http" else {}
-        )
-        self._hashes = {}
-
-    async def reread(self) -> None:
-        """Read the tools again and tell of what has changed. Raises DownstreamError."""
-        found = await self.read_tools()
-        if found != self._told:
-            self._told = found
-            self._on_tools_changed(found)
-
-    def says(self, name: str, kind: str = TOOL) -> str:
-        """Hash of what the server said last about this tool or prompt; empty when it does not list it."""
-        if (kind, name) not in self._hashes:
-            assert self.discovery is not None
-            found = next((each for each in self.discovery.of_kind(kind) if each[KINDS[kind].identity] == name), None)
-            self._hashes[kind, name] = definition_hash(found, self.discovery.instructions, kind) if found else ""
-        return self._hashes[kind, name]
-
-    def _unusable(self, tool: Mapping[str, Any]) -> str:
-        """Why a tool of this server cannot be called by us; empty where it can."""
-        if not self._modern:
-            return task_only(tool)
-        return bad_header(tool) if self.target.transport == "http" else ""
-
-    async def _on_message(self, message: object) -> None:
-        if isinstance(message, CHANGES):
-            self._dirty.set()
-
-    def _dirty_now(self) -> None:
-        self._dirty.set()
-
-    async def _listen(self, client: Client) -> None:
-        """Hold a modern server's change stream open; a legacy server notifies on its own."""
-        assert self.discovery is not None
-        tells = {kind: self.discovery.tells_changes(kind) for kind in KINDS}
-        if not self._modern or not any(tells.values()):
-            return
-        delay = LISTEN_RETRY_FIRST
-        while True:
-            started = time.monotonic()
-            try:
-                tools, prompts, resources = (tells[kind] for kind in (TOOL, PROMPT, RESOURCE))
-                streams = client.listen(
-                    tools_list_changed=tools, prompts_list_changed=prompts, resources_list_changed=resources
-                )
-                async with streams as changes:
-                    async for _ in changes:
-                        self._dirty.set()
-            except (SubscriptionLost, MCPError, TimeoutError):
-                log.debug("change_stream_lost", server_id=self.target.server_id)
-            if time.monotonic() - started >= LISTEN_STABLE_SECONDS:  # accepted and dropped at once is no success
-                delay = LISTEN_RETRY_FIRST
-            await anyio.sleep(delay)
-            delay = min(delay * 2, LISTEN_RETRY_MOST)
-            self._dirty.set()  # what changed meanwhile was not told
-
-    async def _refresh(self) -> None:
-        while True:
-            await self._dirty.wait()
-            await anyio.sleep(SETTLE_SECONDS)  # one reading for a burst of notices
-            self._dirty.clear()
-            try:
-                await self.reread()
-            except DownstreamError as error:
-                log.warning("tools_not_readable", server_id=self.target.server_id, code=error.code)
-                continue
-            await anyio.sleep(REREAD_SECONDS)
-
     # -- requests from other tasks --------------------------------------------------------------
 
     async def call(
@@ -349,11 +274,17 @@ class Connection:
             headers=self._call_headers(kind, name, arguments),
         )
         try:
-            result = await self._request(request)
+            result = await (self._request(request) if self._modern else self._asked_meanwhile(request, host))
         except TimedOut:
             self._suspicion.set()
             raise
         return check_result(result, self.target.limits, kind)
+
+    async def _asked_meanwhile(self, request: Request, host: Forwarding) -> dict[str, Any]:
+        """In the older era the server asks its questions while the call waits."""
+        with self._questions.during(host) as call:
+            asked = replace(request, on_question=partial(reply_to, call=call), patience=call.patience)
+            return await self._request(asked)
 
     async def task(
         self, method: str, task_id: str, params: Mapping[str, Any], *, timeout: float | None, host: Forwarding
@@ -375,7 +306,7 @@ class Connection:
         if not self._modern or self.target.transport != "http":
             return None
         headers = {MCP_METHOD_HEADER: KINDS[kind].call, MCP_NAME_HEADER: encode_header_value(name)}
-        if kind == TOOL and (header_map := self._header_maps.get(name)):
+        if kind == TOOL and (header_map := self.offers.header_maps.get(name)):
             headers.update(mcp_param_headers(header_map, msgspec.json.decode(arguments)))
         return headers
 

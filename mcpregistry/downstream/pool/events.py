@@ -9,7 +9,7 @@ from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.servers.health import State
 from mcpregistry.downstream.pool.discovery import Discovery, Era
 
-EventKind = Literal["state", "tools_changed", "stderr", "secrets", "call_failed"]
+EventKind = Literal["state", "session", "tools_changed", "stderr", "secrets", "call_failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,8 @@ class ConnectionEvent:
 
     ``detail`` is the reason of a state, the tail of standard error of a server that ended, or which
     answer held secrets, or how a call failed. ``attempts`` are the failures in a row.
-    ``at`` is seconds since the epoch.
+    ``at`` is seconds since the epoch. ``session``: the own connection of an agent or host session opened or closed;
+    ``sessions`` says how many are open, and ``state`` stays the server's.
     """
 
     server_id: int
@@ -31,6 +32,7 @@ class ConnectionEvent:
     at: float
     discovery: Discovery | None = None
     attempts: int = 0
+    sessions: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class ServerState:
     failures: int
     retry_in: float
     for_seconds: float
+    sessions: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import structlog
 
 from mcpregistry.domain.calls.forwarding import NOTHING, Forwarding
 from mcpregistry.domain.errors import (
-    Busy,
     ConnectionFailed,
     DefinitionChanged,
     DownstreamError,
@@ -31,14 +31,18 @@ from mcpregistry.domain.errors import (
 )
 from mcpregistry.domain.kinds import TOOL
 from mcpregistry.domain.servers import health
+from mcpregistry.domain.servers.health import State
+from mcpregistry.domain.servers.sessions import EVERYBODY
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.downstream.limits import parse_arguments
 from mcpregistry.downstream.pool.connection import Connection, open_connection
 from mcpregistry.downstream.pool.discovery import Discovery
 from mcpregistry.downstream.pool.events import ConnectionEvent, ServerState, TestReport
 from mcpregistry.downstream.pool.redact import progress_without_secrets, refusal_without_secrets, without_secrets
+from mcpregistry.downstream.pool.room import Crowd, make_room, process_full, server_full
+from mcpregistry.downstream.pool.sessions import OnEvent, Sessions
 from mcpregistry.downstream.pool.slot import Slot, finish, seconds_left
-from mcpregistry.downstream.transports.wire import ProgressCallback
+from mcpregistry.downstream.transports.request import ProgressCallback
 
 log = structlog.get_logger(__name__)
 
@@ -65,6 +69,7 @@ class Pool:
         self._targets = targets
         self._on_event = on_event
         self._slots: dict[int, Slot] = {}
+        self._sessions = Sessions(self._new_session, on_event, self._state)
         self._closed = False
         self._background: set[asyncio.Task[None]] = set()
 
@@ -84,23 +89,23 @@ class Pool:
         definition: str | None = None,
         host: Forwarding = NOTHING,
         kind: str = TOOL,
+        session: str = EVERYBODY,
     ) -> dict[str, Any]:
-        """One ``tools/call``, or ``prompts/get``, as its ``kind`` says; the raw result dict, untouched but for our secrets.
-        ``timeout`` in seconds spans queueing, connecting and the answer (None: the server's own;
+        """One ``tools/call``, or what its ``kind`` is used by; the raw result dict, untouched but for our secrets. ``timeout`` in seconds spans queueing, connecting and the answer (None: the server's own;
         0: none). Cancelling the awaiting task tells the server. Raises Busy, or DownstreamError
         whose ``sent`` says whether the call may have taken effect. With ``revision`` it goes to
         the server as it was configured then, or nowhere; with ``definition`` (a hash) only while
-        the server says exactly that of the tool or prompt.
+        the server says exactly that of the tool or prompt. ``session`` is whose connection it goes through.
         """
         arguments = parse_arguments(arguments_json)
-        slot = self._slot_at(server_id, revision)
-        target = slot.target or await slot.load()
+        slot = self._slot_at(server_id, revision, session, host)
+        target = slot.target or await self._loaded(slot)
         limit = target.limits.request_timeout if timeout is None else timeout
         deadline = time.monotonic() + limit if limit else None
         for last in (False, True):  # again only if nothing was sent, or the operator vouches for repeating
             if last:
-                slot = self._slot_at(server_id, revision)
-                await slot.load()
+                slot = self._slot_at(server_id, revision, session, host)
+                await self._loaded(slot)
             connection = slot.enter_now() or await _entered(slot, deadline)
             try:
                 await _check(connection, revision, kind, name, definition)
@@ -126,7 +131,7 @@ class Pool:
                 slot.health = health.served(slot.health)
                 return await _shown(result, slot, connection, name)
             finally:
-                slot.leave()
+                self._leave(slot)
         raise AssertionError("unreachable")
 
     async def task(
@@ -164,7 +169,7 @@ class Pool:
         """Read what the server offers now. Raises DownstreamError."""
         slot = self._slot(server_id)
         await slot.load()
-        return await (await slot.connected()).read_tools()
+        return await (await slot.connected()).offers.read()
 
     async def ping(self, server_id: int) -> float:
         """Milliseconds that the server takes to answer a probe of its era. Raises DownstreamError."""
@@ -213,8 +218,15 @@ class Pool:
 
     async def disconnect(self, server_id: int) -> None:
         """Close the server's connection and forget its failures."""
+        gone = [slot for slot in self._sessions.of_server(server_id) if self._sessions.take(slot)]
         if slot := self._slots.pop(server_id, None):
-            await slot.stop()
+            gone.append(slot)
+        await asyncio.gather(*(slot.stop() for slot in gone))
+
+    def end_session(self, session: str) -> None:
+        """A host's or a run's session has ended (its name, unique in the site): what it had of its own closes by and by."""
+        for slot in self._sessions.take_session(session):
+            self._spawn(slot.stop())
 
     async def reconnect(self, server_id: int) -> None:
         """Close the connection and open a new one. Raises DownstreamError."""
@@ -223,14 +235,18 @@ class Pool:
 
     def reconfigure(self, revisions: Mapping[int, int]) -> None:
         """Retire the connections of servers that changed or are gone; calls in flight may end first."""
-        for server_id, slot in list(self._slots.items()):
+        for slot in [*self._slots.values(), *self._sessions.all()]:
+            server_id = slot.server_id
             if slot.target is None or revisions.get(server_id) == slot.target.revision:
                 continue
-            was_eager = server_id in revisions and slot.target.connect == "eager"
+            was_eager = not slot.session and server_id in revisions and slot.target.connect == "eager"
             self._retire(slot, again=was_eager)
 
     def _retire(self, slot: Slot, *, again: bool) -> None:
-        del self._slots[slot.server_id]
+        if slot.session:
+            self._sessions.take(slot)
+        else:
+            del self._slots[slot.server_id]
         self._spawn(self._replace(slot, again=again))
 
     async def _replace(self, slot: Slot, *, again: bool) -> None:
@@ -243,7 +259,12 @@ class Pool:
 
     def states(self) -> dict[int, ServerState]:
         """The state of every server in this pool, by its id."""
-        return {server_id: slot.describe() for server_id, slot in self._slots.items()}
+        found = {server_id: slot.describe() for server_id, slot in self._slots.items()}
+        for server_id in self._sessions.servers():
+            one = found.get(server_id) or self._sessions.of_server(server_id)[0].describe()
+            state, count = self._sessions.state(server_id), self._sessions.count(server_id)
+            found[server_id] = replace(one, state=state, sessions=count)
+        return found
 
     def stderr_tail(self, server_id: int) -> str:
         """The end of a local server's log, without secrets; empty for a server that is not in the pool."""
@@ -256,26 +277,46 @@ class Pool:
     async def close(self) -> None:
         """Close every connection, all at the same time."""
         self._closed = True
-        slots = list(self._slots.values())
+        slots = [*self._slots.values(), *self._sessions.all()]
         self._slots.clear()
+        for slot in slots:
+            self._sessions.take(slot)
         await asyncio.gather(*(slot.stop() for slot in slots))
         for task in list(self._background):
             await asyncio.wait([task])
 
-    def _slot(self, server_id: int) -> Slot:
+    def _slot(self, server_id: int, session: str = EVERYBODY) -> Slot:
         if self._closed:
             raise ConnectionFailed("This process is shutting down.", remedy="Try again in a moment.")
+        if session:
+            return self._sessions.slot(server_id, session)
         slot = self._slots.get(server_id)
         if slot is None:
-            slot = self._slots[server_id] = Slot(server_id, self._targets, self._on_event, self._make_room)
+            slot = self._slots[server_id] = Slot(server_id, self._targets, self._heard, self._make_room)
         return slot
 
-    def _slot_at(self, server_id: int, revision: int | None) -> Slot:
+    async def _loaded(self, slot: Slot) -> Target:
+        """The slot's target. Raises DownstreamError, or what says why there is none."""
+        try:
+            return await slot.load()
+        except BaseException:
+            if slot.session:
+                self._sessions.tidy(slot)
+            raise
+
+    def _leave(self, slot: Slot) -> None:
+        slot.leave()
+        if slot.session and not slot.alive:
+            self._sessions.tidy(slot)
+
+    def _slot_at(self, server_id: int, revision: int | None, session: str, host: Forwarding) -> Slot:
         """The server's slot; one older than ``revision`` is retired here if nobody has done it yet."""
-        slot = self._slot(server_id)
+        slot = self._slot(server_id, session)
         if revision is not None and slot.target is not None and slot.target.revision < revision:
             self._retire(slot, again=False)
-            slot = self._slot(server_id)
+            slot = self._slot(server_id, session)
+        if session and slot.bears is None:  # what a server is told of its host is told once, when it is connected to
+            slot.bears = host.questions
         return slot
 
     def _put_away(self, slot: Slot, connection: Connection) -> bool:
@@ -287,30 +328,29 @@ class Pool:
         manual = slot.target is not None and slot.target.connect == "manual"
         if manual or connection.in_flight or time.monotonic() - slot.health.since < JUST_GREETED:
             return False
-        if self._slots.get(slot.server_id) is slot:
+        if self._slot(slot.server_id, slot.session) is slot:
             self._retire(slot, again=False)
         return True
 
     async def _make_room(self, slot: Slot) -> None:
-        """Before ``slot`` opens a connection: at the limit, the one that was idle longest makes way. Raises Busy.
+        """Before ``slot`` opens a connection. Raises Busy."""
 
-        Nothing is awaited between the last look and the caller's start, so no lock is needed; and none is held
-        while a connection closes, so a server that closes slowly keeps only the one call waiting that chose it.
-        """
-        while (
-            len(alive := [other for other in self._slots.values() if other is not slot and other.alive]) >= self._most
-        ):
-            idle = {since: other for other in alive if (since := other.idle_since) is not None}
-            leaving = [other for other in alive if other.leaving]
-            if idle:
-                await idle[min(idle)].rest()
-            elif leaving:
-                await leaving[0].left()
-            else:
-                raise Busy(
-                    f"This process holds {self._most:,} connections to servers, and all are in use.",
-                    remedy="Try again in a moment, or raise SLIPSNISSE_MAX_CONNECTIONS.",
-                )
+        def crowds() -> Iterator[Crowd]:
+            if slot.session and slot.target is not None:
+                yield self._sessions.of_server(slot.server_id), slot.target.limits.max_sessions, server_full
+            yield [*self._slots.values(), *self._sessions.all()], self._most, process_full
+
+        await make_room(slot, crowds)
+
+    def _new_session(self, server_id: int, session: str, on_event: OnEvent, on_over: Callable[[Slot], None]) -> Slot:
+        return Slot(server_id, self._targets, on_event, self._make_room, session=session, on_over=on_over)
+
+    def _state(self, server_id: int) -> State | None:
+        slot = self._slots.get(server_id)
+        return slot.health.state if slot else None
+
+    def _heard(self, event: ConnectionEvent) -> None:
+        self._on_event(replace(event, sessions=count) if (count := self._sessions.count(event.server_id)) else event)
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.create_task(work)
@@ -338,10 +378,10 @@ async def _check(connection: Connection, revision: int | None, kind: str, name: 
     """It is the server that was decided on; and one that was just started may say something else than was approved."""
     if revision is not None and connection.target.revision != revision:
         raise StaleRevision("The server was changed after this call was decided on.", remedy="Call again.")
-    if definition is None or connection.says(name, kind) == definition:
+    if definition is None or connection.offers.says(name, kind) == definition:
         return
-    await connection.reread()
-    if connection.says(name, kind) != definition:
+    await connection.offers.reread()
+    if connection.offers.says(name, kind) != definition:
         raise DefinitionChanged(
             f"The server has changed this {kind} since it was approved.",
             remedy="Ask the operator to look at the change; until then it cannot be used.",

@@ -11,7 +11,7 @@ from typing import Any
 
 from mcpregistry.domain.errors import ToolRefused
 from mcpregistry.domain.text.redaction import Redactor, characters
-from mcpregistry.downstream.transports.wire import ProgressCallback
+from mcpregistry.downstream.transports.request import ProgressCallback
 
 LARGE = 64 * 1024  # characters
 

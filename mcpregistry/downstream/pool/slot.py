@@ -16,6 +16,7 @@ import structlog
 from mcpregistry.domain.errors import AuthFailed, ConnectionFailed, DownstreamError, SlipsnisseError, TimedOut
 from mcpregistry.domain.servers import health
 from mcpregistry.domain.servers.health import Health
+from mcpregistry.domain.servers.sessions import EVERYBODY
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.downstream.pool.connection import Connection, open_connection
 from mcpregistry.downstream.pool.discovery import Discovery
@@ -39,8 +40,14 @@ class Slot:
         targets: Callable[[int], Awaitable[Target]],
         on_event: Callable[[ConnectionEvent], None],
         make_room: Callable[[Slot], Awaitable[None]],
+        *,
+        session: str = EVERYBODY,
+        on_over: Callable[[Slot], None] | None = None,
     ) -> None:
         self.server_id = server_id
+        self.session = session  # whose connection it is
+        self.bears: frozenset[str] | None = None  # which questions the host of this session can be asked
+        self._on_over = on_over
         self._make_room = make_room
         self._targets = targets
         self._on_event = on_event
@@ -103,6 +110,8 @@ class Slot:
             self._up = _new_future()
         if not self.alive:
             self._owner = asyncio.create_task(self._own(), name=f"mcp-server-{self.server_id}")
+            if self._on_over is not None:
+                self._owner.add_done_callback(self._tell_over)
         # Many callers wait for the same connection: one that is cancelled must not cancel it for the others.
         await asyncio.shield(self._up)
         connection = self.connection
@@ -129,6 +138,20 @@ class Slot:
         if self.connection is not None and self._owner is not None:
             self.connection.stop()
             await end_owner(self._owner)
+
+    def _tell_over(self, _: asyncio.Task[None]) -> None:
+        assert self._on_over is not None
+        self._on_over(self)
+
+    @property
+    def _tells_all(self) -> bool:
+        """Servers may offer less to a host that can be asked less; what it is shown is not what the server offers."""
+        return self.bears is None or self.target is None or self.target.questions <= self.bears
+
+    @property
+    def refused_for(self) -> float:
+        """Seconds until it may be tried again after a failure."""
+        return health.refusal_seconds(self.health, now=time.monotonic())
 
     @property
     def leaving(self) -> bool:
@@ -177,7 +200,7 @@ class Slot:
         connection: Connection | None = None
         try:
             target = self.target = await self._targets(self.server_id)
-            connection = self.connection = await open_connection(target, self._tools_changed)
+            connection = self.connection = await open_connection(target, self._tools_changed, bears=self.bears)
             self._over.clear()
             await connection.run(self._ready)
         except DownstreamError as error:
@@ -259,6 +282,8 @@ class Slot:
 
     def _emit(self, kind: EventKind, *, detail: str = "", code: str = "", discovery: Discovery | None = None) -> None:
         connection = self.connection
+        if discovery is not None and not self._tells_all:
+            discovery = None
         self._on_event(
             ConnectionEvent(
                 server_id=self.server_id,

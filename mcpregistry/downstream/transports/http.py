@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -26,8 +26,9 @@ from mcpregistry.downstream.http_client.client import Attempt, Outbound, Reply, 
 from mcpregistry.downstream.http_client.guard import check_url
 from mcpregistry.downstream.http_client.sdk_transport import sdk_client
 from mcpregistry.downstream.transports.eventstream import EventReader
+from mcpregistry.downstream.transports.request import Request
 from mcpregistry.downstream.transports.standing import LAST_EVENT_HEADER, StandingStream, pause_before
-from mcpregistry.downstream.transports.wire import Request, encode_request, parse_message, read_reply, report_progress
+from mcpregistry.downstream.transports.wire import encode_request, parse_message, read_reply, report_progress
 
 SESSION_HEADER = "Mcp-Session-Id"
 NOTICE_SECONDS = 5.0
@@ -132,7 +133,8 @@ class HttpChannel:
         request_id = f"f{self._sequence}"
         attempt = Attempt(request.on_sent)
         try:
-            async with asyncio.timeout(request.timeout):
+            async with asyncio.timeout(request.timeout) as clock:
+                _let_stop(clock, request)
                 return await self._post(request_id, request, attempt)
         except TimeoutError:
             self._abandon(request_id, attempt)
@@ -244,7 +246,7 @@ class HttpChannel:
     def _incoming(self, message: dict[str, Any], request: Request) -> None:
         method, params = message["method"], message.get("params")
         if "id" in message:
-            self._notify(answer_question(message))
+            self._keep(self._reply(message, request))
         elif method in CHANGED and self.on_tools_changed is not None:
             self.on_tools_changed()
         elif method == "notifications/progress" and type(params) is dict and request.on_progress is not None:
@@ -256,8 +258,16 @@ class HttpChannel:
             params = {"requestId": request_id, "reason": "cancelled"}
             self._notify({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
 
+    async def _reply(self, message: dict[str, Any], request: Request) -> None:
+        """Answer what the server asks; an answer that takes people's time, when there is one."""
+        answered = await request.on_question(message) if request.on_question else answer_question(message)
+        await self._send_notice(msgspec.json.encode(answered))
+
     def _notify(self, message: dict[str, Any]) -> None:
-        notice = asyncio.create_task(self._send_notice(msgspec.json.encode(message)))
+        self._keep(self._send_notice(msgspec.json.encode(message)))
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        notice = asyncio.create_task(work)
         self._notices.add(notice)
         notice.add_done_callback(self._notices.discard)
 
@@ -269,8 +279,16 @@ class HttpChannel:
                     await reply.body(self._target.limits.message_bytes)
 
 
+def _let_stop(clock: asyncio.Timeout, request: Request) -> None:
+    """People who are asked meanwhile do not use up the request's time."""
+    if request.patience is not None and request.timeout:
+        seconds, now = request.timeout, asyncio.get_running_loop().time
+        request.patience.pause = lambda: clock.reschedule(None)
+        request.patience.resume = lambda: None if clock.expired() else clock.reschedule(now() + seconds)
+
+
 def answer_question(message: dict[str, Any]) -> dict[str, Any]:
-    """We offer no client features: a ping is answered, every other question of a server is declined."""
+    """Where no host stands behind a request: a ping is answered, every other question of a server is declined."""
     answer = {"jsonrpc": "2.0", "id": message["id"]}
     if message["method"] == "ping":
         return {**answer, "result": {}}

@@ -38,8 +38,7 @@ from mcpregistry.domain.errors import (
 )
 from mcpregistry.domain.kinds import CHANGED
 from mcpregistry.downstream.limits import too_deep, too_large
-
-ProgressCallback = Callable[[float, float | None, str | None], None]
+from mcpregistry.downstream.transports.request import ProgressCallback, Request
 
 INBOX_MESSAGES = 4096
 GARBAGE_LINES = 1000
@@ -54,22 +53,6 @@ _decode = msgspec.json.Decoder().decode
 # One of our ids as a member of the outermost object: before anything nests, or just before its end.
 _ID_FIRST = re.compile(rb'\s*\{[^{}\[\]]*?"id"\s*:\s*"(f\d+)"')
 _ID_LAST = re.compile(rb'"id"\s*:\s*"(f\d+)"\s*\}\s*$')
-
-
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """One request of ours. ``params`` may hold ``msgspec.Raw``: those bytes are sent untouched.
-
-    ``timeout`` in seconds, None waits for ever. ``on_sent`` is called once bytes may have left us.
-    ``max_bytes`` bounds this reply below the wire's own limit. ``headers`` are for HTTP only.
-    """
-
-    method: str
-    params: Mapping[str, Any]
-    timeout: float | None = None
-    on_progress: ProgressCallback | None = None
-    on_sent: Callable[[], None] | None = None
-    max_bytes: int | None = None
-    headers: Mapping[str, str] | None = None
 
 
 class Channel(Protocol):
@@ -144,12 +127,17 @@ def read_reply(message: Mapping[str, Any]) -> dict[str, Any]:
 class _Waiting:
     """A request in flight."""
 
-    __slots__ = ("future", "max_bytes", "on_progress")
+    __slots__ = ("future", "max_bytes", "on_progress", "timer")
 
     def __init__(self, request: Request, future: asyncio.Future[dict[str, Any]]) -> None:
         self.future = future
         self.on_progress = request.on_progress
         self.max_bytes = request.max_bytes
+        self.timer: asyncio.TimerHandle | None = None
+
+    def stop_clock(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
 
 
 class _Outbox:
@@ -247,7 +235,7 @@ class Wire:
         loop = asyncio.get_running_loop()
         waiting = _Waiting(request, loop.create_future())
         self._waiting[request_id] = waiting
-        timer = loop.call_later(request.timeout, self._expire, request_id) if request.timeout else None
+        self._start_clock(request_id, request, waiting)
         try:
             await self.transmit(encode_request(request_id, request), request.on_sent)
             return read_reply(await waiting.future)
@@ -257,8 +245,20 @@ class Wire:
         finally:
             del self._waiting[request_id]
             waiting.future.cancel()
-            if timer is not None:
-                timer.cancel()
+            waiting.stop_clock()
+
+    def _start_clock(self, request_id: str, request: Request, waiting: _Waiting) -> None:
+        loop, seconds = asyncio.get_running_loop(), request.timeout
+        if not seconds:
+            return
+
+        def start() -> None:
+            waiting.stop_clock()
+            waiting.timer = loop.call_later(seconds, self._expire, request_id)
+
+        start()
+        if request.patience is not None:
+            request.patience.pause, request.patience.resume = waiting.stop_clock, start
 
     def _expire(self, request_id: str) -> None:
         waiting = self._waiting.get(request_id)

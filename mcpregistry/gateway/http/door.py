@@ -22,6 +22,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERS
 
 from mcpregistry.calls.engine import Engine, set_current_engine
 from mcpregistry.domain.errors import Busy, ResourceLimit
+from mcpregistry.domain.servers.sessions import mcp_session
 from mcpregistry.domain.text.canonical import plain
 from mcpregistry.gateway.conversations import named_in
 from mcpregistry.gateway.http import cors, sse, websocket
@@ -34,7 +35,7 @@ from mcpregistry.gateway.http.older import OlderLane
 from mcpregistry.gateway.http.resuming import Resumption
 from mcpregistry.gateway.http.sessions import Sessions
 from mcpregistry.gateway.http.unanswered import Unanswered
-from mcpregistry.gateway.identity import LEFT_KEY, SCOPE_KEY, Caller, bearer
+from mcpregistry.gateway.identity import LEFT_KEY, SCOPE_KEY, SESSION_HEADER, Caller, bearer
 from mcpregistry.gateway.jsonrpc import error_to, objection, replied, too_deep, unserved
 from mcpregistry.gateway.server import Gateway, current_caller
 from mcpregistry.gateway.stdio.handshake_cache import keep_openings
@@ -88,6 +89,7 @@ class McpApp:
         await self._stack.enter_async_context(self._manager.run())
         self.sessions.deliver = self._delivered
         self.sessions.ended.append(self._connections.gone)
+        self.sessions.ended.append(lambda ended: self.engine.pool.end_session(mcp_session(ended)))
         self.sessions.start()
         # Only of an embedded database can a starting `runmcp` know at once whether a list still holds.
         lists = connection.vendor == "sqlite"
@@ -213,7 +215,8 @@ class McpApp:
         conversation = named_in(scope["headers"])
         if conversation is None:
             return None, (400, "ARGUMENTS_INVALID", "The header Slipsnisse-Conversation is there twice. Send it once.")
-        return Caller(agent.slug, slug, "http", conversation), None
+        session = next((value for name, value in scope["headers"] if name == SESSION_HEADER), b"").decode("latin-1")
+        return Caller(agent.slug, slug, "http", conversation, session), None
 
 
 def _parts(path: str) -> tuple[str, str]:

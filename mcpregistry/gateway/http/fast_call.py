@@ -32,7 +32,7 @@ from mcpregistry.domain.policy.decision import Outcome
 from mcpregistry.gateway.answers import prompt_result, resource_result, tool_result
 from mcpregistry.gateway.http.body import Plain, Request, plain_request, read_small, replayed
 from mcpregistry.gateway.http.response import Response
-from mcpregistry.gateway.identity import Caller
+from mcpregistry.gateway.identity import Caller, session_of
 from mcpregistry.gateway.questions import declared_host, own_words
 from mcpregistry.gateway.server import OUTCOME_KEY, Gateway, forwarding, request_id_of
 
@@ -73,7 +73,7 @@ class FastLane:
             response.kept.call_id = judged.call.id
         response.begin()
         try:
-            outcome = await self._gateway.engine.proceed(judged)
+            outcome = await self._proceeded(judged)
             if result := self._result(plain, judged, outcome):
                 await response.finish(result)
             else:
@@ -87,6 +87,15 @@ class FastLane:
         finally:
             response.close()
         return True
+
+    async def _proceeded(self, judged: Judged) -> CallOutcome:
+        """The call's end, or the question that its server asks meanwhile: the SDK's way puts that to the host."""
+        call = judged.call
+        host, live = self._gateway.live.opened(call.request.host)
+        if live is None:
+            return await self._gateway.engine.proceed(judged)
+        call = replace(call, request=replace(call.request, host=host))
+        return await live.run(self._gateway.engine.proceed(replace(judged, call=call)))
 
     def _result(self, plain: Plain, judged: Judged, outcome: CallOutcome) -> dict[str, Any] | None:
         """The result object, if the server gave a plain one."""
@@ -118,6 +127,8 @@ class FastLane:
                 return None
             host = self._host(plain, caller, response)
             host = host if kind == TOOL else host.without_tasks()
+            if plain.session is not None and host.forwarding.questions & entry.offer.server.questions:
+                return None  # its server may ask this host meanwhile, and only the SDK's way puts that to an older one
             request = CallRequest(
                 catalogue=catalogue,
                 name=name,
@@ -129,6 +140,7 @@ class FastLane:
                 on_progress=response.report if host.progress else None,
                 host=host,
                 conversation=conversation,
+                session=session_of(caller, meta, conversation, plain.session.id if plain.session else None),
             )
             judged = self._gateway.engine.judge(request)
         except SlipsnisseError:

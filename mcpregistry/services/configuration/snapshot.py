@@ -122,6 +122,8 @@ def _server(server: Server) -> ServerSpec:
         request_timeout=server.request_timeout,
         max_message_bytes=server.max_message_bytes,
         available=server.unavailable_since is None,
+        shared_by=server.shared_by,
+        questions=server.questions,
     )
 
 

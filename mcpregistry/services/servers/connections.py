@@ -36,6 +36,7 @@ _BEAT_SECONDS = 20.0
 _BATCH_SECONDS = 0.2
 _QUEUE = 2_000
 _NOTES_PER_BATCH = 20
+_MOVES = ("state", "session")  # a session that opens shows, too, that the server can be reached
 _LOST = {"reconnecting", "error"}
 _TOLD = {"connected", "reconnecting", "error", "disconnected"}
 
@@ -74,9 +75,7 @@ def _tell_server(server_id: int, events: list[ConnectionEvent]) -> None:
     A failed call is an error to be seen; only a connection that failed or was lost counts towards "unavailable",
     and only what came after the last one that was made.
     """
-    made = max(
-        (n for n, event in enumerate(events) if event.kind == "state" and event.state == "connected"), default=-1
-    )
+    made = max((n for n, event in enumerate(events) if event.kind in _MOVES and event.state == "connected"), default=-1)
     lost = [event for event in events[made + 1 :] if event.kind == "state" and event.state in _LOST]
     if made >= 0:
         Server.objects.filter(pk=server_id).update(last_connected_at=_time(events[made].at))
@@ -104,6 +103,7 @@ def _write_rows(seen: Mapping[int, Seen], process: str) -> None:
             since=_time(one.since),
             connected_at=_time(one.connected_at) if one.connected_at else None,
             attempts=one.event.attempts,
+            sessions=one.event.sessions,
             last_error=plain(one.last_error),
             stderr_tail=plain(one.stderr, 64 * 1024),
             seen_at=now,
@@ -117,6 +117,7 @@ def _write_rows(seen: Mapping[int, Seen], process: str) -> None:
         "since",
         "connected_at",
         "attempts",
+        "sessions",
         "last_error",
         "stderr_tail",
         "seen_at",
@@ -171,7 +172,8 @@ class Seen:
             return replace(self, stderr=event.detail)
         since = self.since if event.state == self.event.state else event.at
         failed = (event.kind == "call_failed" or event.state in _LOST) and event.detail
-        made = event.kind == "state" and event.state == "connected"
+        again = event.kind == "session" and self.event.state == "connected"
+        made = event.kind in _MOVES and event.state == "connected" and not again
         return replace(
             self,
             event=event,

@@ -17,7 +17,7 @@ from mcpregistry.domain.policy.access import EVERYTHING
 from mcpregistry.domain.servers.launch import check_command, check_env, check_networks, check_pairs, check_url
 from mcpregistry.models import Server
 from mcpregistry.models.confinement import SandboxMode
-from mcpregistry.models.server import Lifecycle, Transport
+from mcpregistry.models.server import ConnectMode, Lifecycle, SharedBy, Transport
 from mcpregistry.services.access.scopes import check_scope, moved
 from mcpregistry.services.configuration.capabilities import check_slug
 from mcpregistry.services.configuration.saving import check_fields, store
@@ -30,6 +30,7 @@ BOUNDS = ("max_memory_mb", "max_processes", "max_cpu_seconds", "max_file_mb", "m
 _REVISED = (
     "slug", "transport", "command", "cwd", "url", "allowed_networks", "connect_mode", "resend", "protocol_mode",
     "connect_timeout", "request_timeout", "idle_timeout", "max_message_bytes", "max_concurrency", "max_tools", "env", "headers",
+    "shared_by", "max_sessions", "asks_elicitation", "asks_sampling", "asks_roots",
     *SANDBOX, *BOUNDS,
 )  # fmt: skip
 
@@ -46,6 +47,11 @@ def check_server(server: Server) -> None:
         raise ConfigInvalid(
             f"No server can be named '{server.slug}': as an agent's capability, {EVERYTHING} means every server.",
             remedy="Choose another short name.",
+        )
+    if server.shared_by != SharedBy.EVERYBODY and server.connect_mode != ConnectMode.LAZY:
+        raise ConfigInvalid(
+            f"The server '{server.slug}' is shared by {server.shared_by}, but not connected at the first call.",
+            remedy="Sessions open with their first call: choose to connect at the first call, or share it by everybody.",
         )
     if server.transport == Transport.STDIO:
         check_command(server.command)

@@ -109,6 +109,7 @@ class _Filling:
             protocol=server.protocol_mode,  # type: ignore[arg-type]
             connect=server.connect_mode,  # type: ignore[arg-type]
             resend=server.resend,  # type: ignore[arg-type]
+            questions=self.server.questions,
             limits=_limits(server),
         )
 
@@ -170,4 +171,5 @@ def _limits(server: Server) -> Limits:
         message_bytes=server.max_message_bytes,
         max_concurrency=server.max_concurrency,
         max_tools=server.max_tools,
+        max_sessions=server.max_sessions,
     )

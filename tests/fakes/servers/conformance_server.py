@@ -15,6 +15,7 @@ from mcp import types as t
 from mcp.server.lowlevel import Server
 
 from tests.fakes.servers.conformance_prompts import get_prompt, list_prompts
+from tests.fakes.servers.conformance_questions import ASKED, ask
 from tests.fakes.servers.conformance_resources import list_resources, list_templates, read_resource
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
@@ -178,7 +179,7 @@ ASKING: dict[str, Asking] = {
 _SCHEMAS = {"json_schema_2020_12_tool": SCHEMA_2020, "test_with_header": WITH_HEADER}
 TOOLS = [
     {"name": name, "description": f"Test tool {name}.", "inputSchema": _SCHEMAS.get(name, ANY)}
-    for name in [*PLAIN, *ASKING, "test_tool_with_progress", "test_missing_capability"]
+    for name in [*PLAIN, *ASKING, "test_tool_with_progress", "test_missing_capability", *ASKED]
 ]
 
 
@@ -191,6 +192,8 @@ async def _call(ctx: Any, params: t.CallToolRequestParams) -> Any:
         return await _progress(ctx)
     if params.name == "test_missing_capability":
         return _needs_sampling(ctx)
+    if params.name in ASKED:
+        return await ask(ctx, params)
     if params.name in ASKING:
         answers = {key: _plain(value) for key, value in (params.input_responses or {}).items()}
         return ASKING[params.name](answers, params.request_state or "", ctx.session.client_capabilities)

@@ -61,7 +61,8 @@ def token(stage: Stage, site: Web, addresses: dict[str, str], journal: Path) -> 
     command = [sys.executable, str(SERVERS / "tasks_server.py")]
     rows = [
         stage.server("remote", tasks_server.TOOLS, url=addresses["remote"], **reachable),
-        stage.server("asks", conformance_server.TOOLS, url=addresses["asks"], **reachable),
+        stage.server("asks", conformance_server.TOOLS, url=addresses["asks"], asks_roots=True, **reachable),
+        stage.server("older", conformance_server.TOOLS, url=addresses["asks"], protocol_mode="legacy", **reachable),
         stage.server("local", tasks_server.TOOLS, command=command, connect_timeout=60),
         stage.server("sleepy", tasks_server.TOOLS, command=command, env={"FAKE_POLL_MS": "2500"}, **IMPATIENT),
         stage.fake("echo", listed("echo"), FAKE_JOURNAL=str(journal)),

@@ -16,6 +16,7 @@ from tests.fakes.stage import ACTOR, Web, fresh, outside
 from tests.gateway.tasks.play import begin, call, text_of, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
+ABLE = {"elicitation": {"form": {}, "url": {}}, "sampling": {}}
 ALL = FORM | {"sampling": {}, "roots": {}}
 PREFIX = "asks__test_input_required_result_"
 
@@ -68,7 +69,7 @@ async def test_a_host_is_only_asked_what_it_can_answer(opened):
         assert (await call(host, f"{PREFIX}list_roots"))["resultType"] == "input_required"
 
 
-@pytest.mark.parametrize(("era", "abilities"), [("2025-11-25", FORM), ("2026-07-28", {})])
+@pytest.mark.parametrize(("era", "abilities"), [("2025-11-25", {}), ("2026-07-28", {})])
 async def test_a_host_that_cannot_bear_it_is_told_plainly(opened, door, era, abilities):
     async with opened(door, era=era, abilities=abilities) as host:
         refused = await call(host, f"{PREFIX}elicitation")
@@ -129,3 +130,74 @@ async def test_a_task_after_a_question(opened):
         assert made["resultType"] == "task"
         assert "requestState" not in made
         assert (await begin(host, "remote__slow_compute", seconds=0.1)) != made["taskId"]
+
+
+# From servers of both eras to hosts of both eras
+
+
+async def person(params: dict) -> dict:
+    """At the host: who answers what is asked, form, page, model and folders alike."""
+    if "messages" in params:
+        return {
+            "role": "assistant",
+            "content": {"type": "text", "text": "Paris"},
+            "model": "m",
+            "stopReason": "endTurn",
+        }
+    if params.get("mode") == "url":
+        return {"action": "accept"}
+    return {"action": "accept", "content": {"username": "ann", "email": "a@example.com"}}
+
+
+@pytest.mark.parametrize("server", ["asks", "older"])
+@pytest.mark.parametrize("era", ["2025-11-25", "2026-07-28"])
+async def test_questions_reach_the_host_that_made_the_call_whatever_the_eras(opened, door, era, server):
+    """Form, page and model; and each is one that this host was asked, with its server named where there is a text."""
+    async with opened(door, era=era, abilities=ABLE, person=person) as host:
+        form, page, model = [
+            await host.call(f"{server}__test_{kind}", {"message": "Who?"})
+            for kind in ("elicitation", "url", "sampling")
+        ]
+    assert text_of(form) == 'answered: {"action": "accept", "content": {"email": "a@example.com", "username": "ann"}}'
+    assert text_of(page) == 'answered: {"action": "accept"}'
+    assert '"text": "Paris"' in text_of(model)
+    asked = [each.get("message") for each in host.asked]
+    assert asked == [f"The server {server} asks: Who?", f"The server {server} asks: Please sign in", None]
+
+
+@pytest.mark.parametrize("era", ["2025-11-25", "2026-07-28"])
+async def test_an_older_server_is_told_in_words_that_nobody_can_be_asked(opened, door, era):
+    async with opened(door, era=era, abilities={"elicitation": {"form": {}}, "roots": {}}, person=person) as host:
+        for kind in ("url", "sampling", "roots"):  # not declared by this host, and the last not allowed to this server
+            answer = await host.call(f"older__test_{kind}", {})
+            assert "cannot be asked" in json.dumps(answer)
+    assert host.asked == []
+
+
+async def test_an_answer_to_a_waiting_call_is_good_for_once_and_for_its_own_call(opened):
+    async with opened(abilities=ABLE, person=person) as host:
+        asked = (await again(host, "older__test_elicitation"))["result"]
+        said = await host.answers(asked)
+        refused = await again(host, "older__test_sampling", **said)  # the state is of another tool
+        assert refused["error"]["code"] == -32602
+        end = (await again(host, "older__test_elicitation", **said))["result"]
+        assert "ann" in text_of(end)
+        over = await again(host, "older__test_elicitation", **said)
+        assert over["error"]["code"] == -32602
+        assert "waits for no answer any more" in over["error"]["message"]
+
+    def records() -> list[str]:
+        found = Invocation.objects.filter(
+            tool_name="test_elicitation", server_slug="older", host_name__contains=host.info["name"]
+        )
+        return [row.state for row in found]
+
+    assert await outside(records) == [State.SUCCEEDED]  # question and answer are of one call
+
+
+async def test_when_two_calls_are_out_only_a_stream_of_its_own_tells_whose_question_it_is(opened, door):
+    async with opened(door, abilities=ABLE, person=person) as host:
+        calls = [host.call("older__test_elicitation", {"message": f"Call {n}?"}) for n in (1, 2)]
+        ends = await asyncio.gather(*calls)
+    assert all("ann" in text_of(end) for end in ends)
+    assert sorted(each["message"] for each in host.asked) == [f"The server older asks: Call {n}?" for n in (1, 2)]

@@ -1,0 +1,44 @@
+"""Who shares a connection to a server that is not everybody's: which calls have the same one."""
+
+from __future__ import annotations
+
+EVERYBODY = ""  # the connection that all use, and that checks and tests of a server use in any case
+_RUN = "run:"
+
+
+def session_of_run(run: str) -> str:
+    """What a run of an expert tool calls its own session."""
+    return f"{_RUN}{run}"
+
+
+def session_key(shared_by: str, agent: str, session: str) -> str:
+    """The key of the connection that this call may use. Calls of two agents never have the same one.
+
+    ``session`` is what the host's session is called, empty for a caller that has none.
+    """
+    if shared_by == "everybody":
+        return EVERYBODY
+    if shared_by == "agent" and not session.startswith(_RUN):
+        return agent
+    return host_session(agent, session)
+
+
+def host_session(agent: str, session: str) -> str:
+    """The key of the connections of this session of a host."""
+    return f"{agent}/{session}"
+
+
+def session_in(key: str) -> str:
+    """What the session of this key is called; empty where it is all of the agent's."""
+    return key.partition("/")[2]
+
+
+def mcp_session(session_id: str) -> str:
+    """What an older host's session over HTTP is called."""
+    return f"http:{session_id}"
+
+
+def nameless_session(endpoint: str, named: str = "", conversation: str = "") -> str:
+    """What the session of a caller is called that has none by its protocol: by the name that it gives, else by its
+    conversation, else all of its requests to the endpoint are one."""
+    return f"{endpoint}:{named}" if named else f"{endpoint}::{conversation}"

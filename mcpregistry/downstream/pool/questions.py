@@ -1,0 +1,137 @@
+"""Questions of a server of the older era, which come while its call waits: to the host that made that call, or declined.
+
+A question belongs to a call if it came on that call's own stream (streamable HTTP), or if exactly one call is out on the
+connection. Else nobody knows whose it is, and it is declined, in words. Only a host that has declared that it can bear
+such a question is asked, and while it is, the call's time stands still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import structlog
+from mcp_types import (
+    CreateMessageRequestParams,
+    CreateMessageResult,
+    CreateMessageResultWithTools,
+    ElicitRequestParams,
+    ElicitResult,
+    ErrorData,
+    ListRootsResult,
+)
+from pydantic import BaseModel
+
+from mcpregistry.domain.calls.forwarding import QUESTIONS, Forwarding, Unanswered, attributed, bears
+from mcpregistry.domain.text.redaction import Redactor
+from mcpregistry.downstream.pool.redact import without_secrets
+from mcpregistry.downstream.transports.request import Patience
+
+log = structlog.get_logger(__name__)
+
+DECLINED = -32600  # JSON-RPC: the request cannot be served; the text says why
+_NOBODY = "No call of yours waits for an answer, so nobody can be asked."
+_WHOSE = "Several calls are out on this connection, and nobody knows which of them asks."
+_CANNOT = "The host that made this call cannot be asked this."
+_OVER = "The call is over."
+
+
+class CallQuestions:
+    """What one call that is out may be asked. ``patience`` stops its clock meanwhile."""
+
+    def __init__(self, server: str, host: Forwarding, redactor: Redactor) -> None:
+        self.patience = Patience()
+        self._server, self._host, self._redactor = server, host, redactor
+        self._open: set[asyncio.Task[dict[str, Any]]] = set()
+
+    async def answer(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The host's result. Raises Unanswered."""
+        if self._host.ask is None or not bears(self._host.capabilities, method, params):
+            raise Unanswered(_CANNOT)
+        shown, _ = await without_secrets({"method": method, "params": dict(params)}, self._redactor)
+        asked = attributed(shown, self._server)
+        asking = asyncio.ensure_future(self._host.ask(method, asked["params"]))
+        self._open.add(asking)
+        try:
+            with self.patience.stopped():
+                await asyncio.wait({asking})
+        finally:
+            self._open.discard(asking)
+            asking.cancel()
+        if asking.cancelled():
+            raise Unanswered(_OVER)
+        return asking.result()
+
+    def close(self) -> None:
+        """The call is over: whoever is still asked need not answer any more."""
+        for asking in self._open:
+            asking.cancel()
+
+
+class Questions:
+    """The calls that are out on one connection, and the questions that come meanwhile."""
+
+    def __init__(self, server: str, redactor: Redactor) -> None:
+        self._server, self._redactor = server, redactor
+        self._calls: set[CallQuestions] = set()
+
+    @contextlib.contextmanager
+    def during(self, host: Forwarding) -> Iterator[CallQuestions]:
+        """Around one call of this host."""
+        call = CallQuestions(self._server, host, self._redactor)
+        self._calls.add(call)
+        try:
+            yield call
+        finally:
+            self._calls.discard(call)
+            call.close()
+
+    async def asked(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to a question that came on no call's own stream. Raises Unanswered."""
+        if len(self._calls) != 1:
+            raise Unanswered(_WHOSE if self._calls else _NOBODY)
+        (call,) = self._calls
+        return await call.answer(method, params)
+
+    def callbacks(self, kinds: frozenset[str]) -> dict[str, Any]:
+        """For the SDK's client: it declares what has a callback, and hands on what the server asks."""
+        found = {"elicitation": self._elicited, "sampling": self._sampled, "roots": self._rooted}
+        names = {"elicitation": "elicitation_callback", "sampling": "sampling_callback", "roots": "list_roots_callback"}
+        return {names[kind]: found[kind] for kind in kinds}
+
+    async def _elicited(self, _: Any, params: ElicitRequestParams) -> ElicitResult | ErrorData:
+        return await self._typed("elicitation/create", params, ElicitResult)
+
+    async def _sampled(
+        self, _: Any, params: CreateMessageRequestParams
+    ) -> CreateMessageResult | CreateMessageResultWithTools | ErrorData:
+        kind = CreateMessageResultWithTools if params.tools else CreateMessageResult
+        return await self._typed("sampling/createMessage", params, kind)
+
+    async def _rooted(self, _: Any) -> ListRootsResult | ErrorData:
+        return await self._typed("roots/list", None, ListRootsResult)
+
+    async def _typed(self, method: str, params: BaseModel | None, kind: type[Any]) -> Any:
+        said = params.model_dump(by_alias=True, mode="json", exclude_none=True) if params else {}
+        try:
+            return kind.model_validate(await self.asked(method, said), by_name=False)
+        except Unanswered as reason:
+            return ErrorData(code=DECLINED, message=str(reason))
+        except ValueError:
+            return ErrorData(code=DECLINED, message="The host answered something else than it was asked.")
+
+
+async def reply_to(message: Mapping[str, Any], call: CallQuestions | None) -> dict[str, Any]:
+    """The JSON-RPC answer to what a server asks on the stream of ``call``. A ping is answered by ourselves."""
+    head = {"jsonrpc": "2.0", "id": message["id"]}
+    method, params = message["method"], message.get("params")
+    if method == "ping":
+        return {**head, "result": {}}
+    if method not in QUESTIONS or call is None:
+        return {**head, "error": {"code": -32601, "message": "This client offers no such method."}}
+    try:
+        return {**head, "result": await call.answer(method, params if isinstance(params, dict) else {})}
+    except Unanswered as reason:
+        return {**head, "error": {"code": DECLINED, "message": str(reason)}}

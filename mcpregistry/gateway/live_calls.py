@@ -1,0 +1,126 @@
+"""Calls of modern hosts that wait, out at a server of the older era, for the host's answer to the server's question.
+
+The server asks on its connection and waits; the host (MCP 2026-07-28) is answered ``input_required`` and brings the answer
+with its call repeated. Between the two the call goes on in a task of its own here: one call, one record. A host that does
+not come back within ``PATIENCE`` has not answered; what its call comes to is in the record all the same. The waiting call
+lives in this process: another one cannot take the answer, and says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Coroutine, Mapping
+from dataclasses import replace
+from typing import Any
+
+from mcp import types as t
+from mcp.shared.exceptions import MCPError
+
+from mcpregistry.calls.call import CallOutcome, Host
+from mcpregistry.domain.calls.forwarding import Unanswered
+from mcpregistry.domain.lifecycle import State
+
+PATIENCE = 300.0  # seconds in which a host has to answer a server's question
+NO_ANSWER = "The host gave no answer in time."
+_GONE = (
+    "The call that asked this waits for no answer any more: it took too long, or another process has it. "
+    "It may have taken effect; look before you call again."
+)
+
+
+class LiveCall:
+    """One call and what is asked meanwhile."""
+
+    def __init__(self, waiting: dict[str, LiveCall]) -> None:
+        self._waiting = waiting
+        self._nonce = ""
+        self._asked: dict[str, tuple[dict[str, Any], asyncio.Future[dict[str, Any]]]] = {}
+        self._count = 0
+        self._news = asyncio.Event()
+        self._task: asyncio.Task[CallOutcome]
+
+    async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The host's answer, which its next request brings. Raises Unanswered."""
+        self._count += 1
+        key = f"question{self._count}"
+        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._asked[key] = ({"method": method, "params": dict(params)}, future)
+        self._news.set()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                return await future
+        except TimeoutError:
+            raise Unanswered(NO_ANSWER) from None
+        finally:
+            del self._asked[key]
+            if not self._asked:
+                self._waiting.pop(self._nonce, None)
+
+    async def run(self, work: Coroutine[Any, Any, CallOutcome]) -> CallOutcome:
+        """Make the call. Its end, or its first question as an outcome whose result is ``input_required``."""
+        self._task = asyncio.ensure_future(work)
+        self._task.add_done_callback(_retrieve)
+        return await self._next()
+
+    async def go_on(self, answers: Mapping[str, Any]) -> CallOutcome:
+        """With the host's answers: the end, or the next question. A question left out is not answered."""
+        self._news.clear()
+        for key, (_, future) in list(self._asked.items()):
+            answer = answers.get(key)
+            if future.done():
+                continue
+            if isinstance(answer, dict):
+                future.set_result(answer)
+            else:
+                future.set_exception(Unanswered(NO_ANSWER))
+        return await self._next()
+
+    async def _next(self) -> CallOutcome:
+        news = asyncio.ensure_future(self._news.wait())
+        try:
+            await asyncio.wait({self._task, news}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+            raise
+        finally:
+            news.cancel()
+        if self._task.done():
+            return self._task.result()
+        return self._question()
+
+    def _question(self) -> CallOutcome:
+        self._news.clear()
+        self._nonce = secrets.token_hex(16)
+        self._waiting[self._nonce] = self
+        requests = {key: request for key, (request, future) in self._asked.items() if not future.done()}
+        return CallOutcome(
+            "", State.DISPATCHED, {"resultType": "input_required", "inputRequests": requests}, live=self._nonce
+        )
+
+
+class LiveCalls:
+    """All of them in this process."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, LiveCall] = {}
+
+    def opened(self, host: Host) -> tuple[Host, LiveCall | None]:
+        """The host as it can be asked during its call, and that call; None: it can bear no question, or not in rounds."""
+        if not host.mrtr or not host.forwarding.questions:
+            return host, None
+        call = LiveCall(self._waiting)
+        return replace(host, forwarding=replace(host.forwarding, ask=call.ask)), call
+
+    async def go_on(self, nonce: str, answers: object) -> CallOutcome:
+        """The call that waits under this nonce, which is good for once. Raises MCPError -32602 if there is none."""
+        call = self._waiting.pop(nonce, None)
+        if call is None:
+            raise MCPError(t.INVALID_PARAMS, _GONE, {"reason": "invalid_request_state"})
+        return await call.go_on(answers if isinstance(answers, dict) else {})
+
+
+def _retrieve(task: asyncio.Task[CallOutcome]) -> None:
+    if not task.cancelled():
+        task.exception()  # of a call whose host never came back nobody else asks

@@ -1,0 +1,101 @@
+"""Questions that an older server asks on a pipe, while its calls wait: whose they are, and what becomes of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from mcpregistry.domain.calls.forwarding import Forwarding, Unanswered
+from mcpregistry.domain.servers.target import Target
+from tests.downstream.conftest import Bench
+from tests.fakes.targets import stdio_target
+from tests.waiting import until
+
+Make = Callable[..., Bench]
+FORM = {"elicitation": {"form": {}}}
+
+
+def asking(*kinds: str, **changes: Any) -> Target:
+    return stdio_target("asker", protocol="legacy", env={"FAKE_ERA": "legacy"}, questions=frozenset(kinds), **changes)
+
+
+class Person:
+    """At a host: answers when told to."""
+
+    def __init__(self, *, ready: bool = True) -> None:
+        self.asked: list[Any] = []
+        self.ready, self.gone = asyncio.Event(), False
+        if ready:
+            self.ready.set()
+
+    async def __call__(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        self.asked.append(params["message"])
+        try:
+            await self.ready.wait()
+        except asyncio.CancelledError:
+            self.gone = True
+            raise
+        return {"action": "accept", "content": {"ok": True}}
+
+    def host(self, **capabilities: Any) -> Forwarding:
+        return Forwarding(capabilities or FORM, ask=self)
+
+
+def said(result: dict[str, Any]) -> Any:
+    return json.loads(result["content"][0]["text"])
+
+
+async def test_the_only_call_that_is_out_is_asked_and_its_time_stands_still(bench: Make):
+    here, person = bench(asking("elicitation")), Person(ready=False)
+    await here.pool.connect(1)
+    call = asyncio.create_task(here.call("ask", host=person.host(), timeout=0.5))
+    await until(lambda: person.asked)
+    asyncio.get_running_loop().call_later(1.0, person.ready.set)  # twice the call's time
+    assert said(await call) == {"action": "accept", "content": {"ok": True}}
+    assert person.asked == ["The server asker asks: Sure?"]
+
+
+async def test_of_two_calls_on_one_connection_neither_is_asked_but_each_on_its_own(bench: Make):
+    here = bench(asking("elicitation"))
+    await here.pool.connect(1)
+    first, second = Person(ready=False), Person()
+    waiting = asyncio.create_task(here.call("ask", host=first.host()))
+    await until(lambda: first.asked)
+    assert "nobody knows which of them asks" in said(await here.call("ask", host=second.host()))
+    assert said(await here.call("ask", host=second.host(), session="b/1"))["action"] == "accept"
+    first.ready.set()
+    assert said(await waiting)["action"] == "accept"
+    assert len(second.asked) == 1
+
+
+async def test_whoever_cannot_be_asked_or_does_not_answer_is_told_to_the_server(bench: Make):
+    async def never(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        raise Unanswered("The host gave no answer in time.")
+
+    here = bench(asking("elicitation"))
+    assert "cannot be asked" in said(await here.call("ask"))  # as what people approved is sent, too
+    assert "cannot be asked" in said(await here.call("ask", host=Person().host(sampling={})))
+    assert "no answer in time" in said(await here.call("ask", host=Forwarding(FORM, ask=never)))
+
+
+async def test_a_call_that_is_cancelled_asks_nobody_any_longer(bench: Make):
+    here, person = bench(asking("elicitation")), Person(ready=False)
+    call = asyncio.create_task(here.call("ask", host=person.host()))
+    await until(lambda: person.asked)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await until(lambda: person.gone)
+
+
+async def test_a_server_is_told_what_it_may_ask_and_of_a_session_what_its_host_bears(bench: Make):
+    here = bench(asking("elicitation", "sampling"))
+    assert said(await here.call("declared")).keys() == {"elicitation", "sampling"}
+    assert said(await here.call("declared", session="a/1", host=Person().host())).keys() == {"elicitation"}
+    assert said(await here.call("declared", session="a/2")) == {}
+    # It may offer these less, which is nothing that the server as a whole has changed.
+    assert [event for event in here.events if event.kind == "session" and event.discovery] == []

@@ -1,0 +1,101 @@
+"""A server with a process for each agent or host session: who meets whom, over HTTP in both eras, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx2
+import psutil
+import pytest
+
+from mcpregistry.gateway.http.door import McpApp
+from mcpregistry.services.servers import lifecycle
+from tests.fakes.stage import ACTOR, MODERN, Stage, envelope, fresh, listed, outside
+from tests.gateway.doors import doors
+from tests.waiting import until
+
+pytestmark = pytest.mark.one_database
+
+
+def rows(stage: Stage) -> tuple[str, str]:
+    """Two agents, and a server for each way of sharing that tells its process id."""
+    slug, other = fresh("own"), fresh("other")
+    stage.endpoint(slug)
+    servers = [stage.fake("crash", listed("pid"), slug=f"{slug}-{by}") for by in ("agent", "session", "everybody")]
+    for server, by in zip(servers, ("agent", "session", "everybody"), strict=True):
+        server.shared_by = by
+        lifecycle.save_server(server=server, actor=ACTOR)
+        lifecycle.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
+    for agent in (slug, other):
+        stage.agent(agent, *servers)
+    return slug, other
+
+
+class Caller:
+    """One agent at the door; ``session`` is what it sends in the header."""
+
+    def __init__(self, app: McpApp, endpoint: str, token: str, headers: dict[str, str] | None = None) -> None:
+        self.app, self.path = app, f"/mcp/{endpoint}"
+        self.headers = {
+            "authorization": f"Bearer {token}", "accept": "application/json, text/event-stream",
+            "content-type": "application/json",
+        } | (headers or {})  # fmt: skip
+
+    async def send(self, verb: str, message: Any = None, **headers: str) -> httpx2.Response:
+        transport = httpx2.ASGITransport(app=self.app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://testserver") as http:
+            return await http.request(verb, self.path, json=message, headers=self.headers | headers)
+
+    async def modern(self, tool: str, **meta: Any) -> int:
+        params = {"name": tool, "arguments": {}, "_meta": envelope() | meta}
+        headers = {"mcp-protocol-version": MODERN, "mcp-method": "tools/call", "mcp-name": tool}
+        return _pid(
+            await self.send("POST", {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}, **headers)
+        )
+
+    async def handshake(self) -> None:
+        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+        answer = await self.send("POST", {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params})
+        self.headers |= {"mcp-session-id": answer.headers["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
+        await self.send("POST", {"jsonrpc": "2.0", "method": "notifications/initialized"})
+
+    async def legacy(self, tool: str) -> int:
+        params = {"name": tool, "arguments": {}}
+        return _pid(await self.send("POST", {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params}))
+
+
+def _pid(answer: httpx2.Response) -> int:
+    text = answer.text
+    if answer.headers["content-type"].startswith("text/event-stream"):
+        text = next(line for line in reversed(text.splitlines()) if line.startswith("data: {")).removeprefix("data: ")
+    return int(json.loads(text)["result"]["content"][0]["text"])
+
+
+async def test_calls_meet_in_a_process_only_as_their_server_is_shared(stage: Stage):
+    slug, other = await outside(rows, stage)
+    async with doors(slug, stage.tokens[slug]) as both:
+        mine, theirs = [Caller(both.app, slug, stage.tokens[agent]) for agent in (slug, other)]
+
+        assert await mine.modern(f"{slug}-everybody__pid") == await theirs.modern(f"{slug}-everybody__pid")
+
+        by_agent = f"{slug}-agent__pid"
+        assert await mine.modern(by_agent) == await mine.modern(by_agent, **{"slipsnisse/session": "x"})
+        assert await mine.modern(by_agent) != await theirs.modern(by_agent)
+
+        by_session = f"{slug}-session__pid"
+        named = Caller(both.app, slug, stage.tokens[slug], {"slipsnisse-session": "x"})
+        seen = [await mine.modern(by_session), await named.modern(by_session), await theirs.modern(by_session)]
+        seen.append(await theirs.modern(by_session, **{"slipsnisse/session": "x"}))
+        first, second = [Caller(both.app, slug, stage.tokens[slug]) for _ in range(2)]
+        for older in (first, second):
+            await older.handshake()
+            seen.append(await older.legacy(by_session))
+        assert len(set(seen)) == 6
+        assert await named.modern(by_session) == seen[1] == await mine.modern(by_session, **{"slipsnisse/session": "x"})
+        assert await first.legacy(by_session) == seen[4]
+
+        assert (await first.send("DELETE")).status_code == 200  # the host's session ends, and its process with it
+        await until(lambda: not psutil.pid_exists(seen[4]))
+        assert await second.legacy(by_session) == seen[5]
+        assert await named.modern(by_session) == seen[1]

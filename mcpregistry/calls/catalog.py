@@ -104,6 +104,18 @@ class Catalogue:
             raise _unnamed(servers)
         return (templates, makers[0].name, own) if makers else (fixed, uri, own)
 
+    def template(self, uri: str) -> Entry | None:
+        """The template that hosts know by this URI template, or by that of its server with the server's name in front."""
+        return self.of_kind(TEMPLATE).entries.get(uri) or self.of_kind(TEMPLATE)._by_uri.get(own_uri(uri))
+
+    def features(self) -> frozenset[str]:
+        """What servers whose offers the agent sees have besides lists: see ``domain.kinds``."""
+        kinds = (self.of_kind(kind) for kind in KINDS)
+        servers = {
+            e.offer.server.id: e.offer.server for each in kinds for e in each.entries.values() if not e.offer.own
+        }
+        return frozenset(chain.from_iterable(server.features for server in servers.values()))
+
     def of_servers(self, slugs: frozenset[str]) -> Catalogue:
         """The same of these servers alone, under the same names. Tools of ours stay: they belong to no server."""
         found = self._narrowed.get(slugs)

@@ -25,6 +25,7 @@ class ServerSpec:
     request_timeout: float
     max_message_bytes: int
     available: bool
+    features: frozenset[str] = frozenset()  # what it has besides lists (``domain.kinds``)
 
 
 @dataclass(frozen=True, slots=True)

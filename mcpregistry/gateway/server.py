@@ -25,10 +25,11 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from mcpregistry.calls.call import CallOutcome, CallRequest, OnProgress
 from mcpregistry.calls.catalog import Catalogue, Entry
+from mcpregistry.calls.completion import Typed
 from mcpregistry.calls.conversations import within
 from mcpregistry.calls.engine import Engine
-from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, NotFound, SlipsnisseError
-from mcpregistry.domain.kinds import KINDS, PROMPT, RESOURCE, TEMPLATE, TOOL
+from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, NotFound, SlipsnisseError, ToolRefused
+from mcpregistry.domain.kinds import COMPLETIONS, KINDS, LOGGING, PROMPT, RESOURCE, SUBSCRIPTIONS, TEMPLATE, TOOL
 from mcpregistry.domain.version import VERSION
 from mcpregistry.gateway.answers import prompt_result, resource_result, tool_result
 from mcpregistry.gateway.conversations import conversation_of
@@ -77,13 +78,6 @@ class GatewayServer(Server[Any]):
         )
         return super().create_initialization_options(options, *args, **kwargs)
 
-    def get_capabilities(self, *args: Any, **kwargs: Any) -> t.ServerCapabilities:
-        """As in the SDK, which takes it for granted that whoever can be listened to tells of single resources, too."""
-        found = super().get_capabilities(*args, **kwargs)
-        if found.resources is not None:
-            found.resources.subscribe = False
-        return found
-
 
 class Gateway:
     """The handlers, bound to an engine. ``caller`` is fixed for stdio and None behind the HTTP door."""
@@ -125,6 +119,7 @@ class Gateway:
             on_list_resource_templates=self._list_templates,
             on_read_resource=self._read_resource,
             on_subscriptions_listen=self._listen,
+            on_completion=self._complete,
         )
         self.tasks.install(server)
         server.add_notification_handler("notifications/initialized", t.NotificationParams, self._initialized)
@@ -162,13 +157,22 @@ class Gateway:
 
     def _introduced(self, ctx: Context, result: HandlerResult) -> HandlerResult:
         """Add what belongs to the endpoint, not to the one server behind all of them."""
-        endpoint = self.engine.live.current.endpoints.get(self._caller_of(ctx).endpoint)
-        if endpoint is None or not endpoint.instructions:
-            return result
-        if isinstance(result, dict):
-            return result | {"instructions": endpoint.instructions}
-        assert result is not None
-        return result.model_copy(update={"instructions": endpoint.instructions})
+        caller = self._caller_of(ctx)
+        said = result if isinstance(result, dict) else _dumped(result)
+        said["capabilities"] = without_missing(said.get("capabilities") or {}, self._features(caller))
+        endpoint = self.engine.live.current.endpoints.get(caller.endpoint)
+        if endpoint is not None and endpoint.instructions:
+            said["instructions"] = endpoint.instructions
+        return said
+
+    def _features(self, caller: Caller) -> frozenset[str]:
+        try:
+            return self.catalogue(caller).features()
+        except NotFound:  # nobody's opening, kept for hosts to come; or agent or endpoint is gone, as requests will say
+            return frozenset()
+        except Exception:  # an opening says less, and the requests that follow say why
+            log.exception("gateway.features_unknown")
+            return frozenset()
 
     async def _list_tools(self, ctx: Context, params: t.PaginatedRequestParams | None) -> Any:
         return await self._list(ctx, params, TOOL)
@@ -258,6 +262,26 @@ class Gateway:
             return nullcontext()
         return passing_on(ctx.session.report_progress)
 
+    async def _complete(self, ctx: Context, params: t.CompleteRequestParams) -> Any:
+        caller, ref = self._caller_of(ctx), params.ref
+        catalogue, _ = await self.seen_in(caller, ctx.meta or {})
+        self.engine.check_open()
+        said = ctx.session.client_params
+        typed = Typed(
+            kind=PROMPT if isinstance(ref, t.PromptReference) else TEMPLATE,
+            name=ref.name if isinstance(ref, t.PromptReference) else str(ref.uri),
+            argument=params.argument.name,
+            value=params.argument.value,
+            known=(params.context.arguments if params.context else None) or {},
+            host=said.client_info.name if said else "",
+            origin=caller.origin,
+        )
+        try:
+            completion = await self.engine.completions(catalogue, typed)
+        except ToolRefused as error:
+            raise MCPError(error.rpc_code, error.message, error.data) from None
+        return {"resultType": "complete", "completion": completion}
+
     async def _listen(self, ctx: Context, params: t.SubscriptionsListenRequestParams) -> Any:
         caller = self._caller_of(ctx)
         if "taskIds" in (params.notifications.model_extra or {}):
@@ -276,6 +300,22 @@ class Gateway:
 
     def _caller_of(self, ctx: Context) -> Caller:
         return caller_of(ctx, self._caller)
+
+
+def _dumped(result: HandlerResult) -> dict[str, Any]:
+    assert result is not None
+    assert not isinstance(result, dict)
+    return result.model_dump(by_alias=True, mode="json", exclude_none=True)
+
+
+def without_missing(capabilities: Mapping[str, Any], features: frozenset[str]) -> dict[str, Any]:
+    """What we declare, without what no server has that the caller sees."""
+    said = {
+        name: value for name, value in capabilities.items() if name not in (COMPLETIONS, LOGGING) or name in features
+    }
+    if isinstance(resources := said.get("resources"), dict):
+        said["resources"] = resources | {"subscribe": SUBSCRIPTIONS in features}
+    return said
 
 
 def is_legacy(ctx: Context) -> bool:

@@ -177,6 +177,10 @@ class Server(Confined):
     server_info = models.JSONField(default=dict, blank=True, editable=False)
     server_instructions = models.TextField(blank=True, editable=False)
     refreshed_at = models.DateTimeField("tools read at", null=True, blank=True, editable=False)
+    features = models.JSONField(
+        default=list, blank=True, db_default=[], editable=False,
+        help_text="What it offers besides tools, prompts and resources: completions, logging, subscriptions.",
+    )  # fmt: skip
     left_out = models.TextField(
         "tools left out", blank=True, default="", db_default="", editable=False, help_text="One reason in each line."
     )
@@ -195,7 +199,7 @@ class Server(Confined):
         excluded_fields=[
             "last_ok_at", "last_error", "last_error_code", "last_error_at", "consecutive_failures",
             "unavailable_since", "next_check_at", "protocol_era", "server_info", "server_instructions", "refreshed_at", "updated_at",
-            "left_out", "last_connected_at", "launch_by",
+            "left_out", "last_connected_at", "launch_by", "features",
         ]
     )  # fmt: skip
 

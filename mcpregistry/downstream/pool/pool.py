@@ -32,7 +32,7 @@ from mcpregistry.domain.errors import (
 from mcpregistry.domain.kinds import TOOL
 from mcpregistry.domain.servers import health
 from mcpregistry.domain.servers.target import Target
-from mcpregistry.downstream.limits import parse_arguments
+from mcpregistry.downstream.limits import check_depth, parse_arguments
 from mcpregistry.downstream.pool.connection import Connection, open_connection
 from mcpregistry.downstream.pool.discovery import Discovery
 from mcpregistry.downstream.pool.events import ConnectionEvent, ServerState, TestReport
@@ -143,6 +143,30 @@ class Pool:
         except ToolRefused as error:
             refusal, found = refusal_without_secrets(error, connection.redactor)
             slot.tell_secrets(method, found)
+            raise refusal from None
+        finally:
+            slot.leave()
+
+    async def ask(
+        self, server_id: int, method: str, params: dict[str, Any], *, about: tuple[str, str, str], revision: int,
+        seconds: float,
+    ) -> dict[str, Any]:  # fmt: skip
+        """One small request about what was approved: ``about`` is its kind, its name and its definition's hash.
+
+        It takes a place as a call does, is never sent twice, and is over in ``seconds``. Raises Busy or DownstreamError.
+        """
+        kind, name, definition = about
+        slot = self._slot_at(server_id, revision)
+        await slot.load()
+        deadline = time.monotonic() + seconds
+        connection = slot.enter_now() or await slot.enter(deadline)
+        try:
+            await _check(connection, revision, kind, name, definition)
+            result = await connection.ask(method, params, timeout=seconds_left(deadline))
+            return await _shown(check_depth(result), slot, connection, name)
+        except ToolRefused as error:
+            refusal, found = refusal_without_secrets(error, connection.redactor)
+            slot.tell_secrets(name, found)
             raise refusal from None
         finally:
             slot.leave()

@@ -122,6 +122,7 @@ def _server(server: Server) -> ServerSpec:
         request_timeout=server.request_timeout,
         max_message_bytes=server.max_message_bytes,
         available=server.unavailable_since is None,
+        features=frozenset(server.features),
     )
 
 

@@ -26,7 +26,7 @@ class ConnectionAdmin(ReadOnlyAdmin):
     list_filter = ("state", ServerFilter)
     list_select_related = ("server",)
     search_fields = ("server__slug", "process")
-    fields = ("server", "process", "shown_state", "protocol_era", "pid", "since", "seen_at", "error", "stderr")
+    fields = ("server", "process", "shown_state", "protocol_era", "pid", "since", "seen_at", "error", "stderr", "log_lines")
 
     @display(description="state", label=CONNECTION_COLOURS)
     def shown_state(self, connection: Connection) -> str:
@@ -39,6 +39,10 @@ class ConnectionAdmin(ReadOnlyAdmin):
     @display(description="stderr")
     def stderr(self, connection: Connection) -> str:
         return printable(connection.stderr_tail, 64 * 1024)
+
+    @display(description="log lines")
+    def log_lines(self, connection: Connection) -> str:
+        return printable(connection.log_tail, 64 * 1024)
 
 
 @admin.register(ServerTest)

@@ -26,6 +26,7 @@ class DownstreamDispatcher:
             meta=dict(request.meta) or None,
             timeout=offer.server.request_timeout,
             on_progress=request.on_progress,
+            on_log=request.on_log,
             on_sent=on_sent,
             revision=offer.server.revision,
             definition=offer.tool.definition_hash,

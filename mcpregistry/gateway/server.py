@@ -34,6 +34,7 @@ from mcpregistry.domain.version import VERSION
 from mcpregistry.gateway.answers import prompt_result, resource_result, tool_result
 from mcpregistry.gateway.conversations import conversation_of
 from mcpregistry.gateway.identity import Caller, caller_of
+from mcpregistry.gateway.logs import Levels, Lines, passing_lines
 from mcpregistry.gateway.notifications import Changes
 from mcpregistry.gateway.progress import passing_on
 from mcpregistry.gateway.questions import asked_by_server, boundary, host_of, input_required
@@ -86,6 +87,7 @@ class Gateway:
         self.engine = engine
         self.changes = Changes(engine)
         self.tasks = Tasks(engine, caller)
+        self.levels = Levels()
         self._task_streams = TaskStreams(self.tasks, engine.feed)
         self.changes.closing.append(self._task_streams.close)
         self._caller = caller
@@ -122,6 +124,7 @@ class Gateway:
             on_completion=self._complete,
         )
         self.tasks.install(server)
+        server.add_request_handler("logging/setLevel", t.SetLevelRequestParams, self.levels.set)
         server.add_notification_handler("notifications/initialized", t.NotificationParams, self._initialized)
         if importlib.util.find_spec("opentelemetry.sdk") is None:
             server.middleware.clear()  # tracing without an exporter costs a tenth of a call and shows nothing
@@ -213,7 +216,8 @@ class Gateway:
         catalogue, host = catalogue if kind == RESOURCE else catalogue.of_kind(kind), await host_of(ctx, caller)
         if kind != TOOL:
             host = host.without_tasks()  # MCP has them for calls of tools alone
-        async with self._progress(ctx) as on_progress:
+        level, entry = self.levels.wanted(ctx), catalogue.find(name)
+        async with self._progress(ctx) as on_progress, _lines(ctx, level, entry) as on_log:
             request = CallRequest(
                 catalogue=catalogue,
                 name=name,
@@ -223,12 +227,13 @@ class Gateway:
                 request_id=request_id_of(ctx.meta or {}, ctx.request_id),
                 meta=forwarding(ctx.meta or {}),
                 on_progress=on_progress,
-                host=host,
+                on_log=on_log,
+                host=host.hearing(level),
                 conversation=conversation,
                 call_id=_call_id_for(ctx),
             )
             outcome = _outcome_of(ctx) or await self.engine.call(request)
-        _answer.set(await self._answered(outcome, catalogue.find(name), caller, kind, asked, legacy=is_legacy(ctx)))
+        _answer.set(await self._answered(outcome, entry, caller, kind, asked, legacy=is_legacy(ctx)))
         return _PLACEHOLDERS[kind]
 
     async def _answered(
@@ -321,6 +326,13 @@ def without_missing(capabilities: Mapping[str, Any], features: frozenset[str]) -
 def is_legacy(ctx: Context) -> bool:
     """Whether the request came in the era of the handshake (2025-11-25 and older)."""
     return ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS
+
+
+def _lines(ctx: Context, level: str, entry: Entry | None) -> AbstractAsyncContextManager[Lines | None]:
+    """Pass the log lines of its server on to a host that wants them."""
+    if not level or entry is None or entry.offer.own or LOGGING not in entry.offer.server.features:
+        return nullcontext()
+    return passing_lines(ctx, level, entry.offer.server.slug)
 
 
 def _outcome_of(ctx: Context) -> CallOutcome | None:

@@ -270,6 +270,9 @@ class Connection(models.Model):
     )
     last_error = models.TextField(blank=True)
     stderr_tail = models.TextField(blank=True)
+    log_tail = models.TextField(
+        "log lines", blank=True, default="", db_default="", help_text="The newest that the server said over MCP."
+    )
     seen_at = models.DateTimeField()
 
     class Meta:

@@ -62,6 +62,7 @@ async def test_grants_and_rules_hold_for_what_is_suggested(stage, site, launched
         await outside(lambda each=each: rules.save_rule(rule=each, actor=ACTOR, unanswered=True))
     review = t.PromptReference(type="ref/prompt", name=f"{scene.slug}__review")
     async with connected("http", "auto", scene, site, launched) as host:
+        assert await values(host, review, "tone", "kind") == ["kind.py"]  # what is pinned
         assert await values(host, ISSUE, "owner", "") == ["me", "mine"]  # not "you": no grant leads there
         found = (await host.complete(ISSUE, {"name": "owner", "value": ""})).completion
         assert found.total is None  # how many there are of others is nobody's business

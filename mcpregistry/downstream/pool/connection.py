@@ -20,18 +20,14 @@ import structlog
 from mcp.client.client import Client
 from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.exceptions import MCPError
-from mcp.shared.inbound import (
-    MCP_METHOD_HEADER,
-    MCP_NAME_HEADER,
-    encode_header_value,
-    mcp_param_headers,
-)
+from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_NAME_HEADER, encode_header_value, mcp_param_headers
 from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
     PROTOCOL_VERSION_META_KEY,
     Implementation,
-)
+    LoggingMessageNotification,
+)  # fmt: skip
 from mcp_types.version import LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
 
 from mcpregistry.domain.calls.forwarding import NOTHING, Forwarding
@@ -41,14 +37,11 @@ from mcpregistry.domain.kinds import KINDS, PROMPT, READ, RESOURCE, TOOL
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.domain.text.redaction import Redactor, redacted
 from mcpregistry.domain.version import VERSION
-from mcpregistry.downstream.limits import (
-    check_instructions,
-    check_result,
-    public_meta,
-)
+from mcpregistry.downstream.limits import check_instructions, check_result, public_meta
 from mcpregistry.downstream.pool.discovery import Discovery, Era, SharedReading
 from mcpregistry.downstream.pool.failures import typed_error
 from mcpregistry.downstream.pool.listing import CHANGES, bad_header, described, header_maps, read_offers, task_only
+from mcpregistry.downstream.pool.loglines import LogLines, OnLog
 from mcpregistry.downstream.transports.registry import channel_for
 from mcpregistry.downstream.transports.wire import Channel, ProgressCallback, Request
 
@@ -77,9 +70,9 @@ class Connection:
         self.in_flight = 0
         self._on_tools_changed = on_tools_changed
         self._channel = channel
-        self._channel.on_tools_changed = self._dirty_now
         self._modern = False
         self.redactor = Redactor(target.secrets)
+        self.logs = self._channel.logs = LogLines(self.redactor)
         self._stamp: dict[str, Any] = {}
         self._header_maps: dict[str, dict[tuple[str, ...], str]] = {}
         self._hashes: dict[tuple[str, str], str] = {}
@@ -90,6 +83,7 @@ class Connection:
         self._wake = asyncio.Event()
         self._suspicion = asyncio.Event()
         self._dirty = asyncio.Event()
+        self._channel.on_tools_changed = self._dirty.set
         self._ready = asyncio.Event()
         self._connecting = anyio.CancelScope()
 
@@ -274,9 +268,8 @@ class Connection:
     async def _on_message(self, message: object) -> None:
         if isinstance(message, CHANGES):
             self._dirty.set()
-
-    def _dirty_now(self) -> None:
-        self._dirty.set()
+        elif isinstance(message, LoggingMessageNotification):  # in a stream that is no call's
+            self.logs.hear(message.params.model_dump(by_alias=True, mode="json"))
 
     async def _listen(self, client: Client) -> None:
         """Hold a modern server's change stream open; a legacy server notifies on its own."""
@@ -329,6 +322,7 @@ class Connection:
         max_result_bytes: int | None = None,
         host: Forwarding = NOTHING,
         kind: str = TOOL,
+        on_log: OnLog | None = None,
     ) -> dict[str, Any]:
         """One ``tools/call``, or what its ``kind`` is used by. Returns the raw result; raises DownstreamError."""
         params: dict[str, Any] = {"name": name, "arguments": arguments}
@@ -337,7 +331,8 @@ class Connection:
             name = params["uri"]
         if self._modern:
             params |= host.answers
-        if stamped := {**public_meta(meta), **self._stamp_for(host.capabilities)}:
+        level = await self.logs.asked_for(host.log_level, self.discovery, self.ask) if host.log_level else {}
+        if stamped := {**public_meta(meta), **self._stamp_for(host.capabilities), **level}:
             params["_meta"] = stamped
         request = Request(
             method=KINDS[kind].call,
@@ -345,6 +340,7 @@ class Connection:
             timeout=timeout,
             on_progress=on_progress,
             on_sent=on_sent,
+            on_log=on_log,
             max_bytes=max_result_bytes,
             headers=self._call_headers(kind, name, arguments),
         )
@@ -393,8 +389,10 @@ class Connection:
 
     async def _request(self, request: Request) -> dict[str, Any]:
         self.in_flight += 1
+        self.logs.begin(request.on_log)
         try:
             return await self._channel.request(request)
         finally:
+            self.logs.end(request.on_log)
             self.in_flight -= 1
             self.last_used = time.monotonic()

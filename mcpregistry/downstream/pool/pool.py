@@ -36,6 +36,7 @@ from mcpregistry.downstream.limits import check_depth, parse_arguments
 from mcpregistry.downstream.pool.connection import Connection, open_connection
 from mcpregistry.downstream.pool.discovery import Discovery
 from mcpregistry.downstream.pool.events import ConnectionEvent, ServerState, TestReport
+from mcpregistry.downstream.pool.loglines import OnLog
 from mcpregistry.downstream.pool.redact import progress_without_secrets, refusal_without_secrets, without_secrets
 from mcpregistry.downstream.pool.slot import Slot, finish, seconds_left
 from mcpregistry.downstream.transports.wire import ProgressCallback
@@ -84,6 +85,7 @@ class Pool:
         definition: str | None = None,
         host: Forwarding = NOTHING,
         kind: str = TOOL,
+        on_log: OnLog | None = None,
     ) -> dict[str, Any]:
         """One ``tools/call``, or ``prompts/get``, as its ``kind`` says; the raw result dict, untouched but for our secrets.
         ``timeout`` in seconds spans queueing, connecting and the answer (None: the server's own;
@@ -107,6 +109,7 @@ class Pool:
                 result = await connection.call(
                     name, arguments, meta=meta, timeout=seconds_left(deadline), max_result_bytes=max_result_bytes,
                     on_progress=progress_without_secrets(on_progress, connection.redactor), on_sent=on_sent, host=host, kind=kind,
+                    on_log=on_log,
                 )  # fmt: skip
             except ToolRefused as error:
                 refusal, found = refusal_without_secrets(error, connection.redactor)

@@ -178,6 +178,7 @@ class Slot:
         try:
             target = self.target = await self._targets(self.server_id)
             connection = self.connection = await open_connection(target, self._tools_changed)
+            connection.logs.tell = self._tell_logs
             self._over.clear()
             await connection.run(self._ready)
         except DownstreamError as error:
@@ -227,6 +228,7 @@ class Slot:
         self._over.set()
         if connection is None:
             return
+        connection.logs.told()
         self.tail = connection.stderr_tail()
         if self.tail:
             self._emit("stderr", detail=self.tail.decode(errors="replace"))
@@ -242,6 +244,9 @@ class Slot:
 
     def _tools_changed(self, discovery: Discovery) -> None:
         self._emit("tools_changed", discovery=discovery)
+
+    def _tell_logs(self, lines: str) -> None:
+        self._emit("log", detail=lines)
 
     def tell_secrets(self, what: str, found: int) -> None:
         """An answer held ``found`` of the server's own secrets, which were replaced. Told every few seconds at most."""

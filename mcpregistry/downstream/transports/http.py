@@ -26,7 +26,14 @@ from mcpregistry.downstream.http_client.client import Attempt, Outbound, Reply, 
 from mcpregistry.downstream.http_client.guard import check_url
 from mcpregistry.downstream.http_client.sdk_transport import sdk_client
 from mcpregistry.downstream.transports.eventstream import EventReader
-from mcpregistry.downstream.transports.wire import Request, encode_request, parse_message, read_reply, report_progress
+from mcpregistry.downstream.transports.wire import (
+    Heard,
+    Request,
+    encode_request,
+    parse_message,
+    read_reply,
+    report_progress,
+)
 
 SESSION_HEADER = "Mcp-Session-Id"
 LAST_EVENT_HEADER = "Last-Event-ID"
@@ -41,6 +48,7 @@ class HttpChannel:
     """One streamable HTTP server. Every request of ours is a POST of its own."""
 
     pid: int | None = None
+    logs: Heard
 
     def __init__(self, target: Target) -> None:
         self.lost = asyncio.Event()
@@ -241,6 +249,8 @@ class HttpChannel:
             self.on_tools_changed()
         elif method == "notifications/progress" and type(params) is dict and request.on_progress is not None:
             report_progress(request.on_progress, params)  # this stream is the request's own
+        elif method == "notifications/message":
+            self.logs.hear(params, request.on_log)
 
     def _abandon(self, request_id: str, attempt: Attempt) -> None:
         """A modern server sees its response stream closed; a legacy one has to be told."""

@@ -22,6 +22,7 @@ from mcp.server.connection import Connection
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import x_mcp_header_map
 from mcp.types import SERVER_INFO_META_KEY
+from mcp_types import LOG_LEVEL_META_KEY
 from mcp_types.version import LATEST_MODERN_VERSION
 
 from mcpregistry.calls.call import CallOutcome, CallRequest, Host, Judged
@@ -100,7 +101,7 @@ class FastLane:
         """The call as the pipeline judges it; None if it is not this lane's."""
         params, meta = plain.params, plain.meta
         name, arguments = params.get("name"), params.get("arguments", {})
-        if type(name) is not str or type(arguments) is not dict:
+        if type(name) is not str or type(arguments) is not dict or LOG_LEVEL_META_KEY in meta:
             return None
         try:
             catalogue, conversation = await self._gateway.seen_in(caller, meta)

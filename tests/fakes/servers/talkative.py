@@ -1,10 +1,11 @@
 """What servers have besides lists: suggestions, log lines, word of changed resources, links in results. Both eras.
 
-Tools: ``log`` says a line of every level during the call, ``flood`` many, ``touch`` changes a resource, ``link`` answers with
+Tools: ``log`` says a line of every level during the call, ``flood`` many, ``hold`` answers after a ``log``, ``touch`` changes a resource, ``link`` answers with
 links. FAKE_WHO is its name, API_KEY a secret that it gives away.
 """
 
 import os
+import threading
 import time
 
 from rpc import SUBSCRIPTION, Refused, Server, send, tool
@@ -16,7 +17,7 @@ ISSUE = {"uriTemplate": "repo://{owner}/issues/{number}", "name": "issue", "desc
 GUIDE = {"uri": "docs://guide", "name": "guide", "description": "How to begin."}
 UI = "ui://widget/main.html"
 LINK = {"type": "resource_link", "uri": "made://report/7", "name": "report"}
-NAMES = ("log", "flood", "touch", "link", "widget", "count")
+NAMES = ("log", "flood", "touch", "link", "widget", "count", "hold")
 LOG_LEVEL = "io.modelcontextprotocol/logLevel"
 
 
@@ -34,6 +35,7 @@ class Talkative(Server):
         self.level = None
         self.subscribed = {}
         self.counted = 0
+        self.logged = threading.Event()
 
     def whole(self, **more):
         return {"resultType": "complete", "ttlMs": 0, "cacheScope": "private", **more}
@@ -54,6 +56,11 @@ class Talkative(Server):
     def do_log(self, context):
         for level in LEVELS:
             self.say(level, f"{level} of {self.who}: {os.environ.get('API_KEY')}", context)
+
+        self.logged.set()
+
+    def do_hold(self, context):
+        self.logged.wait(30)
 
     def do_flood(self, context):
         for number in range(5000):

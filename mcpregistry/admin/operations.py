@@ -26,7 +26,18 @@ class ConnectionAdmin(ReadOnlyAdmin):
     list_filter = ("state", ServerFilter)
     list_select_related = ("server",)
     search_fields = ("server__slug", "process")
-    fields = ("server", "process", "shown_state", "protocol_era", "pid", "since", "seen_at", "error", "stderr", "log_lines")
+    fields = (
+        "server",
+        "process",
+        "shown_state",
+        "protocol_era",
+        "pid",
+        "since",
+        "seen_at",
+        "error",
+        "stderr",
+        "log_lines",
+    )
 
     @display(description="state", label=CONNECTION_COLOURS)
     def shown_state(self, connection: Connection) -> str:

@@ -38,6 +38,7 @@ from mcpregistry.gateway.logs import Levels, Lines, passing_lines
 from mcpregistry.gateway.notifications import Changes
 from mcpregistry.gateway.progress import passing_on
 from mcpregistry.gateway.questions import asked_by_server, boundary, host_of, input_required
+from mcpregistry.gateway.subscriptions import Joined, Subscriptions
 from mcpregistry.gateway.tasks.handlers import Tasks, handle_of
 from mcpregistry.gateway.tasks.streams import TaskStreams
 from mcpregistry.ids import ordered_id
@@ -87,7 +88,7 @@ class Gateway:
         self.engine = engine
         self.changes = Changes(engine)
         self.tasks = Tasks(engine, caller)
-        self.levels = Levels()
+        self.levels, self.subscriptions = Levels(), Subscriptions(engine)
         self._task_streams = TaskStreams(self.tasks, engine.feed)
         self.changes.closing.append(self._task_streams.close)
         self._caller = caller
@@ -125,6 +126,8 @@ class Gateway:
         )
         self.tasks.install(server)
         server.add_request_handler("logging/setLevel", t.SetLevelRequestParams, self.levels.set)
+        server.add_request_handler("resources/subscribe", t.SubscribeRequestParams, self._subscribe)
+        server.add_request_handler("resources/unsubscribe", t.UnsubscribeRequestParams, self._unsubscribe)
         server.add_notification_handler("notifications/initialized", t.NotificationParams, self._initialized)
         if importlib.util.find_spec("opentelemetry.sdk") is None:
             server.middleware.clear()  # tracing without an exporter costs a tenth of a call and shows nothing
@@ -288,10 +291,31 @@ class Gateway:
         return {"resultType": "complete", "completion": completion}
 
     async def _listen(self, ctx: Context, params: t.SubscriptionsListenRequestParams) -> Any:
-        caller = self._caller_of(ctx)
+        caller, asked = self._caller_of(ctx), params.notifications
+        if not asked.resource_subscriptions:
+            return await self._streamed(ctx, caller, params, None)
+        catalogue, _ = await self.seen_in(caller, ctx.meta or {})
+        watching = self.subscriptions.streaming(
+            caller, catalogue, map(str, asked.resource_subscriptions), self.changes.bus(caller)
+        )
+        async with watching as (taken, bus):
+            honoured = asked.model_copy(update={"resource_subscriptions": taken})
+            return await self._streamed(ctx, caller, params.model_copy(update={"notifications": honoured}), bus)
+
+    async def _streamed(
+        self, ctx: Context, caller: Caller, params: t.SubscriptionsListenRequestParams, bus: Joined | None
+    ) -> Any:
         if "taskIds" in (params.notifications.model_extra or {}):
-            return await self._task_streams.listen(caller, ctx, params, self.changes.bus(caller))
-        return await self.changes.listen(caller, ctx, params)
+            return await self._task_streams.listen(caller, ctx, params, bus or self.changes.bus(caller))
+        return await self.changes.listen(caller, ctx, params, bus)
+
+    async def _subscribe(self, ctx: Context, params: t.SubscribeRequestParams) -> Any:
+        caller = self._caller_of(ctx)
+        catalogue, _ = await self.seen_in(caller, ctx.meta or {})
+        return await self.subscriptions.subscribe(ctx, caller, catalogue, str(params.uri))
+
+    async def _unsubscribe(self, ctx: Context, params: t.UnsubscribeRequestParams) -> Any:
+        return self.subscriptions.unsubscribe(ctx, str(params.uri))
 
     async def _initialized(self, ctx: Context, params: t.NotificationParams | None) -> None:
         # The SDK offers no public way to the connection; the pinned version is held to this by a test.

@@ -11,7 +11,7 @@ from tests.fakes.stage import ACTOR, Stage, fresh
 from tests.fakes.targets import SERVERS
 
 SECRET = "sk-talkative-0123456789abcdef"
-TOOLS = ("log", "flood", "touch", "link", "widget", "count", "hold")
+TOOLS = ("log", "flood", "touch", "link", "widget", "count", "hold", "die")
 OFFERED = (*TOOLS, "review", "docs://guide", "repo://{owner}/issues/{number}")
 
 

@@ -12,6 +12,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import anyio
@@ -21,13 +22,7 @@ from mcp.client.client import Client
 from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_NAME_HEADER, encode_header_value, mcp_param_headers
-from mcp_types import (
-    CLIENT_CAPABILITIES_META_KEY,
-    CLIENT_INFO_META_KEY,
-    PROTOCOL_VERSION_META_KEY,
-    Implementation,
-    LoggingMessageNotification,
-)  # fmt: skip
+from mcp_types import CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY, PROTOCOL_VERSION_META_KEY, Implementation
 from mcp_types.version import LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
 
 from mcpregistry.domain.calls.forwarding import NOTHING, Forwarding
@@ -40,8 +35,10 @@ from mcpregistry.domain.version import VERSION
 from mcpregistry.downstream.limits import check_instructions, check_result, public_meta
 from mcpregistry.downstream.pool.discovery import Discovery, Era, SharedReading
 from mcpregistry.downstream.pool.failures import typed_error
+from mcpregistry.downstream.pool.heard import heard
 from mcpregistry.downstream.pool.listing import CHANGES, bad_header, described, header_maps, read_offers, task_only
 from mcpregistry.downstream.pool.loglines import LogLines, OnLog
+from mcpregistry.downstream.pool.watching import Watched
 from mcpregistry.downstream.transports.registry import channel_for
 from mcpregistry.downstream.transports.wire import Channel, ProgressCallback, Request
 
@@ -72,6 +69,7 @@ class Connection:
         self._channel = channel
         self._modern = False
         self.redactor = Redactor(target.secrets)
+        self.watched = Watched()  # of the pool's, where it is one of its connections
         self.logs = self._channel.logs = LogLines(self.redactor)
         self._stamp: dict[str, Any] = {}
         self._header_maps: dict[str, dict[tuple[str, ...], str]] = {}
@@ -139,6 +137,7 @@ class Connection:
                     for work in (self._watch_wire, self._watch_pulse, self._refresh):
                         group.start_soon(work)
                     group.start_soon(self._listen, client)
+                    group.start_soon(partial(self.watched.follow, client, self, modern=self._modern))
                     await self._stay()
                     group.cancel_scope.cancel()
         if whole.cancelled_caught and not self._stopping:
@@ -210,7 +209,7 @@ class Connection:
         idle = self.target.limits.idle_timeout
         if self.target.connect != "lazy" or not idle:
             return math.inf
-        return idle if self.in_flight else self.last_used + idle - time.monotonic()
+        return idle if self.in_flight or self.watched else self.last_used + idle - time.monotonic()
 
     async def _watch_wire(self) -> None:
         await self._channel.lost.wait()
@@ -268,8 +267,8 @@ class Connection:
     async def _on_message(self, message: object) -> None:
         if isinstance(message, CHANGES):
             self._dirty.set()
-        elif isinstance(message, LoggingMessageNotification):  # in a stream that is no call's
-            self.logs.hear(message.params.model_dump(by_alias=True, mode="json"))
+        else:
+            heard(message, self.logs, None if self._modern else self.watched)
 
     async def _listen(self, client: Client) -> None:
         """Hold a modern server's change stream open; a legacy server notifies on its own."""

@@ -39,6 +39,7 @@ from mcpregistry.downstream.pool.events import ConnectionEvent, ServerState, Tes
 from mcpregistry.downstream.pool.loglines import OnLog
 from mcpregistry.downstream.pool.redact import progress_without_secrets, refusal_without_secrets, without_secrets
 from mcpregistry.downstream.pool.slot import Slot, finish, seconds_left
+from mcpregistry.downstream.pool.watching import Watches
 from mcpregistry.downstream.transports.wire import ProgressCallback
 
 log = structlog.get_logger(__name__)
@@ -68,6 +69,17 @@ class Pool:
         self._slots: dict[int, Slot] = {}
         self._closed = False
         self._background: set[asyncio.Task[None]] = set()
+        self.watches = Watches(self._held)
+
+    async def _held(self, server_id: int) -> None:
+        """Connect, and return when that connection has closed."""
+        await self._connected(server_id)
+        await self._slot(server_id).left()
+
+    async def _connected(self, server_id: int) -> Connection:
+        slot = self._slot(server_id)
+        await slot.load()
+        return await slot.connected()
 
     async def call(
         self,
@@ -189,15 +201,11 @@ class Pool:
 
     async def discover(self, server_id: int) -> Discovery:
         """Read what the server offers now. Raises DownstreamError."""
-        slot = self._slot(server_id)
-        await slot.load()
-        return await (await slot.connected()).read_tools()
+        return await (await self._connected(server_id)).read_tools()
 
     async def ping(self, server_id: int) -> float:
         """Milliseconds that the server takes to answer a probe of its era. Raises DownstreamError."""
-        slot = self._slot(server_id)
-        await slot.load()
-        connection = await slot.connected()
+        connection = await self._connected(server_id)
         started = time.monotonic()
         await connection.ping()
         return (time.monotonic() - started) * 1000
@@ -283,6 +291,7 @@ class Pool:
     async def close(self) -> None:
         """Close every connection, all at the same time."""
         self._closed = True
+        await self.watches.close()
         slots = list(self._slots.values())
         self._slots.clear()
         await asyncio.gather(*(slot.stop() for slot in slots))
@@ -294,7 +303,9 @@ class Pool:
             raise ConnectionFailed("This process is shutting down.", remedy="Try again in a moment.")
         slot = self._slots.get(server_id)
         if slot is None:
-            slot = self._slots[server_id] = Slot(server_id, self._targets, self._on_event, self._make_room)
+            slot = self._slots[server_id] = Slot(
+                server_id, self._targets, self._on_event, self._make_room, self.watches.of(server_id)
+            )  # fmt: skip
         return slot
 
     def _slot_at(self, server_id: int, revision: int | None) -> Slot:

@@ -21,6 +21,7 @@ from mcpregistry.downstream.pool.connection import Connection, open_connection
 from mcpregistry.downstream.pool.discovery import Discovery
 from mcpregistry.downstream.pool.events import ConnectionEvent, EventKind, ServerState
 from mcpregistry.downstream.pool.gate import Gate
+from mcpregistry.downstream.pool.watching import Watched
 
 log = structlog.get_logger(__name__)
 
@@ -39,9 +40,11 @@ class Slot:
         targets: Callable[[int], Awaitable[Target]],
         on_event: Callable[[ConnectionEvent], None],
         make_room: Callable[[Slot], Awaitable[None]],
+        watched: Watched,
     ) -> None:
         self.server_id = server_id
         self._make_room = make_room
+        self._watched = watched
         self._targets = targets
         self._on_event = on_event
         self.health = Health()
@@ -121,7 +124,7 @@ class Slot:
         connection = self.connection
         if connection is None or not connection.usable or connection.target.connect != "lazy":
             return None
-        busy = connection.in_flight or (self.gate is not None and self.gate.inside)
+        busy = connection.in_flight or self._watched or (self.gate is not None and self.gate.inside)
         return None if busy else connection.last_used
 
     async def rest(self) -> None:
@@ -179,6 +182,7 @@ class Slot:
             target = self.target = await self._targets(self.server_id)
             connection = self.connection = await open_connection(target, self._tools_changed)
             connection.logs.tell = self._tell_logs
+            connection.watched = self._watched
             self._over.clear()
             await connection.run(self._ready)
         except DownstreamError as error:

@@ -1,6 +1,6 @@
 """What servers have besides lists: suggestions, log lines, word of changed resources, links in results. Both eras.
 
-Tools: ``log`` says a line of every level during the call, ``flood`` many, ``hold`` answers after a ``log``, ``touch`` changes a resource, ``link`` answers with
+Tools: ``log`` says a line of every level during the call, ``flood`` many, ``die`` ends it, ``hold`` answers after a ``log``, ``touch`` changes a resource, ``link`` answers with
 links. FAKE_WHO is its name, API_KEY a secret that it gives away.
 """
 
@@ -17,7 +17,7 @@ ISSUE = {"uriTemplate": "repo://{owner}/issues/{number}", "name": "issue", "desc
 GUIDE = {"uri": "docs://guide", "name": "guide", "description": "How to begin."}
 UI = "ui://widget/main.html"
 LINK = {"type": "resource_link", "uri": "made://report/7", "name": "report"}
-NAMES = ("log", "flood", "touch", "link", "widget", "count", "hold")
+NAMES = ("log", "flood", "touch", "link", "widget", "count", "hold", "die")
 LOG_LEVEL = "io.modelcontextprotocol/logLevel"
 
 
@@ -61,6 +61,9 @@ class Talkative(Server):
 
     def do_hold(self, context):
         self.logged.wait(30)
+
+    def do_die(self, context):
+        os._exit(1)
 
     def do_flood(self, context):
         for number in range(5000):

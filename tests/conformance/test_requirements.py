@@ -11,14 +11,18 @@ from tests.conformance.suite import HERE, Outcome, run
 pytestmark = [pytest.mark.e2e, pytest.mark.node, pytest.mark.timeout(360), pytest.mark.one_database]
 
 BOTH = {
-    "dns-rebinding-protection", "json-schema-2020-12", "prompts-get-embedded-resource", "prompts-get-simple",
+    "completion-complete", "dns-rebinding-protection", "json-schema-2020-12", "prompts-get-embedded-resource", "prompts-get-simple",
     "prompts-get-with-args", "prompts-get-with-image", "prompts-list", "resources-list", "resources-read-binary", "resources-read-text",
     "resources-templates-read", "server-sse-multiple-streams", "tools-call-audio",
     "tools-call-embedded-resource", "tools-call-error", "tools-call-image", "tools-call-mixed-content",
     "tools-call-simple-text", "tools-call-with-progress", "tools-list",
 }  # fmt: skip
 PASS = {
-    "2025-11-25": BOTH | {"ping", "server-initialize", "server-session-lifecycle"},
+    "2025-11-25": BOTH
+    | {
+        "ping", "server-initialize", "server-session-lifecycle", "logging-set-level", "resources-subscribe",
+        "resources-unsubscribe", "tools-call-with-logging",
+    },
     "2026-07-28": BOTH
     | {
         "input-required-result-basic-elicitation", "input-required-result-basic-list-roots",

@@ -86,9 +86,8 @@ async def test_hosts_share_one_subscription_and_are_told_only_what_they_may_read
         ]
         await until(lambda: site.streams > streams)
         await stack.enter_async_context(one.hears(old, "legacy", "docs://guide"))
-        with pytest.raises(MCPError, match="Resource not found"):
-            with pytest.warns(MCPDeprecationWarning):
-                await old.subscribe_resource("docs://pixel")
+        with pytest.raises(MCPError, match="Resource not found"), pytest.warns(MCPDeprecationWarning):
+            await old.subscribe_resource("docs://pixel")
         named = f"slipsnisse://{scene.slug}/docs://guide"
         async with two.hears(new, "auto", named, "docs://pixel") as taken:
             assert taken == [named]

@@ -121,10 +121,8 @@ class Watched:
                 self._changed.clear()
                 now = asyncio.ensure_future(self._stream(client, sorted(self.wanted))) if self.wanted else None
                 if now is not None:
-                    taken = [self._settled[uri] for uri in self.wanted]
-                    await asyncio.wait(
-                        [now, asyncio.gather(*taken, return_exceptions=True)], return_when="FIRST_COMPLETED"
-                    )
+                    taken = asyncio.gather(*(self._settled[uri] for uri in self.wanted), return_exceptions=True)
+                    await _first(now, taken)
                 await _end(before)
                 before = now
                 await self._changed.wait()
@@ -214,6 +212,10 @@ def _refused(error: Exception) -> SlipsnisseError:
     if isinstance(error, MCPError):
         return ToolRefused(error.message, rpc_code=error.code)
     return ConnectionFailed("The server's stream of changes was lost.", remedy="Subscribe again.")
+
+
+async def _first(*waiting: asyncio.Future[Any]) -> None:
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
 
 
 async def _end(task: asyncio.Task[None] | None) -> None:

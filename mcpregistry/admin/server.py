@@ -165,7 +165,11 @@ class ServerAdmin(RecordAdmin):
         (
             "Connection",
             {
-                "fields": (("connect_mode", "protocol_mode"), ("resend", "check_interval"), "trial_hours"),
+                "fields": (
+                    ("connect_mode", "protocol_mode"),
+                    ("resend", "check_interval"),
+                    ("trial_hours", "mcp_apps"),
+                ),
                 "classes": ("collapse",),
             },
         ),

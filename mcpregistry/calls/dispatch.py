@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from mcpregistry.calls.call import Call
+from mcpregistry.calls.lending import note_links
 from mcpregistry.calls.remote_tasks.adoption import Adoption, check_kind, forwarding_of
+from mcpregistry.domain.apps import without_pages
 from mcpregistry.downstream.pool.pool import Pool
 
 
@@ -34,8 +36,12 @@ class DownstreamDispatcher:
             idempotent=offer.tool.idempotent,
             host=forwarding,
             kind=offer.tool.kind,
+            by=(offer.by.kind, offer.by.name) if offer.by else None,
         )
         check_kind(result, forwarding)
+        if not offer.server.mcp_apps:
+            result = without_pages(result)
         if result.get("resultType") == "task":
             return {"resultType": "task", "taskId": await self._adoption(call, result, forwarding)}
+        await note_links(call, result)
         return result

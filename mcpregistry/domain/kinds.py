@@ -110,6 +110,11 @@ _EXPRESSION = re.compile(r"\{([^{}]*)\}")
 _SPECIAL = re.compile(r"([.^$*+?()\[\]{}|\\])")
 
 
+def hides(uri: str) -> bool:
+    """Whether a URI may lead elsewhere than it reads."""
+    return re.search(_HIDING, uri) is not None
+
+
 def template_pattern(template: str) -> str:
     """A regular expression (of the linear kind) for the URIs that an RFC 6570 template can make: a plain variable makes no
     slash and no question mark, ``{+path}`` and ``{path*}`` make anything, ``{?query}`` and the like may make nothing.

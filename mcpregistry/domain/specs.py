@@ -25,6 +25,7 @@ class ServerSpec:
     request_timeout: float
     max_message_bytes: int
     available: bool
+    mcp_apps: bool = True
     features: frozenset[str] = frozenset()  # what it has besides lists (``domain.kinds``)
 
 
@@ -118,6 +119,7 @@ class EndpointSpec:
     hold_seconds: int | None = None
     maintenance_tools: bool = False
     tell_energy: bool = False
+    instructions_limit: int = 0  # characters of the servers' together
 
 
 # What runs of expert tools see: everything that their agent is granted. No host can ask for it by name.

@@ -28,6 +28,7 @@ from mcpregistry.calls.catalog import Catalogue, Entry
 from mcpregistry.calls.completion import Typed
 from mcpregistry.calls.conversations import within
 from mcpregistry.calls.engine import Engine
+from mcpregistry.calls.lending import lent
 from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, NotFound, SlipsnisseError, ToolRefused
 from mcpregistry.domain.kinds import COMPLETIONS, KINDS, LOGGING, PROMPT, RESOURCE, SUBSCRIPTIONS, TEMPLATE, TOOL
 from mcpregistry.domain.version import VERSION
@@ -165,20 +166,20 @@ class Gateway:
         """Add what belongs to the endpoint, not to the one server behind all of them."""
         caller = self._caller_of(ctx)
         said = result if isinstance(result, dict) else _dumped(result)
-        said["capabilities"] = without_missing(said.get("capabilities") or {}, self._features(caller))
-        endpoint = self.engine.live.current.endpoints.get(caller.endpoint)
-        if endpoint is not None and endpoint.instructions:
-            said["instructions"] = endpoint.instructions
-        return said
+        features, instructions = self._seen(caller)
+        said["capabilities"] = without_missing(said.get("capabilities") or {}, features)
+        return said | ({"instructions": instructions} if instructions else {})
 
-    def _features(self, caller: Caller) -> frozenset[str]:
+    def _seen(self, caller: Caller) -> tuple[frozenset[str], str]:
+        """What servers have besides lists, and the instructions."""
         try:
-            return self.catalogue(caller).features()
+            catalogue = self.catalogue(caller)
+            return catalogue.features(), catalogue.instructions()
         except NotFound:  # nobody's opening, kept for hosts to come; or agent or endpoint is gone, as requests will say
-            return frozenset()
+            return frozenset(), ""
         except Exception:  # an opening says less, and the requests that follow say why
-            log.exception("gateway.features_unknown")
-            return frozenset()
+            log.exception("gateway.opening_says_less")
+            return frozenset(), ""
 
     async def _list_tools(self, ctx: Context, params: t.PaginatedRequestParams | None) -> Any:
         return await self._list(ctx, params, TOOL)
@@ -214,7 +215,8 @@ class Gateway:
         caller, asked = self._caller_of(ctx), name
         catalogue, conversation = await self.seen_in(caller, ctx.meta or {})
         if kind == RESOURCE:
-            catalogue, name, own = catalogue.reading(name)
+            found, name, own = catalogue.reading(name)
+            catalogue = found if found.find(name) else await lent(catalogue, name) or found
             arguments = {"uri": own}
         catalogue, host = catalogue if kind == RESOURCE else catalogue.of_kind(kind), await host_of(ctx, caller)
         if kind != TOOL:

@@ -144,6 +144,10 @@ class Server(Confined):
         default=300, validators=[MinValueValidator(10)], help_text="Seconds between health checks."
     )
 
+    mcp_apps = models.BooleanField(
+        "MCP Apps", default=True, db_default=True,
+        help_text="Its tools may show pages of its own (ui:// resources) in hosts. Off: they are taken away.",
+    )  # fmt: skip
     trial_hours = models.PositiveIntegerField(
         "hours between trials", default=0, db_default=0, validators=[MaxValueValidator(8760)],
         help_text="The sub-agent tries it again so often, and when it calls itself another version: also tools that claim to "

@@ -98,13 +98,14 @@ class Pool:
         host: Forwarding = NOTHING,
         kind: str = TOOL,
         on_log: OnLog | None = None,
+        by: tuple[str, str] | None = None,
     ) -> dict[str, Any]:
         """One ``tools/call``, or ``prompts/get``, as its ``kind`` says; the raw result dict, untouched but for our secrets.
         ``timeout`` in seconds spans queueing, connecting and the answer (None: the server's own;
         0: none). Cancelling the awaiting task tells the server. Raises Busy, or DownstreamError
         whose ``sent`` says whether the call may have taken effect. With ``revision`` it goes to
         the server as it was configured then, or nowhere; with ``definition`` (a hash) only while
-        the server says exactly that of the tool or prompt.
+        the server says exactly that of the tool or prompt, or of what ``by`` (kind, name) grants it.
         """
         arguments = parse_arguments(arguments_json)
         slot = self._slot_at(server_id, revision)
@@ -117,7 +118,7 @@ class Pool:
                 await slot.load()
             connection = slot.enter_now() or await _entered(slot, deadline)
             try:
-                await _check(connection, revision, kind, name, definition)
+                await _check(connection, revision, *(by or (kind, name)), definition)
                 result = await connection.call(
                     name, arguments, meta=meta, timeout=seconds_left(deadline), max_result_bytes=max_result_bytes,
                     on_progress=progress_without_secrets(on_progress, connection.redactor), on_sent=on_sent, host=host, kind=kind,

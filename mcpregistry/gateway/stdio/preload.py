@@ -44,7 +44,7 @@ _CONVERSATION = "slipsnisse/conversation"  # in a request's _meta; what it may s
 
 # How many endpoints and servers let an opening say more than the common one does.
 _OWN = """SELECT (SELECT COUNT(*) FROM mcpregistry_endpoint WHERE instructions <> '')
-    + (SELECT COUNT(*) FROM mcpregistry_server WHERE features <> '[]')"""
+    + (SELECT COUNT(*) FROM mcpregistry_server WHERE features <> '[]' OR server_instructions <> '')"""
 
 
 class Kept(NamedTuple):

@@ -27,7 +27,7 @@ _MOST = 100  # links of one result
 
 async def note_links(call: Call, result: Mapping[str, Any]) -> None:
     """Let the caller read what the result links to. Never raises: the result has come."""
-    uris = list(dict.fromkeys(uri for uri in _links(result) if _usable(uri)))[:_MOST]
+    uris = list(dict.fromkeys(_links(result)))[:_MOST]
     if not uris:
         return
     catalogue, offer = call.request.catalogue, call.entry.offer
@@ -58,18 +58,15 @@ async def lent(catalogue: Catalogue, uri: str) -> Catalogue | None:
     return catalogue.lending(entries[0], uri) if entries else None
 
 
-def _links(result: Mapping[str, Any]) -> Iterator[object]:
-    """The URIs of links in a tool's content, or a prompt's messages."""
+def _links(result: Mapping[str, Any]) -> Iterator[str]:
+    """The URIs of links in a tool's content, or a prompt's messages, as far as they can be read."""
     parts, messages = result.get("content"), result.get("messages")
     said = [message.get("content") for message in _dicts(messages)]
     for part in _dicts([*(parts if isinstance(parts, list) else []), *said]):
-        if part.get("type") == "resource_link":
-            yield part.get("uri")
+        uri = part.get("uri")
+        if part.get("type") == "resource_link" and isinstance(uri, str) and 0 < len(uri) <= MAX_URI and not hides(uri):
+            yield uri
 
 
 def _dicts(items: object) -> Iterator[dict[str, Any]]:
     return (item for item in (items if isinstance(items, list) else ()) if isinstance(item, dict))
-
-
-def _usable(uri: object) -> bool:
-    return isinstance(uri, str) and 0 < len(uri) <= MAX_URI and not hides(uri)

@@ -34,15 +34,20 @@ class Told:
     @contextlib.asynccontextmanager
     async def hears(self, host: Client, mode: str, *uris: str) -> Any:
         if mode == "legacy":
-            with pytest.warns(MCPDeprecationWarning):
-                for uri in uris:
-                    await host.subscribe_resource(uri)
-                yield list(uris)
-                for uri in uris:
+            for uri in uris:
+                await subscribe(host, uri)
+            yield list(uris)
+            for uri in uris:
+                with pytest.warns(MCPDeprecationWarning):
                     await host.unsubscribe_resource(uri)
             return
         async with host.listen(resource_subscriptions=list(uris)) as changes:
             yield list(changes.honored.resource_subscriptions or ())
+
+
+async def subscribe(host: Client, uri: str) -> None:
+    with pytest.warns(MCPDeprecationWarning):
+        await host.subscribe_resource(uri)
 
 
 async def subscribed(host: Client, scene: Scene) -> str:
@@ -86,8 +91,8 @@ async def test_hosts_share_one_subscription_and_are_told_only_what_they_may_read
         ]
         await until(lambda: site.streams > streams)
         await stack.enter_async_context(one.hears(old, "legacy", "docs://guide"))
-        with pytest.raises(MCPError, match="Resource not found"), pytest.warns(MCPDeprecationWarning):
-            await old.subscribe_resource("docs://pixel")
+        with pytest.raises(MCPError, match="Resource not found"):
+            await subscribe(old, "docs://pixel")
         named = f"slipsnisse://{scene.slug}/docs://guide"
         async with two.hears(new, "auto", named, "docs://pixel") as taken:
             assert taken == [named]

@@ -13,7 +13,8 @@ def merged(own: str, servers: Iterable[tuple[str, str]], limit: int) -> str:
     """``servers``: names and texts, in the order in which they are told. Theirs together have at most ``limit``
     characters: the text that reaches it is cut, and the servers after it are named instead.
     """
-    parts, left, missing = [own] if own else [], limit, []
+    parts, left = [own] if own else [], limit
+    missing: list[str] = []
     for name, text in servers:
         if not (text := text.strip()) or not limit:
             continue

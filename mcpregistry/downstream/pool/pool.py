@@ -95,11 +95,8 @@ class Pool:
         idempotent: bool = False,
         revision: int | None = None,
         definition: str | None = None,
-        host: Forwarding = NOTHING,
-        kind: str = TOOL,
-        on_log: OnLog | None = None,
-        by: tuple[str, str] | None = None,
-    ) -> dict[str, Any]:
+        host: Forwarding = NOTHING, kind: str = TOOL, on_log: OnLog | None = None, by: tuple[str, str] | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
         """One ``tools/call``, or ``prompts/get``, as its ``kind`` says; the raw result dict, untouched but for our secrets.
         ``timeout`` in seconds spans queueing, connecting and the answer (None: the server's own;
         0: none). Cancelling the awaiting task tells the server. Raises Busy, or DownstreamError

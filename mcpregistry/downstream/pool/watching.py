@@ -16,8 +16,8 @@ from typing import Any, Protocol
 import structlog
 from mcp.client.client import Client
 from mcp.client.subscriptions import SubscriptionLost
-from mcp.server.subscriptions import ResourceUpdated
 from mcp.shared.exceptions import MCPError
+from mcp.shared.subscriptions import ResourceUpdated
 
 from mcpregistry.domain.errors import ConnectionFailed, ProtocolError, SlipsnisseError, ToolRefused
 

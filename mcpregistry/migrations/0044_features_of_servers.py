@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('mcpregistry', '0041_resources'),
+        ('mcpregistry', '0053_host_streams'),
     ]
 
     operations = [

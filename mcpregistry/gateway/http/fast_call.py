@@ -28,6 +28,7 @@ from mcp_types.version import LATEST_MODERN_VERSION
 from mcpregistry.calls.call import CallOutcome, CallRequest, Host, Judged
 from mcpregistry.calls.catalog import Entry
 from mcpregistry.domain.errors import NotFound, SlipsnisseError
+from mcpregistry.domain.kinds import LOGGING
 from mcpregistry.domain.policy.decision import Outcome
 from mcpregistry.gateway.answers import tool_result
 from mcpregistry.gateway.http.body import Plain, Request, plain_request, read_small, replayed
@@ -108,6 +109,8 @@ class FastLane:
             entry = catalogue.find(name)
             if entry is None or (plain.session is None and arguments and self._mirrors(entry)):
                 return None
+            if plain.session is not None and LOGGING in entry.offer.server.features:
+                return None  # its log lines come before the answer, in the SDK's stream
             host = self._host(plain, caller, response)
             request = CallRequest(
                 catalogue=catalogue,

@@ -54,9 +54,18 @@ async def test_grants_and_rules_hold_for_what_is_suggested(stage, site, launched
     scene = await outside(lambda: Scene(stage, granted=False))
     await outside(lambda: scene.grant(kind="template", uri="repo://m*"))
     await outside(lambda: scene.grant(kind="prompt", argument_pins={"tone": "kind.py"}))
-    rule = PolicyRule(name=fresh("rule"), outcome="deny", server=scene.server, condition='args.uri.endsWith("2")')
+    rule = PolicyRule(
+        name=fresh("rule"),
+        outcome="deny",
+        server=scene.server,
+        condition='tool.kind == "template" && args.uri.endsWith("2")',
+    )
     asks = PolicyRule(
-        name=fresh("rule"), outcome="ask", server=scene.server, priority=5, condition='args.uri.contains("mine")'
+        name=fresh("rule"),
+        outcome="ask",
+        server=scene.server,
+        priority=5,
+        condition='tool.kind == "template" && args.uri.contains("mine")',
     )
     for each in (rule, asks):
         await outside(lambda each=each: rules.save_rule(rule=each, actor=ACTOR, unanswered=True))

@@ -57,7 +57,7 @@ MUTANTS = [
     *_of(
         "mcpregistry/calls/stages.py",
         "tests/calls/test_pipeline.py tests/calls/test_live_policy.py",
-        ("stages: access is not asked", "if not may_call(catalogue.agent", "if False and not may_call(catalogue.agent"),
+        ("stages: access is not asked", "if not granted(agent, endpoint", "if False and not granted(agent, endpoint"),
         ("stages: a denial is ignored", "if decision.outcome is Outcome.DENY:", "if False:"),
     ),
     *_of(

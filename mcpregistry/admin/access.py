@@ -217,11 +217,12 @@ class EndpointAdmin(RecordAdmin):
     """Endpoints; saving one warns of names that some hosts would shorten."""
 
     form = EndpointForm
+    change_form_outer_before_template = "admin/mcpregistry/endpoint.html"
     list_display = ("slug", "name", "enabled", "scope", "naming_style", "hide_unavailable")
     list_filter = ("enabled", "scope", "naming_style")
     search_fields = ("slug", "name")
     fieldsets = (
-        (None, {"fields": (("slug", "name"), "instructions", "enabled")}),
+        (None, {"fields": (("slug", "name"), "instructions", "instructions_limit", "enabled")}),
         (
             "What it shows",
             {
@@ -235,6 +236,13 @@ class EndpointAdmin(RecordAdmin):
         ),
         ("Held calls", {"fields": ("hold_seconds",)}),
     )
+
+    def overview(self, request: HttpRequest, row: Endpoint) -> dict[str, Any]:
+        found = list(Agent.objects.filter(enabled=True)[:50])
+        wanted = request.GET.get("agent")
+        chosen = next((agent for agent in found if agent.slug == wanted), next(iter(found), None))
+        seen = catalog.catalogue_now(chosen, row, now=timezone.now()) if chosen else None
+        return {"endpoint": row, "agents": found, "chosen": chosen, "told": seen.instructions() if seen else ""}
 
     def save(self, request: HttpRequest, row: Endpoint, form: forms.ModelForm[Endpoint]) -> None:
         agents.save_endpoint(endpoint=row, actor=actor(request))

@@ -37,6 +37,7 @@ class ConnectionAdmin(ReadOnlyAdmin):
         "seen_at",
         "error",
         "stderr",
+        "log_lines",
     )
 
     @display(description="state", label=CONNECTION_COLOURS)
@@ -50,6 +51,10 @@ class ConnectionAdmin(ReadOnlyAdmin):
     @display(description="stderr")
     def stderr(self, connection: Connection) -> str:
         return printable(connection.stderr_tail, 64 * 1024)
+
+    @display(description="log lines")
+    def log_lines(self, connection: Connection) -> str:
+        return printable(connection.log_tail, 64 * 1024)
 
 
 @admin.register(ServerTest)

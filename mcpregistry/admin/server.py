@@ -170,7 +170,7 @@ class ServerAdmin(RecordAdmin):
                     ("shared_by", "max_sessions"),
                     ("asks_elicitation", "asks_sampling", "asks_roots"),
                     ("resend", "check_interval"),
-                    "trial_hours",
+                    ("trial_hours", "mcp_apps"),
                 ),
                 "classes": ("collapse",),
             },
@@ -305,6 +305,7 @@ class ServerAdmin(RecordAdmin):
             "tools": row.tools.select_related("pinned", "latest")[:200],
             "connections": row.connections.all()[:20],
             "stderr": _stderr(row),
+            "log_lines": _log_lines(row),
             "tests": row.tests.select_related("requested_by")[:5],
             "events": row.events.all()[:10],
             "calls": calls.latest_calls(server=row),
@@ -320,6 +321,12 @@ def _stderr(server: Server) -> str:
     heard = server.connections.exclude(stderr_tail="").order_by("-seen_at").values_list("stderr_tail", flat=True)
     tested = server.tests.exclude(stderr_tail="").values_list("stderr_tail", flat=True)
     return heard.first() or tested.first() or ""
+
+
+def _log_lines(server: Server) -> str:
+    """What it said last in log lines over MCP, to the process that heard it last."""
+    heard = server.connections.exclude(log_tail="").order_by("-seen_at").values_list("log_tail", flat=True)
+    return heard.first() or ""
 
 
 def _problem(server: Server) -> str:

@@ -102,4 +102,6 @@ def _listing(catalogue: Catalogue) -> Listing:
         )
         for name, entry in catalogue.entries.items()
     ]
-    return Listing(endpoint=catalogue.endpoint.slug, agent=catalogue.agent.slug, tools=tools)
+    return Listing(
+        endpoint=catalogue.endpoint.slug, agent=catalogue.agent.slug, instructions=catalogue.instructions(), tools=tools
+    )

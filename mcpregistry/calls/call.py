@@ -20,6 +20,7 @@ from mcpregistry.services.energy.reservations import Charged
 
 # progress, total or None, message or None; called on the event loop, must not block
 OnProgress = Callable[[float, float | None, str | None], None]
+OnLog = Callable[[Mapping[str, Any]], None]  # a line, see ``domain.calls.loglines.line_of``; must not block
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,10 @@ class Host:
     def title(self) -> str:
         return f"{self.name} {self.version}".strip()
 
+    def hearing(self, level: str) -> Host:
+        """The same, for a host that wants log lines from this level on."""
+        return replace(self, forwarding=replace(self.forwarding, log_level=level)) if level else self
+
     def without_tasks(self) -> Host:
         """For what no task can be made of."""
         return replace(self, tasks=False, forwarding=self.forwarding.without_tasks())
@@ -94,6 +99,7 @@ class CallRequest:
     request_id: str = ""
     meta: Mapping[str, Any] = field(default_factory=dict)
     on_progress: OnProgress | None = None
+    on_log: OnLog | None = None
     host: Host = field(default_factory=Host)
     expert: str = ""  # the expert tool whose run makes the call
     requester: Requester = NOBODY

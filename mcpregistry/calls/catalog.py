@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from itertools import chain
 from typing import Any, Protocol
 
+from mcpregistry.domain.apps import is_app, page_of
+from mcpregistry.domain.definitions.instructions import merged
 from mcpregistry.domain.definitions.naming import OURS, OWN_NAMES, described, own_uri, shown_names
 from mcpregistry.domain.errors import Conflict, SlipsnisseError
-from mcpregistry.domain.kinds import KINDS, OTHERS, READ, RESOURCE, TEMPLATE, TOOL
+from mcpregistry.domain.kinds import KINDS, OTHERS, READ, RESOURCE, TEMPLATE, TOOL, hides
 from mcpregistry.domain.policy.access import may_see, next_expiry
 from mcpregistry.domain.schema.validation import problems
 from mcpregistry.domain.snapshot import Snapshot
@@ -47,6 +49,7 @@ class Offer:
     own: bool = False
     aside: bool = False
     spends: bool = False
+    by: ToolSpec | None = None  # of a resource that no list has: what grants it
 
 
 class Source(Protocol):
@@ -101,8 +104,54 @@ class Catalogue:
             return fixed, uri, own  # several servers have it: it is nobody's without a name
         makers = [e for e in templates.entries.values() if _serves(e, slug) and _makes(e.offer.tool, own)]
         if len(servers := sorted({e.offer.server.slug for e in makers})) > 1:
-            raise _unnamed(servers)
-        return (templates, makers[0].name, own) if makers else (fixed, uri, own)
+            raise several(servers)
+        if makers:
+            return templates, makers[0].name, own
+        return (self._page(slug, own, uri) or fixed), uri, own
+
+    def _page(self, slug: str, own: str, uri: str) -> Catalogue | None:
+        """The page of an MCP App that a tool names, for who sees the tool."""
+        if not is_app(own) or hides(own):
+            return None
+        tools = [e for e in self.entries.values() if not e.offer.own and page_of(e.offer.tool.data) == own]
+        tools = [e for e in tools if slug in ("", e.offer.server.slug)]
+        if len(servers := sorted({e.offer.server.slug for e in tools})) > 1:
+            raise several(servers)
+        return self.lending(tools[0], uri) if tools else None
+
+    def lending(self, entry: Entry, uri: str) -> Catalogue:
+        """What serves a URI (as hosts name it) that no list has, by the entry that grants it."""
+        by, own = entry.offer.tool, own_uri(uri)[1]
+        # Its id is none of a tool's: no rule about the tool means it.
+        made = ToolSpec(
+            -by.id, by.server_id, own, by.definition_hash, {"uri": own, "name": own}, idempotent=True, kind=RESOURCE
+        )
+        offer = replace(entry.offer, tool=made, by=by)
+        return Catalogue(
+            self.endpoint, self.agent, {uri: Entry(uri, offer, made.data)}, self.valid_until, RESOURCE, self.others
+        )
+
+    def template(self, uri: str) -> Entry | None:
+        """The template that hosts know by this URI template, or by that of its server with the server's name in front."""
+        return self.of_kind(TEMPLATE).entries.get(uri) or self.of_kind(TEMPLATE)._by_uri.get(own_uri(uri))
+
+    def features(self) -> frozenset[str]:
+        """What servers whose offers the agent sees have besides lists: see ``domain.kinds``."""
+        kinds = (self.of_kind(kind) for kind in KINDS)
+        servers = {
+            e.offer.server.id: e.offer.server for each in kinds for e in each.entries.values() if not e.offer.own
+        }
+        return frozenset(chain.from_iterable(server.features for server in servers.values()))
+
+    def instructions(self) -> str:
+        """What hosts are told of this endpoint and of the servers whose tools the agent sees there, by their names. Only
+        what was approved with those tools.
+        """
+        said: dict[str, str] = {}
+        for entry in self.of_kind(TOOL).entries.values():
+            if not entry.offer.own:
+                said.setdefault(entry.offer.server.slug, entry.offer.tool.instructions)
+        return merged(self.endpoint.instructions, sorted(said.items()), self.endpoint.instructions_limit)
 
     def of_servers(self, slugs: frozenset[str]) -> Catalogue:
         """The same of these servers alone, under the same names. Tools of ours stay: they belong to no server."""
@@ -230,7 +279,8 @@ def _serves(template: Entry, slug: str) -> bool:
     return template.offer.server.slug == slug if slug else not own_uri(template.name)[0]
 
 
-def _unnamed(servers: list[str]) -> Conflict:
+def several(servers: list[str]) -> Conflict:
+    """More than one of these can serve a URI that names none of them."""
     named = " or ".join(f"{OURS}{slug}/" for slug in servers)
     return Conflict("More than one server can serve this URI.", remedy=f"Put {named} in front of it.")
 

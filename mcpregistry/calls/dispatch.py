@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from mcpregistry.calls.call import Call
+from mcpregistry.calls.lending import note_links
 from mcpregistry.calls.remote_tasks.adoption import Adoption, check_kind, forwarding_of
+from mcpregistry.domain.apps import without_pages
 from mcpregistry.domain.servers.sessions import session_key
 from mcpregistry.downstream.pool.pool import Pool
 
@@ -27,6 +29,7 @@ class DownstreamDispatcher:
             meta=dict(request.meta) or None,
             timeout=offer.server.request_timeout,
             on_progress=request.on_progress,
+            on_log=request.on_log,
             on_sent=on_sent,
             revision=offer.server.revision,
             definition=offer.tool.definition_hash,
@@ -35,8 +38,12 @@ class DownstreamDispatcher:
             host=forwarding,
             kind=offer.tool.kind,
             session=session_key(offer.server.shared_by, request.catalogue.agent.slug, request.session),
+            by=(offer.by.kind, offer.by.name) if offer.by else None,
         )
         check_kind(result, forwarding)
+        if not offer.server.mcp_apps:
+            result = without_pages(result)
         if result.get("resultType") == "task":
             return {"resultType": "task", "taskId": await self._adoption(call, result, forwarding)}
+        await note_links(call, result)
         return result

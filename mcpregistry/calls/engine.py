@@ -21,6 +21,7 @@ from mcpregistry.calls.approvals.status_tool import ApprovalStatus
 from mcpregistry.calls.approvals.waiting import Waiting
 from mcpregistry.calls.call import CallOutcome, CallRequest, Judged
 from mcpregistry.calls.catalog import Catalogue, Catalogues, DownstreamTools, Source
+from mcpregistry.calls.completion import Completions
 from mcpregistry.calls.dispatch import DownstreamDispatcher
 from mcpregistry.calls.in_flight import DRAIN_SECONDS, InFlight
 from mcpregistry.calls.live_policy import LivePolicy
@@ -67,6 +68,7 @@ class Engine:
             recorder=self.recorder, dispatchers=dispatchers, policy=policy, approvals=self.approvals,
             waiting=Waiting(self.approvals),
         )  # fmt: skip
+        self.completions = Completions(self.pool, self.pipeline.rates, policy)
         self._in_flight = InFlight()
         self._background: set[asyncio.Task[None]] = set()
         self._revisions: dict[int, int] = {}
@@ -168,6 +170,11 @@ class Engine:
 
     def judge(self, request: CallRequest) -> Judged:
         """What would become of the call; nothing is recorded. Raises Busy when stopping, or blind to changes."""
+        self.check_open()
+        return self.pipeline.judge(request)
+
+    def check_open(self) -> None:
+        """Raises Busy when no calls are made: the process stops, or is blind to changes of its configuration."""
         if self._stopping:
             raise Busy("The site is shutting down.", remedy="Call again in a moment.")
         if self.feed.state is FeedState.BLIND:
@@ -175,7 +182,6 @@ class Engine:
                 "This process cannot ask the database whether its configuration still holds, so it makes no calls.",
                 remedy="Call again in a moment; if it lasts, ask the operator.",
             )
-        return self.pipeline.judge(request)
 
     async def proceed(self, judged: Judged) -> CallOutcome:
         """Go on with a judged call, in the caller's own task. Cancelling that cancels the call downstream."""

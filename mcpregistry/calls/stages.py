@@ -10,9 +10,10 @@ from typing import Any
 
 from mcpregistry.calls.call import CallRequest
 from mcpregistry.calls.catalog import Entry
+from mcpregistry.domain.apps import is_app
 from mcpregistry.domain.calls.binding import binding_of
 from mcpregistry.domain.errors import ArgumentsInvalid, Denied, NotFound
-from mcpregistry.domain.policy.access import may_call
+from mcpregistry.domain.policy.access import may_begin, may_call
 from mcpregistry.domain.policy.decision import Decision, Outcome, Policy, Question, decide
 from mcpregistry.domain.schema.validation import check_arguments
 from mcpregistry.domain.text.canonical import canonical, plain
@@ -38,7 +39,10 @@ def authorise(request: CallRequest, entry: Entry) -> None:
     catalogue = request.catalogue
     if entry.offer.own:
         return
-    if not may_call(catalogue.agent, catalogue.endpoint, entry.offer.tool, request.arguments, time.time()):
+    agent, endpoint, by = catalogue.agent, catalogue.endpoint, entry.offer.by
+    # With which arguments the tool was called that grants it was looked at then.
+    granted = may_call if by is None else may_begin
+    if not granted(agent, endpoint, by or entry.offer.tool, request.arguments if by is None else {}, time.time()):
         raise Denied(
             f"The agent '{catalogue.agent.slug}' is not granted '{entry.name}' with these arguments.",
             remedy="Ask the operator for a grant, or keep to the arguments that are granted.",
@@ -71,7 +75,20 @@ def bind(request: CallRequest, entry: Entry, arguments_json: str, decision: Deci
 
 def decided(request: CallRequest, entry: Entry, policy: Policy) -> Decision:
     """What the rules say; of our own tools, that they run."""
-    return _OWN if entry.offer.own else decide(policy, _question(request, entry))
+    if entry.offer.own:
+        return _OWN
+    decision = decide(policy, _question(request, entry))
+    return decision if entry.offer.by is None or decision.outcome is not Outcome.ASK else _unasked(entry, decision)
+
+
+def _unasked(entry: Entry, decision: Decision) -> Decision:
+    """People are not asked about what no list has. A page belongs to what was approved of its tool, so it is read unless a
+    rule speaks of it.
+    """
+    if is_app(entry.offer.tool.name) and decision.rule_id is None:
+        return Decision(Outcome.ALLOW, "the page of an approved tool")
+    said = "people would be asked, which is not possible for a resource that no list has; a rule may allow it"
+    return Decision(Outcome.DENY, f"{decision.reason}: {said}", rule_id=decision.rule_id)
 
 
 def _question(request: CallRequest, entry: Entry) -> Question:

@@ -11,9 +11,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 TOOL, PROMPT, RESOURCE, TEMPLATE = "tool", "prompt", "resource", "template"
 LONGEST_URI = 2_000  # characters
+COMPLETIONS, LOGGING, SUBSCRIPTIONS = "completions", "logging", "subscriptions"  # what a server may have besides lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +105,14 @@ _HIDING = (
     r"|%(?:2[DdEe]|3[0-9]|4[1-9A-Fa-f]|5[0-9AaFf]|6[1-9A-Fa-f]|7[0-9AaEe]|[01][0-9A-Fa-f]|7[Ff])"
     r"|%25(?:2[EeFf]|5[Cc])|[\x00-\x1f\x7f]"
 )
+_RESERVED = ":/?#[]@!$&'()*+,;="
 _EXPRESSION = re.compile(r"\{([^{}]*)\}")
 _SPECIAL = re.compile(r"([.^$*+?()\[\]{}|\\])")
+
+
+def hides(uri: str) -> bool:
+    """Whether a URI may lead elsewhere than it reads."""
+    return re.search(_HIDING, uri) is not None
 
 
 def template_pattern(template: str) -> str:
@@ -116,6 +124,29 @@ def template_pattern(template: str) -> str:
         parts += [_literal(template[end : found.start()]), _made_by(found[1])]
         end = found.end()
     return f"^{''.join(parts)}{_literal(template[end:])}$"
+
+
+def variables(template: str) -> list[str]:
+    """The names of an RFC 6570 template's variables, in their order."""
+    return [name for found in _EXPRESSION.finditer(template) for name in _named(found[1])]
+
+
+def beginning(template: str, values: Mapping[str, str]) -> tuple[str, bool]:
+    """How the URI begins that a template makes of these values, up to what is not known, and whether that is all of it."""
+    parts, end = [], 0
+    for found in _EXPRESSION.finditer(template):
+        parts.append(template[end : found.start()])
+        names = _named(found[1])
+        if found[1][:1] in "?&#/;." or len(names) != 1 or names[0] not in values:
+            return "".join(parts), False
+        parts.append(quote(values[names[0]], safe=_RESERVED if found[1][:1] == "+" else ""))
+        end = found.end()
+    return "".join(parts) + template[end:], True
+
+
+def _named(expression: str) -> list[str]:
+    listed = expression.lstrip("+?&#/;.")
+    return [part.partition(":")[0].rstrip("*") for part in listed.split(",") if part]
 
 
 def _literal(text: str) -> str:

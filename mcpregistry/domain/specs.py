@@ -27,6 +27,8 @@ class ServerSpec:
     available: bool
     shared_by: str = "everybody"
     questions: frozenset[str] = frozenset()  # the kinds that it may ask the host's user
+    mcp_apps: bool = True
+    features: frozenset[str] = frozenset()  # what it has besides lists (``domain.kinds``)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,7 @@ class EndpointSpec:
     hold_seconds: int | None = None
     maintenance_tools: bool = False
     tell_energy: bool = False
+    instructions_limit: int = 0  # characters of the servers' together
 
 
 # What runs of expert tools see: everything that their agent is granted. No host can ask for it by name.

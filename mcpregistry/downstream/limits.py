@@ -52,9 +52,15 @@ def check_result(result: dict[str, Any], limits: Limits, kind: str = TOOL) -> di
             remedy="Ask for less, or raise the server's item limit.",
             sent=True,
         )
+    check_depth(result)
+    return repair_result(result) if kind == TOOL else result
+
+
+def check_depth(result: dict[str, Any]) -> dict[str, Any]:
+    """The very same. Raises ResourceLimit for what nests too deeply."""
     if exceeds_depth(result):
         raise too_deep()
-    return repair_result(result) if kind == TOOL else result
+    return result
 
 
 def too_deep() -> ResourceLimit:

@@ -24,6 +24,7 @@ from mcp.server.subscriptions import (
     ResourcesListChanged,
     ToolsListChanged,
 )
+from mcp.shared.exceptions import MCPError
 
 from mcpregistry.calls.engine import Engine
 from mcpregistry.domain.errors import SlipsnisseError
@@ -33,6 +34,7 @@ from mcpregistry.gateway.identity import Caller
 
 log = structlog.get_logger(__name__)
 
+MOST_OWN = 1024  # streams that hear of resources
 _TICK = 0.5  # seconds between looks for grants that ran out
 
 # How hosts of the modern and of the older era are told, by kind.
@@ -62,6 +64,7 @@ class Changes:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._audiences: dict[tuple[str, str], _Audience] = {}
+        self._own: set[ListenHandler] = set()  # of streams that hear of resources as well
         self._task: asyncio.Task[None] | None = None
         self._look = asyncio.Event()
         self.closing: list[Callable[[], None]] = []  # other streams that end with ours
@@ -82,6 +85,8 @@ class Changes:
             self._task.cancel()
         for audience in self._audiences.values():
             audience.listen.close()
+        for handler in self._own:
+            handler.close()
         for close in self.closing:
             close()
 
@@ -90,10 +95,22 @@ class Changes:
         return self._audience(caller).bus
 
     async def listen(
-        self, caller: Caller, ctx: ServerRequestContext[Any, Any], params: t.SubscriptionsListenRequestParams
-    ) -> t.SubscriptionsListenResult:
-        """The handler of ``subscriptions/listen``: stays open until the host leaves or ``close``."""
-        return await self._audience(caller).listen(ctx, params)
+        self, caller: Caller, ctx: ServerRequestContext[Any, Any], params: t.SubscriptionsListenRequestParams,
+        bus: InMemorySubscriptionBus | None = None,
+    ) -> t.SubscriptionsListenResult:  # fmt: skip
+        """The handler of ``subscriptions/listen``: stays open until the host leaves or ``close``. ``bus``: the stream's
+        own, where it hears of more than its caller's lists.
+        """
+        if bus is None:
+            return await self._audience(caller).listen(ctx, params)
+        if len(self._own) >= MOST_OWN:
+            raise MCPError(t.INTERNAL_ERROR, "Too many streams are open. Close one first.")
+        handler = ListenHandler(bus)
+        self._own.add(handler)
+        try:
+            return await handler(ctx, params)
+        finally:
+            self._own.discard(handler)
 
     def remember(self, caller: Caller, connection: Connection) -> None:
         """A host of the older era has finished its handshake."""

@@ -26,18 +26,23 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from mcpregistry.calls.call import CallOutcome, CallRequest, OnProgress
 from mcpregistry.calls.catalog import Catalogue, Entry
+from mcpregistry.calls.completion import Typed
 from mcpregistry.calls.conversations import within
 from mcpregistry.calls.engine import Engine
-from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, NotFound, SlipsnisseError
-from mcpregistry.domain.kinds import KINDS, PROMPT, RESOURCE, TEMPLATE, TOOL
+from mcpregistry.calls.lending import lent
+from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, NotFound, SlipsnisseError, ToolRefused
+from mcpregistry.domain.kinds import KINDS, LOGGING, PROMPT, RESOURCE, TEMPLATE, TOOL
 from mcpregistry.domain.version import VERSION
 from mcpregistry.gateway.answers import prompt_result, resource_result, tool_result
 from mcpregistry.gateway.conversations import conversation_of
+from mcpregistry.gateway.declared import introduction
 from mcpregistry.gateway.identity import Caller, caller_of, session_of
 from mcpregistry.gateway.live_calls import LiveCalls
+from mcpregistry.gateway.logs import Levels, Lines, passing_lines
 from mcpregistry.gateway.notifications import Changes
 from mcpregistry.gateway.progress import passing_on
 from mcpregistry.gateway.questions import asked_of_host, boundary, host_of, in_rounds, live_nonce
+from mcpregistry.gateway.subscriptions import Joined, Subscriptions
 from mcpregistry.gateway.tasks.handlers import Tasks, handle_of
 from mcpregistry.gateway.tasks.streams import TaskStreams
 from mcpregistry.ids import ordered_id
@@ -79,13 +84,6 @@ class GatewayServer(Server[Any]):
         )
         return super().create_initialization_options(options, *args, **kwargs)
 
-    def get_capabilities(self, *args: Any, **kwargs: Any) -> t.ServerCapabilities:
-        """As in the SDK, which takes it for granted that whoever can be listened to tells of single resources, too."""
-        found = super().get_capabilities(*args, **kwargs)
-        if found.resources is not None:
-            found.resources.subscribe = False
-        return found
-
 
 class Gateway:
     """The handlers, bound to an engine. ``caller`` is fixed for stdio and None behind the HTTP door."""
@@ -95,6 +93,7 @@ class Gateway:
         self.changes = Changes(engine)
         self.live = LiveCalls()
         self.tasks = Tasks(engine, caller)
+        self.levels, self.subscriptions = Levels(), Subscriptions(engine)
         self._task_streams = TaskStreams(self.tasks, engine.feed)
         self.changes.closing.append(self._task_streams.close)
         self._caller = caller
@@ -128,8 +127,12 @@ class Gateway:
             on_list_resource_templates=self._list_templates,
             on_read_resource=self._read_resource,
             on_subscriptions_listen=self._listen,
+            on_completion=self._complete,
         )
         self.tasks.install(server)
+        server.add_request_handler("logging/setLevel", t.SetLevelRequestParams, self.levels.set)
+        server.add_request_handler("resources/subscribe", t.SubscribeRequestParams, self._subscribe)
+        server.add_request_handler("resources/unsubscribe", t.UnsubscribeRequestParams, self._unsubscribe)
         server.add_notification_handler("notifications/initialized", t.NotificationParams, self._initialized)
         if importlib.util.find_spec("opentelemetry.sdk") is None:
             server.middleware.clear()  # tracing without an exporter costs a tenth of a call and shows nothing
@@ -165,13 +168,18 @@ class Gateway:
 
     def _introduced(self, ctx: Context, result: HandlerResult) -> HandlerResult:
         """Add what belongs to the endpoint, not to the one server behind all of them."""
-        endpoint = self.engine.live.current.endpoints.get(self._caller_of(ctx).endpoint)
-        if endpoint is None or not endpoint.instructions:
-            return result
-        if isinstance(result, dict):
-            return result | {"instructions": endpoint.instructions}
-        assert result is not None
-        return result.model_copy(update={"instructions": endpoint.instructions})
+        return introduction(result, *self._seen(self._caller_of(ctx)))
+
+    def _seen(self, caller: Caller) -> tuple[frozenset[str], str]:
+        """What servers have besides lists, and the instructions."""
+        try:
+            catalogue = self.catalogue(caller)
+            return catalogue.features(), catalogue.instructions()
+        except NotFound:  # nobody's opening, kept for hosts to come; or agent or endpoint is gone, as requests will say
+            return frozenset(), ""
+        except Exception:  # an opening says less, and the requests that follow say why
+            log.exception("gateway.opening_says_less")
+            return frozenset(), ""
 
     async def _list_tools(self, ctx: Context, params: t.PaginatedRequestParams | None) -> Any:
         return await self._list(ctx, params, TOOL)
@@ -207,12 +215,14 @@ class Gateway:
         caller, asked = self._caller_of(ctx), name
         catalogue, conversation = await self.seen_in(caller, ctx.meta or {})
         if kind == RESOURCE:
-            catalogue, name, own = catalogue.reading(name)
+            found, name, own = catalogue.reading(name)
+            catalogue = found if found.find(name) else await lent(catalogue, name) or found
             arguments = {"uri": own}
         catalogue, host = catalogue if kind == RESOURCE else catalogue.of_kind(kind), await host_of(ctx, caller)
         if kind != TOOL:
             host = host.without_tasks()  # MCP has them for calls of tools alone
-        async with self._progress(ctx) as on_progress:
+        level, entry = self.levels.wanted(ctx), catalogue.find(name)
+        async with self._progress(ctx) as on_progress, _lines(ctx, level, entry) as on_log:
             request = CallRequest(
                 catalogue=catalogue,
                 name=name,
@@ -222,13 +232,14 @@ class Gateway:
                 request_id=request_id_of(ctx.meta or {}, ctx.request_id),
                 meta=forwarding(ctx.meta or {}),
                 on_progress=on_progress,
-                host=host,
+                on_log=on_log,
+                host=host.hearing(level),
                 conversation=conversation,
                 call_id=_call_id_for(ctx),
                 session=session_of(caller, ctx.meta or {}, conversation, own_session(ctx)),
             )
             outcome = _outcome_of(ctx) or await self._made(request, ctx)
-        _answer.set(await self._answered(outcome, catalogue.find(name), caller, kind, asked, legacy=is_legacy(ctx)))
+        _answer.set(await self._answered(outcome, entry, caller, kind, asked, legacy=is_legacy(ctx)))
         return _PLACEHOLDERS[kind]
 
     async def _made(self, request: CallRequest, ctx: Context) -> CallOutcome:
@@ -271,11 +282,52 @@ class Gateway:
             return nullcontext()
         return passing_on(ctx.session.report_progress)
 
+    async def _complete(self, ctx: Context, params: t.CompleteRequestParams) -> Any:
+        caller, ref = self._caller_of(ctx), params.ref
+        catalogue, _ = await self.seen_in(caller, ctx.meta or {})
+        self.engine.check_open()
+        said = ctx.session.client_params
+        typed = Typed(
+            kind=PROMPT if isinstance(ref, t.PromptReference) else TEMPLATE,
+            name=ref.name if isinstance(ref, t.PromptReference) else str(ref.uri),
+            argument=params.argument.name,
+            value=params.argument.value,
+            known=(params.context.arguments if params.context else None) or {},
+            host=said.client_info.name if said else "",
+            origin=caller.origin,
+        )
+        try:
+            completion = await self.engine.completions(catalogue, typed)
+        except ToolRefused as error:
+            raise MCPError(error.rpc_code, error.message, error.data) from None
+        return {"resultType": "complete", "completion": completion}
+
     async def _listen(self, ctx: Context, params: t.SubscriptionsListenRequestParams) -> Any:
-        caller = self._caller_of(ctx)
+        caller, asked = self._caller_of(ctx), params.notifications
+        if not asked.resource_subscriptions:
+            return await self._streamed(ctx, caller, params, None)
+        catalogue, _ = await self.seen_in(caller, ctx.meta or {})
+        watching = self.subscriptions.streaming(
+            caller, catalogue, map(str, asked.resource_subscriptions), self.changes.bus(caller)
+        )
+        async with watching as (taken, bus):
+            honoured = asked.model_copy(update={"resource_subscriptions": taken})
+            return await self._streamed(ctx, caller, params.model_copy(update={"notifications": honoured}), bus)
+
+    async def _streamed(
+        self, ctx: Context, caller: Caller, params: t.SubscriptionsListenRequestParams, bus: Joined | None
+    ) -> Any:
         if "taskIds" in (params.notifications.model_extra or {}):
-            return await self._task_streams.listen(caller, ctx, params, self.changes.bus(caller))
-        return await self.changes.listen(caller, ctx, params)
+            return await self._task_streams.listen(caller, ctx, params, bus or self.changes.bus(caller))
+        return await self.changes.listen(caller, ctx, params, bus)
+
+    async def _subscribe(self, ctx: Context, params: t.SubscribeRequestParams) -> Any:
+        caller = self._caller_of(ctx)
+        catalogue, _ = await self.seen_in(caller, ctx.meta or {})
+        return await self.subscriptions.subscribe(ctx, caller, catalogue, str(params.uri))
+
+    async def _unsubscribe(self, ctx: Context, params: t.UnsubscribeRequestParams) -> Any:
+        return self.subscriptions.unsubscribe(ctx, str(params.uri))
 
     async def _initialized(self, ctx: Context, params: t.NotificationParams | None) -> None:
         # The SDK offers no public way to the connection; the pinned version is held to this by a test.
@@ -299,6 +351,13 @@ def own_session(ctx: Context) -> str | None:
 def is_legacy(ctx: Context) -> bool:
     """Whether the request came in the era of the handshake (2025-11-25 and older)."""
     return ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS
+
+
+def _lines(ctx: Context, level: str, entry: Entry | None) -> AbstractAsyncContextManager[Lines | None]:
+    """Pass the log lines of its server on to a host that wants them."""
+    if not level or entry is None or entry.offer.own or LOGGING not in entry.offer.server.features:
+        return nullcontext()
+    return passing_lines(ctx, level, entry.offer.server.slug)
 
 
 def _outcome_of(ctx: Context) -> CallOutcome | None:

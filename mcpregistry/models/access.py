@@ -122,6 +122,11 @@ class Endpoint(models.Model):
     slug = models.CharField(max_length=63, unique=True, validators=[slug_validator])
     name = models.CharField(max_length=200, blank=True)
     instructions = models.TextField(blank=True, help_text="Told to the model by hosts that show it.")
+    instructions_limit = models.PositiveIntegerField(
+        "characters of servers' instructions", default=4_000, db_default=0, validators=[MaxValueValidator(100_000)],
+        help_text="The approved instructions of the servers that an agent sees follow the endpoint's own, by the servers' "
+        "names, up to so many characters together. 0: none.",
+    )  # fmt: skip
     enabled = models.BooleanField(default=True)
     scope = models.CharField("shows", max_length=10, choices=Scope.choices, default=Scope.GRANTED)
     naming_style = models.CharField(max_length=12, choices=NamingStyle.choices, default=NamingStyle.DOUBLE)

@@ -176,6 +176,10 @@ class Server(Confined):
         default=300, validators=[MinValueValidator(10)], help_text="Seconds between health checks."
     )
 
+    mcp_apps = models.BooleanField(
+        "MCP Apps", default=True, db_default=True,
+        help_text="Its tools may show pages of its own (ui:// resources) in hosts. Off: they are taken away.",
+    )  # fmt: skip
     trial_hours = models.PositiveIntegerField(
         "hours between trials", default=0, db_default=0, validators=[MaxValueValidator(8760)],
         help_text="The sub-agent tries it again so often, and when it calls itself another version: also tools that claim to "
@@ -209,6 +213,10 @@ class Server(Confined):
     server_info = models.JSONField(default=dict, blank=True, editable=False)
     server_instructions = models.TextField(blank=True, editable=False)
     refreshed_at = models.DateTimeField("tools read at", null=True, blank=True, editable=False)
+    features = models.JSONField(
+        default=list, blank=True, db_default=[], editable=False,
+        help_text="What it offers besides tools, prompts and resources: completions, logging, subscriptions.",
+    )  # fmt: skip
     left_out = models.TextField(
         "tools left out", blank=True, default="", db_default="", editable=False, help_text="One reason in each line."
     )
@@ -227,7 +235,7 @@ class Server(Confined):
         excluded_fields=[
             "last_ok_at", "last_error", "last_error_code", "last_error_at", "consecutive_failures",
             "unavailable_since", "next_check_at", "protocol_era", "server_info", "server_instructions", "refreshed_at", "updated_at",
-            "left_out", "last_connected_at", "launch_by",
+            "left_out", "last_connected_at", "launch_by", "features",
         ]
     )  # fmt: skip
 
@@ -306,6 +314,9 @@ class Connection(models.Model):
     )
     last_error = models.TextField(blank=True)
     stderr_tail = models.TextField(blank=True)
+    log_tail = models.TextField(
+        "log lines", blank=True, default="", db_default="", help_text="The newest that the server said over MCP."
+    )
     seen_at = models.DateTimeField()
 
     class Meta:

@@ -41,7 +41,7 @@ class Migration(migrations.Migration):
     ]
 
     dependencies = [
-        ('mcpregistry', '0041_resources'),
+        ('mcpregistry', '0047_questions'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 

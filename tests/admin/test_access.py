@@ -143,7 +143,7 @@ def test_grants_are_filtered_by_validity(client_of: ClientOf, site: Site, validi
 
 def test_endpoints_and_workspaces_are_saved_through_their_services(client_of: ClientOf, site: Site) -> None:
     client = client_of("operator")
-    style = {"scope": "granted", "naming_style": "plain", "description_style": "none"}
+    style = {"scope": "granted", "naming_style": "plain", "description_style": "none", "instructions_limit": 0}
     client.post(add("endpoint"), {"slug": "second", "enabled": "on"} | style)
     endpoint = Endpoint.objects.get(slug="second")
     where = {"directory": "relative/path", "endpoint": endpoint.pk, "agent": site.agents["ci"].pk}
@@ -218,7 +218,8 @@ def test_what_a_service_refuses_becomes_a_message(
 
 def test_an_endpoint_whose_names_some_host_would_shorten_says_so(client_of: ClientOf, site: Site) -> None:
     client, endpoint = client_of("admin"), Endpoint.objects.create(slug="long")
-    data = {"slug": "long", "enabled": "on", "scope": "granted", "naming_style": "double", "description_style": "none"}
+    style = {"scope": "granted", "naming_style": "double", "description_style": "none", "instructions_limit": 4000}
+    data = {"slug": "long", "enabled": "on"} | style
     assert "would shorten" not in client.post(change(endpoint), data, follow=True).content.decode()
     tool = Tool.objects.approved().filter(present=True).first()
     assert tool is not None

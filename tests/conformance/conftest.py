@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from mcpregistry.models import Configuration
+from mcpregistry.domain.kinds import COMPLETIONS, LOGGING, SUBSCRIPTIONS
+from mcpregistry.models import Configuration, Server
 from tests.fakes import sdk
 from tests.fakes.servers import conformance_server, tasks_server
 from tests.fakes.servers.conformance_prompts import PROMPTS
@@ -76,6 +77,7 @@ def token(stage: Stage, site: Web, fixtures: dict[str, str]) -> str:
         stage.server(slug, *listed[slug], transport="http", url=url, allowed_networks=list(LOOPBACK), asks_roots=True)
         for slug, url in fixtures.items()
     ]
+    Server.objects.filter(slug="conformance").update(features=[COMPLETIONS, LOGGING, SUBSCRIPTIONS])
     token = stage.agent("local", *rows)
     site.wait_known(token)
     return token

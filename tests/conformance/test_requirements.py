@@ -11,7 +11,7 @@ from tests.conformance.suite import HERE, Outcome, run
 pytestmark = [pytest.mark.e2e, pytest.mark.node, pytest.mark.timeout(360), pytest.mark.one_database]
 
 BOTH = {
-    "dns-rebinding-protection", "json-schema-2020-12", "prompts-get-embedded-resource", "prompts-get-simple",
+    "completion-complete", "dns-rebinding-protection", "json-schema-2020-12", "prompts-get-embedded-resource", "prompts-get-simple",
     "prompts-get-with-args", "prompts-get-with-image", "prompts-list", "resources-list", "resources-read-binary", "resources-read-text",
     "resources-templates-read", "server-sse-multiple-streams", "tools-call-audio",
     "tools-call-embedded-resource", "tools-call-error", "tools-call-image", "tools-call-mixed-content",
@@ -21,7 +21,8 @@ PASS = {
     "2025-11-25": BOTH
     | {
         "elicitation-sep1034-defaults", "elicitation-sep1330-enums", "ping", "server-initialize", "server-session-lifecycle",
-        "tools-call-elicitation", "tools-call-sampling",
+        "tools-call-elicitation", "tools-call-sampling", "logging-set-level", "resources-subscribe",
+        "resources-unsubscribe", "tools-call-with-logging",
     },
     "2026-07-28": BOTH
     | {

@@ -57,7 +57,7 @@ _PASSING = {  # times, places in this database, and what was merely seen
     "id", "uid", "created_at", "updated_at", "confirmed_at", "confirmed_launch", "next_check_at", "first_seen_at",
     "last_seen_at", "server_revision", "revision", "last_ok_at", "last_error", "last_error_code", "last_error_at",
     "consecutive_failures", "unavailable_since", "protocol_era", "server_info", "server_instructions", "refreshed_at",
-    "left_out", "last_connected_at", "launch_by", "test_asked_at", "tested_at", "test_model", "test_answer", "test_error",
+    "left_out", "last_connected_at", "features", "launch_by", "test_asked_at", "tested_at", "test_model", "test_answer", "test_error",
     "test_ms", "source", "level", "level_at", *READ,
 }  # fmt: skip
 

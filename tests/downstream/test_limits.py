@@ -16,7 +16,7 @@ from mcpregistry.downstream.limits import (
     repair_result,
     repair_tool,
 )
-from mcpregistry.downstream.pool.pool import may_resend
+from mcpregistry.downstream.pool.requests import may_resend
 from mcpregistry.downstream.transports.wire import salvage_id
 from tests.fakes.targets import stdio_target
 

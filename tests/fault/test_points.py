@@ -84,6 +84,8 @@ BESIDE = {
     "resuming.answer_of": "as above",
     "by_model.patience": "read again (subagents/leased/patience.py)",
     "manager._run_ends": "read again in a second",
+    "links.lend": "the result has come; its links are not found, and the log says why (calls/lending.py)",
+    "links.lent": "asked only of what no list has: the host is told an error, and nothing was read",
     "lookups.of_caller": "asked only after another fault (tests/calls/test_unheard.py)",
 }
 # Where a process can die, but the database is not asked.

@@ -36,6 +36,7 @@ class EndpointChange(Input):
     hide_unavailable: bool | None = None
     maintenance_tools: bool | None = None
     tell_energy: bool | None = None
+    instructions_limit: Annotated[int, Field(ge=0, le=100_000)] | None = None
     hold_seconds: Hold | None = None
 
 
@@ -58,6 +59,9 @@ class EndpointOut(Schema):
     hide_unavailable: bool
     maintenance_tools: bool = Field(description="Whether agents can ask the background sub-agent for servers here.")
     tell_energy: bool = Field(description="Whether results say what their calls cost of the agent's energy pool.")
+    instructions_limit: int = Field(
+        description="Characters of the servers' instructions, which follow its own. 0: none."
+    )
     hold_seconds: int | None
     created_at: datetime
 
@@ -76,6 +80,7 @@ class Listing(Schema):
 
     endpoint: str
     agent: str
+    instructions: str = Field(description="Exactly what a host is told to tell its model.")
     tools: list[ListedTool]
 
 

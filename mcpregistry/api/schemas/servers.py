@@ -69,6 +69,7 @@ class ServerChange(Input):
     asks_roots: bool | None = None
     check_interval: Annotated[int, Field(ge=10, le=31_536_000)] | None = None
     trial_hours: Annotated[int, Field(ge=0, le=8760, description="Between trials; 0: none by the clock.")] | None = None
+    mcp_apps: bool | None = None
 
 
 class ServerNew(ServerChange):
@@ -131,6 +132,8 @@ class ServerOut(Schema):
     asks_roots: bool
     check_interval: int
     trial_hours: int
+    mcp_apps: bool = Field(description="Whether its tools may show pages of its own (ui:// resources) in hosts.")
+    features: list[str] = Field(description="What it has besides lists: completions, logging, subscriptions.")
     lifecycle: LifecycleName
     launch_confirmed: bool
     confirmed_at: datetime | None
@@ -256,7 +259,8 @@ class ServerTestOut(Schema):
 _SAME = (
     "slug", "name", "description", "transport", "command", "cwd", "url", "allowed_networks", "connect_mode", "resend",
     "protocol_mode", "connect_timeout", "request_timeout", "idle_timeout", "max_message_bytes", "max_concurrency", "max_tools",
-    "shared_by", "max_sessions", "asks_elicitation", "asks_sampling", "asks_roots", "check_interval", "trial_hours", *SANDBOX, *BOUNDS, "lifecycle", "launch_confirmed", "confirmed_at", "revision", "source", "created_at", "updated_at",
+    "shared_by", "max_sessions", "asks_elicitation", "asks_sampling", "asks_roots", "check_interval", "trial_hours", "mcp_apps", "features",
+    *SANDBOX, *BOUNDS, "lifecycle", "launch_confirmed", "confirmed_at", "revision", "source", "created_at", "updated_at",
 )  # fmt: skip
 
 

@@ -95,6 +95,26 @@ def _allows(grants: Iterable[GrantSpec], tool: ToolSpec, arguments: Mapping[str,
     )
 
 
+def may_begin(agent: AgentSpec, endpoint: EndpointSpec, tool: ToolSpec, known: Mapping[str, Any], now: float) -> bool:
+    """Whether a grant may allow a call of whose arguments only these are known yet; of a ``uri`` how it begins."""
+    return _begins(agent.grants, tool, known, now) and (
+        not endpoint.lists_only or _begins(endpoint.grants, tool, known, now)
+    )
+
+
+def _begins(grants: Iterable[GrantSpec], tool: ToolSpec, known: Mapping[str, Any], now: float) -> bool:
+    return any(
+        covers(grant, tool)
+        and all(name not in known or _same(known[name], value) for name, value in grant.pins.items())
+        and (not grant.uri or tool.kind not in READ or _leads(grant.uri.partition("*")[0], str(known.get("uri", ""))))
+        for grant in live(grants, now)
+    )
+
+
+def _leads(granted: str, begun: str) -> bool:
+    return granted.startswith(begun) or begun.startswith(granted)
+
+
 def _read_fits(grant: GrantSpec, tool: ToolSpec, arguments: Mapping[str, Any]) -> bool:
     return tool.kind not in READ or _fits(grant, RESOURCE, arguments.get("uri"))
 

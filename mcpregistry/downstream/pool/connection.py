@@ -18,18 +18,8 @@ from typing import Any
 import anyio
 import msgspec
 from mcp.client.client import Client
-from mcp.shared.inbound import (
-    MCP_METHOD_HEADER,
-    MCP_NAME_HEADER,
-    encode_header_value,
-    mcp_param_headers,
-)
-from mcp_types import (
-    CLIENT_CAPABILITIES_META_KEY,
-    CLIENT_INFO_META_KEY,
-    PROTOCOL_VERSION_META_KEY,
-    Implementation,
-)
+from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_NAME_HEADER, encode_header_value, mcp_param_headers
+from mcp_types import CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY, PROTOCOL_VERSION_META_KEY, Implementation
 from mcp_types.version import LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
 from msgspec.structs import replace
 
@@ -39,16 +29,15 @@ from mcpregistry.domain.kinds import KINDS, READ, TOOL
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.domain.text.redaction import Redactor, redacted
 from mcpregistry.domain.version import VERSION
-from mcpregistry.downstream.limits import (
-    check_instructions,
-    check_result,
-    public_meta,
-)
+from mcpregistry.downstream.limits import check_instructions, check_result, public_meta
 from mcpregistry.downstream.pool.discovery import Discovery, Era
 from mcpregistry.downstream.pool.failures import typed_error
-from mcpregistry.downstream.pool.listing import described
+from mcpregistry.downstream.pool.heard import heard
+from mcpregistry.downstream.pool.listing import CHANGES, described
+from mcpregistry.downstream.pool.loglines import LogLines, OnLog
 from mcpregistry.downstream.pool.offers import Offers
 from mcpregistry.downstream.pool.questions import Questions, reply_to
+from mcpregistry.downstream.pool.watching import Watched
 from mcpregistry.downstream.transports.registry import channel_for
 from mcpregistry.downstream.transports.request import ProgressCallback, Request
 from mcpregistry.downstream.transports.wire import Channel
@@ -84,6 +73,8 @@ class Connection:
         self._channel.on_tools_changed = self.offers.touch
         self._modern = False
         self.redactor = Redactor(target.secrets)
+        self.watched = Watched()  # of the pool's, where it is one of its connections
+        self.logs = self._channel.logs = LogLines(self.redactor)
         self._questions = Questions(target.slug, self.redactor)
         self._declares = target.questions if bears is None else target.questions & bears
         self._stamp: dict[str, Any] = {}
@@ -150,6 +141,7 @@ class Connection:
                     for work in (self._watch_wire, self._watch_pulse, self.offers.refresh):
                         group.start_soon(work)
                     group.start_soon(self.offers.listen, client)
+                    group.start_soon(partial(self.watched.follow, client, self, modern=self._modern))
                     await self._stay()
                     group.cancel_scope.cancel()
         if whole.cancelled_caught and not self._stopping:
@@ -165,7 +157,7 @@ class Connection:
             mode=mode,
             read_timeout_seconds=self.target.limits.connect_timeout,
             cache=None,
-            message_handler=self.offers.on_message,
+            message_handler=self._on_message,
             client_info=Implementation(name=CLIENT_NAME, version=VERSION),
             **self._questions.callbacks(self._declares),
         )
@@ -222,7 +214,7 @@ class Connection:
         idle = self.target.limits.idle_timeout
         if self.target.connect != "lazy" or not idle:
             return math.inf
-        return idle if self.in_flight else self.last_used + idle - time.monotonic()
+        return idle if self.in_flight or self.watched else self.last_used + idle - time.monotonic()
 
     async def _watch_wire(self) -> None:
         await self._channel.lost.wait()
@@ -240,6 +232,12 @@ class Connection:
             except DownstreamError:
                 continue
 
+    async def _on_message(self, message: object) -> None:
+        if isinstance(message, CHANGES):
+            self.offers.touch()
+        else:
+            heard(message, self.logs, None if self._modern else self.watched)
+
     # -- requests from other tasks --------------------------------------------------------------
 
     async def call(
@@ -254,6 +252,7 @@ class Connection:
         max_result_bytes: int | None = None,
         host: Forwarding = NOTHING,
         kind: str = TOOL,
+        on_log: OnLog | None = None,
     ) -> dict[str, Any]:
         """One ``tools/call``, or what its ``kind`` is used by. Returns the raw result; raises DownstreamError."""
         params: dict[str, Any] = {"name": name, "arguments": arguments}
@@ -262,7 +261,8 @@ class Connection:
             name = params["uri"]
         if self._modern:
             params |= host.answers
-        if stamped := {**public_meta(meta), **self._stamp_for(host.capabilities)}:
+        level = await self.logs.asked_for(host.log_level, self.discovery, self.ask) if host.log_level else {}
+        if stamped := {**public_meta(meta), **self._stamp_for(host.capabilities), **level}:
             params["_meta"] = stamped
         request = Request(
             method=KINDS[kind].call,
@@ -270,6 +270,7 @@ class Connection:
             timeout=timeout,
             on_progress=on_progress,
             on_sent=on_sent,
+            on_log=on_log,
             max_bytes=max_result_bytes,
             headers=self._call_headers(kind, name, arguments),
         )
@@ -324,8 +325,10 @@ class Connection:
 
     async def _request(self, request: Request) -> dict[str, Any]:
         self.in_flight += 1
+        self.logs.begin(request.on_log)
         try:
             return await self._channel.request(request)
         finally:
+            self.logs.end(request.on_log)
             self.in_flight -= 1
             self.last_used = time.monotonic()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mcpregistry.domain.errors import DownstreamError
-from mcpregistry.domain.kinds import KINDS, TOOL
+from mcpregistry.domain.kinds import COMPLETIONS, KINDS, LOGGING, SUBSCRIPTIONS, TOOL
 
 Era = Literal["legacy", "modern"]
 
@@ -34,6 +34,15 @@ class Discovery:
     def of_kind(self, kind: str) -> tuple[dict[str, Any], ...]:
         """What of this kind it listed last."""
         return self.tools if kind == TOOL else self.others.get(kind, ())
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """What it says that it has besides lists: completions, logging, subscriptions; sorted."""
+        said = self.capabilities
+        resources = said.get("resources")
+        subscribes = isinstance(resources, dict) and bool(resources.get("subscribe"))
+        plain = (name for name in (COMPLETIONS, LOGGING) if isinstance(said.get(name), dict))
+        return (*plain, *((SUBSCRIPTIONS,) if subscribes else ()))
 
     def tells_changes(self, kind: str) -> bool:
         """Whether it says that it tells when its list of this kind changes."""

@@ -18,7 +18,7 @@ from mcpregistry.domain.errors import DownstreamError
 from mcpregistry.domain.kinds import KINDS, PROMPT, RESOURCE, TOOL
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.downstream.pool.discovery import Discovery, SharedReading
-from mcpregistry.downstream.pool.listing import CHANGES, bad_header, header_maps, read_offers, task_only
+from mcpregistry.downstream.pool.listing import bad_header, header_maps, read_offers, task_only
 
 log = structlog.get_logger(__name__)
 
@@ -91,11 +91,6 @@ class Offers:
         if not self._modern:
             return task_only(tool)
         return bad_header(tool) if self._target.transport == "http" else ""
-
-    async def on_message(self, message: object) -> None:
-        """The SDK's hook for what a server says unasked."""
-        if isinstance(message, CHANGES):
-            self._dirty.set()
 
     def touch(self) -> None:
         """A list has changed: it will be read again soon."""

@@ -26,7 +26,6 @@ from mcpregistry.domain.errors import (
     DownstreamError,
     SlipsnisseError,
     StaleRevision,
-    TimedOut,
     ToolRefused,
 )
 from mcpregistry.domain.kinds import TOOL
@@ -34,14 +33,18 @@ from mcpregistry.domain.servers import health
 from mcpregistry.domain.servers.health import State
 from mcpregistry.domain.servers.sessions import EVERYBODY
 from mcpregistry.domain.servers.target import Target
-from mcpregistry.downstream.limits import parse_arguments
-from mcpregistry.downstream.pool.connection import Connection, open_connection
+from mcpregistry.downstream.limits import check_depth, parse_arguments
+from mcpregistry.downstream.pool.connection import Connection
 from mcpregistry.downstream.pool.discovery import Discovery
 from mcpregistry.downstream.pool.events import ConnectionEvent, ServerState, TestReport
-from mcpregistry.downstream.pool.redact import progress_without_secrets, refusal_without_secrets, without_secrets
+from mcpregistry.downstream.pool.loglines import OnLog
+from mcpregistry.downstream.pool.redact import progress_without_secrets, refusal_without_secrets
+from mcpregistry.downstream.pool.requests import asked, check_said, entered, may_resend, shown
 from mcpregistry.downstream.pool.room import Crowd, make_room, process_full, server_full
 from mcpregistry.downstream.pool.sessions import OnEvent, Sessions
-from mcpregistry.downstream.pool.slot import Slot, finish, seconds_left
+from mcpregistry.downstream.pool.slot import Slot, seconds_left
+from mcpregistry.downstream.pool.testing import tested
+from mcpregistry.downstream.pool.watching import Watched, Watches
 from mcpregistry.downstream.transports.request import ProgressCallback
 
 log = structlog.get_logger(__name__)
@@ -72,6 +75,17 @@ class Pool:
         self._sessions = Sessions(self._new_session, on_event, self._state)
         self._closed = False
         self._background: set[asyncio.Task[None]] = set()
+        self.watches = Watches(self._held)
+
+    async def _held(self, server_id: int) -> None:
+        """Connect, and return when that connection has closed."""
+        await self._connected(server_id)
+        await self._slot(server_id).left()
+
+    async def _connected(self, server_id: int) -> Connection:
+        slot = self._slot(server_id)
+        await slot.load()
+        return await slot.connected()
 
     async def call(
         self,
@@ -87,15 +101,16 @@ class Pool:
         idempotent: bool = False,
         revision: int | None = None,
         definition: str | None = None,
-        host: Forwarding = NOTHING,
-        kind: str = TOOL,
+        host: Forwarding = NOTHING, kind: str = TOOL, on_log: OnLog | None = None, by: tuple[str, str] | None = None,
         session: str = EVERYBODY,
-    ) -> dict[str, Any]:
-        """One ``tools/call``, or what its ``kind`` is used by; the raw result dict, untouched but for our secrets. ``timeout`` in seconds spans queueing, connecting and the answer (None: the server's own;
+    ) -> dict[str, Any]:  # fmt: skip
+        """One ``tools/call``, or what its ``kind`` is used by; the raw result dict, untouched but for our secrets.
+        ``timeout`` in seconds spans queueing, connecting and the answer (None: the server's own;
         0: none). Cancelling the awaiting task tells the server. Raises Busy, or DownstreamError
         whose ``sent`` says whether the call may have taken effect. With ``revision`` it goes to
         the server as it was configured then, or nowhere; with ``definition`` (a hash) only while
-        the server says exactly that of the tool or prompt. ``session`` is whose connection it goes through.
+        the server says exactly that of the tool or prompt, or of what ``by`` (kind, name) grants it.
+        ``session`` is whose connection it goes through.
         """
         arguments = parse_arguments(arguments_json)
         slot = self._slot_at(server_id, revision, session, host)
@@ -106,12 +121,13 @@ class Pool:
             if last:
                 slot = self._slot_at(server_id, revision, session, host)
                 await self._loaded(slot)
-            connection = slot.enter_now() or await _entered(slot, deadline)
+            connection = slot.enter_now() or await entered(slot, deadline)
             try:
-                await _check(connection, revision, kind, name, definition)
+                await check_said(connection, revision, *(by or (kind, name)), definition)
                 result = await connection.call(
                     name, arguments, meta=meta, timeout=seconds_left(deadline), max_result_bytes=max_result_bytes,
                     on_progress=progress_without_secrets(on_progress, connection.redactor), on_sent=on_sent, host=host, kind=kind,
+                    on_log=on_log,
                 )  # fmt: skip
             except ToolRefused as error:
                 refusal, found = refusal_without_secrets(error, connection.redactor)
@@ -129,7 +145,7 @@ class Pool:
                     raise
             else:
                 slot.health = health.served(slot.health)
-                return await _shown(result, slot, connection, name)
+                return await shown(result, slot, connection, name)
             finally:
                 self._leave(slot)
         raise AssertionError("unreachable")
@@ -140,17 +156,29 @@ class Pool:
         """One ``tasks/*`` request about a task that this server made. Raises Busy or DownstreamError."""
         slot = self._slot(server_id)
         target = slot.target or await slot.load()
-        deadline = time.monotonic() + (target.limits.request_timeout or _TASK_SECONDS)
-        connection = slot.enter_now() or await slot.enter(deadline)
-        try:
-            result = await connection.task(method, task_id, params, timeout=seconds_left(deadline), host=host)
-            return await _shown(result, slot, connection, method)
-        except ToolRefused as error:
-            refusal, found = refusal_without_secrets(error, connection.redactor)
-            slot.tell_secrets(method, found)
-            raise refusal from None
-        finally:
-            slot.leave()
+
+        async def request(connection: Connection, deadline: float) -> dict[str, Any]:
+            return await connection.task(method, task_id, params, timeout=seconds_left(deadline), host=host)
+
+        return await asked(slot, method, target.limits.request_timeout or _TASK_SECONDS, request)
+
+    async def ask(
+        self, server_id: int, method: str, params: dict[str, Any], *, about: tuple[str, str, str], revision: int,
+        seconds: float,
+    ) -> dict[str, Any]:  # fmt: skip
+        """One small request about what was approved: ``about`` is its kind, its name and its definition's hash.
+
+        It takes a place as a call does, is never sent twice, and is over in ``seconds``. Raises Busy or DownstreamError.
+        """
+        kind, name, definition = about
+        slot = self._slot_at(server_id, revision, EVERYBODY, NOTHING)
+        await slot.load()
+
+        async def request(connection: Connection, deadline: float) -> dict[str, Any]:
+            await check_said(connection, revision, kind, name, definition)
+            return check_depth(await connection.ask(method, params, timeout=seconds_left(deadline)))
+
+        return await asked(slot, name, seconds, request)
 
     def hold(self, server_id: int) -> Callable[[], None]:
         """Keep the server's connection open, however idle, until the returned function is called."""
@@ -167,46 +195,18 @@ class Pool:
 
     async def discover(self, server_id: int) -> Discovery:
         """Read what the server offers now. Raises DownstreamError."""
-        slot = self._slot(server_id)
-        await slot.load()
-        return await (await slot.connected()).offers.read()
+        return await (await self._connected(server_id)).offers.read()
 
     async def ping(self, server_id: int) -> float:
         """Milliseconds that the server takes to answer a probe of its era. Raises DownstreamError."""
-        slot = self._slot(server_id)
-        await slot.load()
-        connection = await slot.connected()
+        connection = await self._connected(server_id)
         started = time.monotonic()
         await connection.ping()
         return (time.monotonic() - started) * 1000
 
     async def test(self, target: Target, *, call: tuple[str, bytes] | None = None) -> TestReport:
         """Connect afresh, list, perhaps call one tool with the given arguments, close. Never raises."""
-        started = time.monotonic()
-        ready = asyncio.Event()
-        connection = await open_connection(target, lambda _: None)
-        owner = asyncio.create_task(connection.run(ready.set), name=f"mcp-test-{target.server_id}")
-        result: dict[str, Any] | None = None
-        error: DownstreamError | None = None
-        timings: dict[str, float] = {}
-        waiter = asyncio.create_task(ready.wait())
-        try:
-            await asyncio.wait([owner, waiter], return_when=asyncio.FIRST_COMPLETED)
-            if ready.is_set() and call is not None:
-                before = time.monotonic()
-                limit = target.limits.request_timeout or None
-                result = await connection.call(call[0], parse_arguments(call[1]), timeout=limit)
-                timings["call"] = (time.monotonic() - before) * 1000
-        except DownstreamError as failure:
-            error = failure
-        finally:
-            waiter.cancel()
-            error = await finish(owner, connection) or error
-        found = connection.discovery
-        timings |= found.timings if found else {}
-        timings["total"] = (time.monotonic() - started) * 1000
-        tail = connection.stderr_tail().decode(errors="replace")
-        return TestReport(error is None, error, found, result, tail, timings)
+        return await tested(target, call)
 
     # -- management ---------------------------------------------------------------------------
 
@@ -277,6 +277,7 @@ class Pool:
     async def close(self) -> None:
         """Close every connection, all at the same time."""
         self._closed = True
+        await self.watches.close()
         slots = [*self._slots.values(), *self._sessions.all()]
         self._slots.clear()
         for slot in slots:
@@ -292,7 +293,9 @@ class Pool:
             return self._sessions.slot(server_id, session)
         slot = self._slots.get(server_id)
         if slot is None:
-            slot = self._slots[server_id] = Slot(server_id, self._targets, self._heard, self._make_room)
+            slot = self._slots[server_id] = Slot(
+                server_id, self._targets, self._heard, self._make_room, self.watches.of(server_id)
+            )  # fmt: skip
         return slot
 
     async def _loaded(self, slot: Slot) -> Target:
@@ -343,7 +346,8 @@ class Pool:
         await make_room(slot, crowds)
 
     def _new_session(self, server_id: int, session: str, on_event: OnEvent, on_over: Callable[[Slot], None]) -> Slot:
-        return Slot(server_id, self._targets, on_event, self._make_room, session=session, on_over=on_over)
+        nothing = Watched()  # subscriptions are kept at the connection of everybody
+        return Slot(server_id, self._targets, on_event, self._make_room, nothing, session=session, on_over=on_over)
 
     def _state(self, server_id: int) -> State | None:
         slot = self._slots.get(server_id)
@@ -356,41 +360,3 @@ class Pool:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-
-
-async def _entered(slot: Slot, deadline: float | None) -> Connection:
-    """A place and the connection; that there is none is told to people, too."""
-    try:
-        return await slot.enter(deadline)
-    except DownstreamError as error:
-        slot.tell_failure(error)
-        raise
-
-
-async def _shown(result: dict[str, Any], slot: Slot, connection: Connection, what: str) -> dict[str, Any]:
-    """The result as others may see it; that it held secrets is told to people."""
-    shown, found = await without_secrets(result, connection.redactor)
-    slot.tell_secrets(what, found)
-    return shown
-
-
-async def _check(connection: Connection, revision: int | None, kind: str, name: str, definition: str | None) -> None:
-    """It is the server that was decided on; and one that was just started may say something else than was approved."""
-    if revision is not None and connection.target.revision != revision:
-        raise StaleRevision("The server was changed after this call was decided on.", remedy="Call again.")
-    if definition is None or connection.offers.says(name, kind) == definition:
-        return
-    await connection.offers.reread()
-    if connection.offers.says(name, kind) != definition:
-        raise DefinitionChanged(
-            f"The server has changed this {kind} since it was approved.",
-            remedy="Ask the operator to look at the change; until then it cannot be used.",
-        )
-
-
-def may_resend(error: DownstreamError, target: Target, *, idempotent: bool) -> bool:
-    """Whether a failed call may be sent a second time: see the module's last invariant."""
-    if target.resend == "never" or isinstance(error, TimedOut):
-        return False
-    broke = isinstance(error, ConnectionFailed)
-    return broke and (not error.sent or (idempotent and target.resend == "always"))

@@ -22,6 +22,7 @@ from mcpregistry.downstream.pool.connection import Connection, open_connection
 from mcpregistry.downstream.pool.discovery import Discovery
 from mcpregistry.downstream.pool.events import ConnectionEvent, EventKind, ServerState
 from mcpregistry.downstream.pool.gate import Gate
+from mcpregistry.downstream.pool.watching import Watched
 
 log = structlog.get_logger(__name__)
 
@@ -40,6 +41,7 @@ class Slot:
         targets: Callable[[int], Awaitable[Target]],
         on_event: Callable[[ConnectionEvent], None],
         make_room: Callable[[Slot], Awaitable[None]],
+        watched: Watched,
         *,
         session: str = EVERYBODY,
         on_over: Callable[[Slot], None] | None = None,
@@ -49,6 +51,7 @@ class Slot:
         self.bears: frozenset[str] | None = None  # which questions the host of this session can be asked
         self._on_over = on_over
         self._make_room = make_room
+        self._watched = watched
         self._targets = targets
         self._on_event = on_event
         self.health = Health()
@@ -130,7 +133,7 @@ class Slot:
         connection = self.connection
         if connection is None or not connection.usable or connection.target.connect != "lazy":
             return None
-        busy = connection.in_flight or (self.gate is not None and self.gate.inside)
+        busy = connection.in_flight or self._watched or (self.gate is not None and self.gate.inside)
         return None if busy else connection.last_used
 
     async def rest(self) -> None:
@@ -201,6 +204,8 @@ class Slot:
         try:
             target = self.target = await self._targets(self.server_id)
             connection = self.connection = await open_connection(target, self._tools_changed, bears=self.bears)
+            connection.logs.tell = self._tell_logs
+            connection.watched = self._watched
             self._over.clear()
             await connection.run(self._ready)
         except DownstreamError as error:
@@ -250,6 +255,7 @@ class Slot:
         self._over.set()
         if connection is None:
             return
+        connection.logs.told()
         self.tail = connection.stderr_tail()
         if self.tail:
             self._emit("stderr", detail=self.tail.decode(errors="replace"))
@@ -265,6 +271,9 @@ class Slot:
 
     def _tools_changed(self, discovery: Discovery) -> None:
         self._emit("tools_changed", discovery=discovery)
+
+    def _tell_logs(self, lines: str) -> None:
+        self._emit("log", detail=lines)
 
     def tell_secrets(self, what: str, found: int) -> None:
         """An answer held ``found`` of the server's own secrets, which were replaced. Told every few seconds at most."""

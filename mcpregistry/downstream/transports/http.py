@@ -28,7 +28,7 @@ from mcpregistry.downstream.http_client.sdk_transport import sdk_client
 from mcpregistry.downstream.transports.eventstream import EventReader
 from mcpregistry.downstream.transports.request import Request
 from mcpregistry.downstream.transports.standing import LAST_EVENT_HEADER, StandingStream, pause_before
-from mcpregistry.downstream.transports.wire import encode_request, parse_message, read_reply, report_progress
+from mcpregistry.downstream.transports.wire import Heard, encode_request, parse_message, read_reply, report_progress
 
 SESSION_HEADER = "Mcp-Session-Id"
 NOTICE_SECONDS = 5.0
@@ -41,6 +41,7 @@ class HttpChannel:
     """One streamable HTTP server. Every request of ours is a POST of its own."""
 
     pid: int | None = None
+    logs: Heard
 
     def __init__(self, target: Target) -> None:
         self.lost = asyncio.Event()
@@ -251,6 +252,8 @@ class HttpChannel:
             self.on_tools_changed()
         elif method == "notifications/progress" and type(params) is dict and request.on_progress is not None:
             report_progress(request.on_progress, params)  # this stream is the request's own
+        elif method == "notifications/message":
+            self.logs.hear(params, request.on_log)
 
     def _abandon(self, request_id: str, attempt: Attempt) -> None:
         """A modern server sees its response stream closed; a legacy one has to be told."""

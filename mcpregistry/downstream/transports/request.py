@@ -49,6 +49,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None = None
     on_progress: ProgressCallback | None = None
     on_sent: Callable[[], None] | None = None
+    on_log: Callable[[Mapping[str, Any]], None] | None = None
     max_bytes: int | None = None
     headers: Mapping[str, str] | None = None
     on_question: Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]] | None = None

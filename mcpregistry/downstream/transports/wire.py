@@ -55,6 +55,13 @@ _ID_FIRST = re.compile(rb'\s*\{[^{}\[\]]*?"id"\s*:\s*"(f\d+)"')
 _ID_LAST = re.compile(rb'"id"\s*:\s*"(f\d+)"\s*\}\s*$')
 
 
+class Heard(Protocol):
+    """Who takes a server's log lines: ``downstream.pool.loglines.LogLines``."""
+
+    def hear(self, params: object, own: Callable[[Mapping[str, Any]], None] | None = None) -> None:
+        """One notification; ``own``: it came in this request's own stream."""
+
+
 class Channel(Protocol):
     """What a connection needs of any transport: an SDK ``Transport`` that also carries our requests."""
 
@@ -62,6 +69,7 @@ class Channel(Protocol):
     error: DownstreamError | None
     pid: int | None
     on_tools_changed: Callable[[], None] | None
+    logs: Heard
 
     async def __aenter__(self) -> TransportStreams: ...
     async def __aexit__(
@@ -167,6 +175,7 @@ class Wire:
     """Routing shared by stdio, SSE and WebSocket. A subclass moves bytes: ``open``, ``close``, ``transmit``."""
 
     pid: int | None = None
+    logs: Heard
 
     def __init__(self) -> None:
         self.lost = asyncio.Event()
@@ -320,7 +329,9 @@ class Wire:
                 return
         if method in CHANGED and self.on_tools_changed is not None:
             self.on_tools_changed()
-        elif method != "notifications/message":  # nobody reads a server's log lines; a flood must cost nothing
+        elif method == "notifications/message":  # not to the session: a flood must cost little
+            self.logs.hear(message.get("params"))
+        else:
             self._to_session(message, data)
 
     def _to_session(self, message: dict[str, Any], data: bytes | bytearray) -> None:

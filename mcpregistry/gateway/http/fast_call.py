@@ -22,12 +22,13 @@ from mcp.server.connection import Connection
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import x_mcp_header_map
 from mcp.types import SERVER_INFO_META_KEY
+from mcp_types import LOG_LEVEL_META_KEY
 from mcp_types.version import LATEST_MODERN_VERSION
 
 from mcpregistry.calls.call import CallOutcome, CallRequest, Host, Judged
 from mcpregistry.calls.catalog import Entry
 from mcpregistry.domain.errors import NotFound, SlipsnisseError
-from mcpregistry.domain.kinds import KINDS, PROMPT, RESOURCE, TOOL
+from mcpregistry.domain.kinds import KINDS, LOGGING, PROMPT, RESOURCE, TOOL
 from mcpregistry.domain.policy.decision import Outcome
 from mcpregistry.gateway.answers import prompt_result, resource_result, tool_result
 from mcpregistry.gateway.http.body import Plain, Request, plain_request, read_small, replayed
@@ -43,6 +44,14 @@ _NAMED = frozenset({"name", "arguments", "_meta"})
 CALL_PARAMS = {"tools/call": _NAMED, "prompts/get": _NAMED, "resources/read": frozenset({"uri", "_meta"})}
 _KIND_OF = {KINDS[kind].call: kind for kind in (TOOL, PROMPT, RESOURCE)}
 _MOST_SCHEMAS, _MOST_HOSTS, _LONG_HOST = 10_000, 1_000, 4_096  # the last in bytes
+
+
+def _says_more(entry: Entry, host: Host) -> bool:
+    """Whether the server may have lines of its log or a question for a host of the older era, before the answer: only the
+    SDK's stream carries them there.
+    """
+    server = entry.offer.server
+    return LOGGING in server.features or bool(host.forwarding.questions & server.questions)
 
 
 class FastLane:
@@ -113,7 +122,7 @@ class FastLane:
         """The call as the pipeline judges it; None if it is not this lane's."""
         params, meta, kind = plain.params, plain.meta, _KIND_OF[plain.method]
         name, arguments = params.get("uri" if kind == RESOURCE else "name"), params.get("arguments", {})
-        if type(name) is not str or type(arguments) is not dict:
+        if type(name) is not str or type(arguments) is not dict or LOG_LEVEL_META_KEY in meta:
             return None
         try:
             catalogue, conversation = await self._gateway.seen_in(caller, meta)
@@ -127,8 +136,8 @@ class FastLane:
                 return None
             host = self._host(plain, caller, response)
             host = host if kind == TOOL else host.without_tasks()
-            if plain.session is not None and host.forwarding.questions & entry.offer.server.questions:
-                return None  # its server may ask this host meanwhile, and only the SDK's way puts that to an older one
+            if plain.session is not None and _says_more(entry, host):
+                return None
             request = CallRequest(
                 catalogue=catalogue,
                 name=name,

@@ -3,7 +3,7 @@
 Each ``runmcp`` keeps its own answers for its next start (``preload.py``). Before a host's first start there are none,
 and after a change of the configuration its kept list no longer counts. So a web process asks the same server the same
 questions: once without a caller (what every endpoint without instructions answers to an opening), and after each change
-for the likeliest endpoints and agents (their list of tools).
+for the likeliest endpoints and agents (their openings, which say what their servers have, and their list of tools).
 """
 
 from __future__ import annotations
@@ -107,8 +107,9 @@ def _handshakes() -> Iterable[tuple[str, Question]]:
 
 
 def _listings() -> Iterable[tuple[str, list[Question]]]:
-    """By the preload's name for it, what leads to a list of tools."""
+    """By the preload's name for it, what leads to an opening's answer or a list of tools."""
     for version, opening in _handshakes():
+        yield f"{opening[0]} {version}", [opening]
         if version in MODERN_PROTOCOL_VERSIONS:
             yield f"tools/list {version}", [("tools/list", opening[1])]
         elif version == HANDSHAKE_PROTOCOL_VERSIONS[-1]:  # all of them have the same list

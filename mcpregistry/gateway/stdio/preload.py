@@ -42,6 +42,10 @@ SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 _CONVERSATION = "slipsnisse/conversation"  # in a request's _meta; what it may see is no part of the configuration
 
+# How many endpoints and servers let an opening say more than the common one does.
+_OWN = """SELECT (SELECT COUNT(*) FROM mcpregistry_endpoint WHERE instructions <> '')
+    + (SELECT COUNT(*) FROM mcpregistry_server WHERE features <> '[]' OR server_instructions <> '')"""
+
 
 class Kept(NamedTuple):
     """An answer of the real server. ``revision`` and ``until`` (epoch) bound a list's life; None: no bound."""
@@ -256,9 +260,9 @@ class Preload:
         return load(self._lists_path) if self._lists_path else {}
 
     def _common_answers(self) -> dict[str, Kept]:
-        """What all endpoints say to an opening, as long as none has instructions of its own."""
+        """What all endpoints say to an opening, as long as none has instructions of its own, and no server features."""
         if self._common is None:
-            own = self._value("SELECT COUNT(*) FROM mcpregistry_endpoint WHERE instructions <> ''")
+            own = self._value(_OWN)
             self._common = load(self._common_path) if self._common_path and own == 0 else {}
         return self._common
 

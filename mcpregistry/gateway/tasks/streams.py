@@ -18,6 +18,7 @@ from mcp.server.subscriptions import (
     InMemorySubscriptionBus,
     PromptsListChanged,
     ResourcesListChanged,
+    ResourceUpdated,
     ToolsListChanged,
 )
 from mcp.shared.exceptions import MCPError
@@ -60,6 +61,7 @@ class _Stream:
         self.told = told
         self.due: set[str] = set()
         self.changed: set[str] = set()  # kinds whose lists have
+        self.updated: set[str] = set()  # URIs of resources that have
         self.closing = False
         self.news = asyncio.Event()
 
@@ -122,6 +124,10 @@ class TaskStreams:
             for kind in sorted(changed):
                 note = _NOTES[kind](params=t.NotificationParams(_meta=meta))
                 await ctx.session.send_notification(note, related_request_id=ctx.request_id)
+            updated, stream.updated = sorted(stream.updated), set()
+            for uri in updated:
+                word = t.ResourceUpdatedNotification(params=t.ResourceUpdatedNotificationParams(uri=uri, _meta=meta))
+                await ctx.session.send_notification(word, related_request_id=ctx.request_id)
             for view in await db_call(self._views, due) if due else []:
                 if view["status"] in DONE:
                     stream.open.discard(view["taskId"])
@@ -169,6 +175,9 @@ def _hear(stream: _Stream, honored: t.SubscriptionFilter, event: object) -> None
         stream.news.set()
     elif isinstance(event, ResourcesListChanged) and honored.resources_list_changed:
         stream.changed.add(RESOURCE)
+        stream.news.set()
+    elif isinstance(event, ResourceUpdated) and event.uri in (honored.resource_subscriptions or ()):
+        stream.updated.add(event.uri)
         stream.news.set()
 
 

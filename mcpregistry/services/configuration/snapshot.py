@@ -14,9 +14,10 @@ from django.db import connection, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from mcpregistry.domain.apps import is_app, without_app
 from mcpregistry.domain.budgets import of_dollars
 from mcpregistry.domain.definitions.definition import INSTRUCTIONS, listing
-from mcpregistry.domain.kinds import RESOURCE, TEMPLATE, TOOL
+from mcpregistry.domain.kinds import READ, RESOURCE, TEMPLATE, TOOL
 from mcpregistry.domain.policy.decision import Outcome
 from mcpregistry.domain.policy.rules import RuleSpec
 from mcpregistry.domain.snapshot import Snapshot
@@ -88,7 +89,7 @@ def _read() -> Snapshot:
     by_agent, by_endpoint = _grants()
     rows = list(_of_servers(servers))
     off = {(t.server_id, t.name) for t in rows if not t.enabled}
-    offers = [_tool(t, off) for t in rows if t.enabled]
+    offers = [_tool(t, off, servers[t.server_id]) for t in rows if t.enabled and _shown(t, servers[t.server_id])]
     return Snapshot(
         revision=revision,
         sections={name: read() for name, read in _SECTIONS.items()},
@@ -124,17 +125,23 @@ def _server(server: Server) -> ServerSpec:
         available=server.unavailable_since is None,
         shared_by=server.shared_by,
         questions=server.questions,
+        features=frozenset(server.features),
+        mcp_apps=server.mcp_apps,
     )
 
 
-def _tool(tool: Tool, off: set[tuple[int, str]]) -> ToolSpec:
+def _shown(tool: Tool, server: ServerSpec) -> bool:
+    return server.mcp_apps or tool.kind not in READ or not is_app(tool.name)
+
+
+def _tool(tool: Tool, off: set[tuple[int, str]], server: ServerSpec) -> ToolSpec:
     assert tool.pinned is not None
     return ToolSpec(
         id=tool.id,
         server_id=tool.server_id,
         name=tool.name,
         definition_hash=tool.pinned.hash,
-        data=listing(tool.pinned.data),
+        data=listing(tool.pinned.data) if server.mcp_apps else without_app(listing(tool.pinned.data)),
         idempotent=tool.idempotent,
         read_only=tool.read_only,
         destructive=tool.destructive,
@@ -240,6 +247,7 @@ def _endpoint(endpoint: Endpoint, grants: list[GrantSpec]) -> EndpointSpec:
         hold_seconds=endpoint.hold_seconds,
         maintenance_tools=endpoint.maintenance_tools,
         tell_energy=endpoint.tell_energy,
+        instructions_limit=endpoint.instructions_limit,
     )
 
 

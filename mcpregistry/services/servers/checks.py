@@ -195,6 +195,7 @@ def mark_ok(*, server_id: int, discovery: Discovery) -> None:
         protocol_era=discovery.era,
         server_info={name: plain(text, 500) for name, text in discovery.server_info.items() if isinstance(text, str)},
         server_instructions=plain(discovery.instructions),
+        features=list(discovery.features),
         left_out=plain("\n".join(_left_out(discovery.problems))),
     )
     if server.unavailable_since is not None:

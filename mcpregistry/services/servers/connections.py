@@ -106,6 +106,7 @@ def _write_rows(seen: Mapping[int, Seen], process: str) -> None:
             sessions=one.event.sessions,
             last_error=plain(one.last_error),
             stderr_tail=plain(one.stderr, 64 * 1024),
+            log_tail=plain(one.logs, 64 * 1024),
             seen_at=now,
         )
         for server_id, one in seen.items()
@@ -120,6 +121,7 @@ def _write_rows(seen: Mapping[int, Seen], process: str) -> None:
         "sessions",
         "last_error",
         "stderr_tail",
+        "log_tail",
         "seen_at",
     ]
     Connection.objects.bulk_create(
@@ -159,6 +161,7 @@ class Seen:
     since: float
     last_error: str = ""
     stderr: str = ""
+    logs: str = ""
     connected_at: float = 0.0  # 0: never
 
     @classmethod
@@ -170,6 +173,8 @@ class Seen:
         """The same after one more event."""
         if event.kind == "stderr":
             return replace(self, stderr=event.detail)
+        if event.kind == "log":
+            return replace(self, logs=event.detail)
         since = self.since if event.state == self.event.state else event.at
         failed = (event.kind == "call_failed" or event.state in _LOST) and event.detail
         again = event.kind == "session" and self.event.state == "connected"

@@ -13,6 +13,7 @@ from typing import Any
 from mcp import MCPError
 from mcp import types as t
 from mcp.server.lowlevel import Server
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
 
 from tests.fakes.servers.conformance_prompts import get_prompt, list_prompts
 from tests.fakes.servers.conformance_questions import ASKED, ask
@@ -179,7 +180,14 @@ ASKING: dict[str, Asking] = {
 _SCHEMAS = {"json_schema_2020_12_tool": SCHEMA_2020, "test_with_header": WITH_HEADER}
 TOOLS = [
     {"name": name, "description": f"Test tool {name}.", "inputSchema": _SCHEMAS.get(name, ANY)}
-    for name in [*PLAIN, *ASKING, "test_tool_with_progress", "test_missing_capability", *ASKED]
+    for name in [
+        *PLAIN,
+        *ASKING,
+        "test_tool_with_progress",
+        "test_tool_with_logging",
+        "test_missing_capability",
+        *ASKED,
+    ]
 ]
 
 
@@ -190,6 +198,8 @@ async def _list(ctx: Any, params: Any) -> Any:
 async def _call(ctx: Any, params: t.CallToolRequestParams) -> Any:
     if params.name == "test_tool_with_progress":
         return await _progress(ctx)
+    if params.name == "test_tool_with_logging":
+        return await _logging(ctx)
     if params.name == "test_missing_capability":
         return _needs_sampling(ctx)
     if params.name in ASKED:
@@ -213,15 +223,38 @@ async def _progress(ctx: Any) -> dict[str, Any]:
     return said(text("progressed"))
 
 
+async def _logging(ctx: Any) -> dict[str, Any]:
+    for words in ("Tool execution started", "Tool processing data", "Tool execution completed"):
+        note = t.LoggingMessageNotification(params=t.LoggingMessageNotificationParams(level="info", data=words))
+        await ctx.session.send_notification(note, related_request_id=ctx.request_id)
+        await asyncio.sleep(0.05)
+    return said(text("logged"))
+
+
 def _needs_sampling(ctx: Any) -> dict[str, Any]:
     if getattr(ctx.session.client_capabilities, "sampling", None) is None:
         raise MCPError(-32021, "This tool needs sampling", {"requiredCapabilities": {"sampling": {}}})
     return said(text("sampling could be used"))
 
 
+async def _complete(ctx: Any, params: t.CompleteRequestParams) -> t.CompleteResult:
+    return t.CompleteResult(completion=t.Completion(values=[f"{params.argument.value}-one", "two"], has_more=False))
+
+
+async def _taken(ctx: Any, params: Any) -> t.EmptyResult:
+    return t.EmptyResult()
+
+
 def make_server() -> Server[Any]:
+    server = _lists()
+    server.add_request_handler("logging/setLevel", t.SetLevelRequestParams, _taken)
+    return server
+
+
+def _lists() -> Server[Any]:
     return Server(
         "conformance", version="1", on_list_tools=_list, on_call_tool=_call, on_list_prompts=list_prompts,
         on_get_prompt=get_prompt, on_list_resources=list_resources, on_list_resource_templates=list_templates,
-        on_read_resource=read_resource,
+        on_read_resource=read_resource, on_completion=_complete, on_subscribe_resource=_taken,
+        on_unsubscribe_resource=_taken, on_subscriptions_listen=ListenHandler(InMemorySubscriptionBus()),
     )  # fmt: skip

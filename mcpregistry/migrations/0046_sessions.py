@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('mcpregistry', '0053_host_streams'),
+        ('mcpregistry', '0045_instructions_and_apps'),
     ]
 
     operations = [

@@ -1,4 +1,4 @@
-"""All tables of a new site at once, as migrations 1 to 41 leave them.
+"""All tables of a new site at once, as migrations 1 to 47 leave them.
 
 Sites that have some of those already go on with the single ones. What these do to rows (they give secrets their scope,
 for example) has nothing to do where there are none, but for the first seal of the audit log.
@@ -68,6 +68,12 @@ class Migration(migrations.Migration):
         ('mcpregistry', '0039_sub_agent_enabled'),
         ('mcpregistry', '0040_prompts'),
         ('mcpregistry', '0041_resources'),
+        ('mcpregistry', '0042_host_sessions'),
+        ('mcpregistry', '0043_host_streams'),
+        ('mcpregistry', '0044_features_of_servers'),
+        ('mcpregistry', '0045_instructions_and_apps'),
+        ('mcpregistry', '0046_sessions'),
+        ('mcpregistry', '0047_questions'),
     ]
 
     dependencies = [
@@ -398,6 +404,8 @@ class Migration(migrations.Migration):
                     ('server', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='connections', to='mcpregistry.server')),
                     ('attempts', models.PositiveIntegerField(db_default=0, default=0, help_text='Failures in a row since a call was last answered.')),
                     ('connected_at', models.DateTimeField(blank=True, help_text='When this process last connected.', null=True)),
+                    ('log_tail', models.TextField(blank=True, db_default='', default='', help_text='The newest that the server said over MCP.', verbose_name='log lines')),
+                    ('sessions', models.PositiveIntegerField(db_default=0, default=0, help_text='Own connections of agents and host sessions that are open.')),
                 ],
                 options={
                     'ordering': ['server', 'process'],
@@ -507,6 +515,7 @@ class Migration(migrations.Migration):
                     ('hold_seconds', models.PositiveIntegerField(blank=True, help_text='Longest that a call which waits for a person keeps its host waiting, in seconds; then it is told "pending" and comes back. 0: at once. Empty: as long as the host bears.', null=True, validators=[django.core.validators.MaxValueValidator(3600)], verbose_name='longest hold')),
                     ('maintenance_tools', models.BooleanField(db_default=False, default=False, help_text='Agents can ask the background sub-agent for servers here, and see how their requests stand.', verbose_name='tools of the sub-agent')),
                     ('tell_energy', models.BooleanField(db_default=False, default=False, help_text="Each result says what its call cost of the agent's energy pool, and what is left there.", verbose_name='energy in results')),
+                    ('instructions_limit', models.PositiveIntegerField(db_default=0, default=4000, help_text="The approved instructions of the servers that an agent sees follow the endpoint's own, by the servers' names, up to so many characters together. 0: none.", validators=[django.core.validators.MaxValueValidator(100000)], verbose_name="characters of servers' instructions")),
                 ],
                 options={
                     'ordering': ['slug'],
@@ -752,6 +761,7 @@ class Migration(migrations.Migration):
                     ('hold_seconds', models.PositiveIntegerField(blank=True, help_text='Longest that a call which waits for a person keeps its host waiting, in seconds; then it is told "pending" and comes back. 0: at once. Empty: as long as the host bears.', null=True, validators=[django.core.validators.MaxValueValidator(3600)], verbose_name='longest hold')),
                     ('maintenance_tools', models.BooleanField(db_default=False, default=False, help_text='Agents can ask the background sub-agent for servers here, and see how their requests stand.', verbose_name='tools of the sub-agent')),
                     ('tell_energy', models.BooleanField(db_default=False, default=False, help_text="Each result says what its call cost of the agent's energy pool, and what is left there.", verbose_name='energy in results')),
+                    ('instructions_limit', models.PositiveIntegerField(db_default=0, default=4000, help_text="The approved instructions of the servers that an agent sees follow the endpoint's own, by the servers' names, up to so many characters together. 0: none.", validators=[django.core.validators.MaxValueValidator(100000)], verbose_name="characters of servers' instructions")),
                 ],
                 options={
                     'verbose_name': 'historical endpoint',
@@ -974,6 +984,12 @@ class Migration(migrations.Migration):
                     ('max_processes', models.PositiveIntegerField(db_default=0, default=256, help_text='At the same time; beyond it, it is ended. 0: no limit.', validators=[django.core.validators.MaxValueValidator(100000)], verbose_name='processes')),
                     ('sandbox_connect', models.JSONField(blank=True, db_default=[], default=list, verbose_name='ports it may connect to')),
                     ('sandbox_listen', models.JSONField(blank=True, db_default=[], default=list, verbose_name='ports it may listen on')),
+                    ('mcp_apps', models.BooleanField(db_default=True, default=True, help_text='Its tools may show pages of its own (ui:// resources) in hosts. Off: they are taken away.', verbose_name='MCP Apps')),
+                    ('max_sessions', models.PositiveIntegerField(db_default=20, default=20, help_text='Of a server that is not shared by everybody: own connections in each process of this site. Beyond it the one that was idle longest is closed.', validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(1000)], verbose_name='limit of sessions')),
+                    ('shared_by', models.CharField(choices=[('everybody', 'Everybody'), ('agent', 'The calls of one agent'), ('session', 'The calls of one host session')], db_default='everybody', default='everybody', help_text='Who shares a connection and its process. Servers that remember what was done with them (browsers, shells, databases) belong to one agent or one host session.', max_length=10)),
+                    ('asks_elicitation', models.BooleanField(db_default=True, default=True, help_text='Forms and addresses to open, for the person at the host that made the call (elicitation).', verbose_name='may ask the user')),
+                    ('asks_roots', models.BooleanField(db_default=False, default=False, help_text='That the host works in (roots). Some servers then serve these instead of what they were started with.', verbose_name='may ask for folders')),
+                    ('asks_sampling', models.BooleanField(db_default=True, default=True, help_text='Of the host that made the call, at its expense (sampling).', verbose_name='may ask the model')),
                 ],
                 options={
                     'verbose_name': 'historical server',
@@ -1064,6 +1080,52 @@ class Migration(migrations.Migration):
                     'constraints': [],
                 },
                 bases=(simple_history.models.HistoricalChanges, models.Model),
+            ),
+            migrations.CreateModel(
+                name='HostMessage',
+                fields=[
+                    ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                    ('body', models.TextField(help_text='The JSON-RPC message.')),
+                    ('created_at', models.DateTimeField(db_index=True)),
+                    ('session', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='messages', to='mcpregistry.hostsession')),
+                ],
+                options={
+                    'indexes': [],
+                    'constraints': [],
+                },
+            ),
+            migrations.CreateModel(
+                name='HostSession',
+                fields=[
+                    ('id', models.CharField(max_length=64, primary_key=True, serialize=False)),
+                    ('agent_slug', models.CharField(max_length=63)),
+                    ('endpoint_slug', models.CharField(max_length=63)),
+                    ('protocol_version', models.CharField(help_text='As negotiated.', max_length=20)),
+                    ('client', models.TextField(help_text='JSON: the parameters of its initialize request.')),
+                    ('created_at', models.DateTimeField(help_text="By the database's clock, as the other times.")),
+                    ('seen_at', models.DateTimeField(help_text='To the minute or so.')),
+                    ('ended_at', models.DateTimeField(blank=True, help_text='By the host, for idling, or for one session too many.', null=True)),
+                ],
+                options={
+                    'indexes': [models.Index(fields=['agent_slug', 'seen_at'], name='host_sessions_of_agent'), models.Index(fields=['seen_at'], name='host_sessions_by_use'), models.Index(fields=['ended_at'], name='host_sessions_by_end')],
+                    'constraints': [],
+                },
+            ),
+            migrations.CreateModel(
+                name='HostStream',
+                fields=[
+                    ('id', models.CharField(help_text='What its event ids begin with.', max_length=32, primary_key=True, serialize=False)),
+                    ('request', models.TextField(help_text='JSON: id and method of the request, and the URI that it reads.')),
+                    ('call_id', models.CharField(blank=True, help_text='Of the call that it makes, if it makes one.', max_length=32)),
+                    ('asked_at', models.DateTimeField(db_index=True)),
+                    ('answered_at', models.DateTimeField(blank=True, null=True)),
+                    ('answer', models.TextField(blank=True, help_text='The JSON-RPC message; empty where it was too large.')),
+                    ('session', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='streams', to='mcpregistry.hostsession')),
+                ],
+                options={
+                    'indexes': [],
+                    'constraints': [],
+                },
             ),
             migrations.CreateModel(
                 name='HostTask',
@@ -1450,6 +1512,13 @@ class Migration(migrations.Migration):
                     ('max_processes', models.PositiveIntegerField(db_default=0, default=256, help_text='At the same time; beyond it, it is ended. 0: no limit.', validators=[django.core.validators.MaxValueValidator(100000)], verbose_name='processes')),
                     ('sandbox_connect', models.JSONField(blank=True, db_default=[], default=list, verbose_name='ports it may connect to')),
                     ('sandbox_listen', models.JSONField(blank=True, db_default=[], default=list, verbose_name='ports it may listen on')),
+                    ('features', models.JSONField(blank=True, db_default=[], default=list, editable=False, help_text='What it offers besides tools, prompts and resources: completions, logging, subscriptions.')),
+                    ('mcp_apps', models.BooleanField(db_default=True, default=True, help_text='Its tools may show pages of its own (ui:// resources) in hosts. Off: they are taken away.', verbose_name='MCP Apps')),
+                    ('max_sessions', models.PositiveIntegerField(db_default=20, default=20, help_text='Of a server that is not shared by everybody: own connections in each process of this site. Beyond it the one that was idle longest is closed.', validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(1000)], verbose_name='limit of sessions')),
+                    ('shared_by', models.CharField(choices=[('everybody', 'Everybody'), ('agent', 'The calls of one agent'), ('session', 'The calls of one host session')], db_default='everybody', default='everybody', help_text='Who shares a connection and its process. Servers that remember what was done with them (browsers, shells, databases) belong to one agent or one host session.', max_length=10)),
+                    ('asks_elicitation', models.BooleanField(db_default=True, default=True, help_text='Forms and addresses to open, for the person at the host that made the call (elicitation).', verbose_name='may ask the user')),
+                    ('asks_roots', models.BooleanField(db_default=False, default=False, help_text='That the host works in (roots). Some servers then serve these instead of what they were started with.', verbose_name='may ask for folders')),
+                    ('asks_sampling', models.BooleanField(db_default=True, default=True, help_text='Of the host that made the call, at its expense (sampling).', verbose_name='may ask the model')),
                 ],
                 options={
                     'ordering': ['slug'],

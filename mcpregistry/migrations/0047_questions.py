@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('mcpregistry', '0047_sessions'),
+        ('mcpregistry', '0046_sessions'),
     ]
 
     operations = [

@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('mcpregistry', '0052_host_sessions'),
+        ('mcpregistry', '0042_host_sessions'),
     ]
 
     operations = [

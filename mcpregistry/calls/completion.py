@@ -1,0 +1,151 @@
+"""Suggestions for an argument that is being typed (``completion/complete``): asked of the server, governed as its call is.
+
+A call's stages, lighter: rate, resolve, authorise, decide. Nothing is recorded: hosts ask at every key that is pressed, the
+answer is what a server suggests and no content, and three durable rows per key would bury the calls. Nor are people asked:
+where they would be asked about the call, there are no suggestions, and the server hears nothing of what is typed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mcp_types import METHOD_NOT_FOUND
+
+from mcpregistry.calls.catalog import Catalogue, Entry
+from mcpregistry.calls.rates import Rates
+from mcpregistry.domain.errors import ArgumentsInvalid, Denied, NotFound, ToolRefused
+from mcpregistry.domain.kinds import COMPLETIONS, LONGEST_URI, PROMPT, TEMPLATE, beginning, variables
+from mcpregistry.domain.policy.access import may_begin, may_call
+from mcpregistry.domain.policy.decision import Outcome, Policy, Question, decide
+from mcpregistry.domain.text.canonical import plain
+from mcpregistry.downstream.pool.pool import Pool
+
+MOST = 100  # values, as MCP has it
+SECONDS = 10.0
+_LONGEST = 2_000  # characters of a value
+NOTHING: Mapping[str, Any] = {"values": [], "hasMore": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """An argument of the prompt or template (``kind``) that hosts know as ``name``, as far as it is typed.
+
+    ``known``: the values of others; ``host`` names the program that asks.
+    """
+
+    kind: str
+    name: str
+    argument: str
+    value: str
+    known: Mapping[str, str]
+    host: str = ""
+    origin: str = ""
+
+
+class Completions:
+    """Asks servers for suggestions; one per engine."""
+
+    def __init__(self, pool: Pool, rates: Rates, policy: Policy) -> None:
+        self._pool, self._rates, self._policy = pool, rates, policy
+
+    async def __call__(self, catalogue: Catalogue, typed: Typed) -> dict[str, Any]:
+        """MCP's ``completion`` object. Raises NotFound, ArgumentsInvalid, Denied, RateLimited, or DownstreamError."""
+        await self._rates.take(catalogue.agent)
+        entry = _resolved(catalogue, typed)
+        arguments = _arguments(entry, typed)
+        known = {name: value for name, value in typed.known.items() if name in arguments and name != typed.argument}
+        outcome = self._typing(catalogue, entry, typed, known)
+        if outcome is Outcome.DENY:
+            raise Denied(f"Nothing is suggested for '{plain(typed.name, 200)}': it may not be used like this.")
+        if outcome is Outcome.ASK or COMPLETIONS not in entry.offer.server.features:
+            return dict(NOTHING)
+        said, total, more = await self._asked(entry, typed, known)
+        found = [each for each in said if self._suggests(catalogue, entry, typed, known, each)]
+        return _bounded(found, total, more, whole=len(found) == len(said))
+
+    def _typing(self, catalogue: Catalogue, entry: Entry, typed: Typed, known: Mapping[str, str]) -> Outcome:
+        """What becomes of a call with what is typed so far. It is no whole value yet, so no grant is asked about it."""
+        begun, _ = _call(entry, known)
+        if not may_begin(catalogue.agent, catalogue.endpoint, entry.offer.tool, begun, time.time()):
+            return Outcome.DENY
+        return self._decided(catalogue, entry, typed, _call(entry, {**known, typed.argument: typed.value})[0])
+
+    def _suggests(self, catalogue: Catalogue, entry: Entry, typed: Typed, known: Mapping[str, str], value: str) -> bool:
+        """Whether a call with this value could be made, as far as that can be told already."""
+        arguments, whole = _call(entry, {**known, typed.argument: value})
+        granted = may_call if whole else may_begin
+        if not granted(catalogue.agent, catalogue.endpoint, entry.offer.tool, arguments, time.time()):
+            return False
+        return self._decided(catalogue, entry, typed, arguments) is not Outcome.DENY
+
+    def _decided(self, catalogue: Catalogue, entry: Entry, typed: Typed, arguments: Mapping[str, str]) -> Outcome:
+        question = Question(
+            catalogue.agent, catalogue.endpoint, entry.offer.server, entry.offer.tool, arguments, now=time.time(),
+            origin=typed.origin, host=typed.host,
+        )  # fmt: skip
+        return decide(self._policy, question).outcome
+
+    async def _asked(self, entry: Entry, typed: Typed, known: Mapping[str, str]) -> tuple[list[str], Any, Any]:
+        tool, server = entry.offer.tool, entry.offer.server
+        named = {"type": "ref/prompt", "name": tool.name}
+        ref = named if typed.kind == PROMPT else {"type": "ref/resource", "uri": tool.name}
+        params: dict[str, Any] = {"ref": ref, "argument": {"name": typed.argument, "value": typed.value}}
+        if known:
+            params["context"] = {"arguments": dict(known)}
+        seconds = min(server.request_timeout or SECONDS, SECONDS)
+        about = (tool.kind, tool.name, tool.definition_hash)
+        try:
+            result = await self._pool.ask(
+                server.id, "completion/complete", params, about=about, revision=server.revision, seconds=seconds
+            )
+        except ToolRefused as error:
+            if error.rpc_code == METHOD_NOT_FOUND:
+                return [], None, None
+            raise
+        said = result.get("completion")
+        said = said if isinstance(said, dict) else {}
+        values = said.get("values")
+        listed = values if isinstance(values, list) else []
+        texts = [each for each in listed if isinstance(each, str) and len(each) <= _LONGEST]
+        return texts, said.get("total"), said.get("hasMore")
+
+
+def _call(entry: Entry, values: Mapping[str, str]) -> tuple[Mapping[str, str], bool]:
+    """The arguments of a call with these values; and whether it is a whole URI, if it is to read one."""
+    if entry.offer.tool.kind != TEMPLATE:
+        return values, False
+    uri, whole = beginning(entry.offer.tool.name, values)
+    return {"uri": uri}, whole
+
+
+def _resolved(catalogue: Catalogue, typed: Typed) -> Entry:
+    entry = catalogue.of_kind(PROMPT).find(typed.name) if typed.kind == PROMPT else catalogue.template(typed.name)
+    if entry is None:
+        raise NotFound(f"Unknown {typed.kind}: {plain(typed.name, 200)}")
+    return entry
+
+
+def _arguments(entry: Entry, typed: Typed) -> frozenset[str]:
+    """The names of its arguments. Raises ArgumentsInvalid for one that is not among them, or much too long a value."""
+    tool = entry.offer.tool
+    names = variables(tool.name) if typed.kind == TEMPLATE else tool.arguments_schema["properties"]
+    if typed.argument not in names:
+        raise ArgumentsInvalid(
+            f"'{plain(typed.name, 200)}' has no argument '{plain(typed.argument, 200)}'.",
+            remedy=f"It has {', '.join(map(plain, names)) or 'none'}.",
+        )
+    if any(len(value) > LONGEST_URI for value in (typed.value, *typed.known.values())):
+        raise ArgumentsInvalid(f"A value is longer than {LONGEST_URI:,} characters.", remedy="Type a shorter one.")
+    return frozenset(names)
+
+
+def _bounded(found: list[str], total: Any, more: Any, *, whole: bool) -> dict[str, Any]:
+    """At most 100 values. How many there are in all is passed on only where none was left out."""
+    cut = len(found) > MOST
+    completion: dict[str, Any] = {"values": found[:MOST], "hasMore": cut or more is True}
+    if whole and isinstance(total, int) and not isinstance(total, bool) and total >= 0:
+        completion["total"] = total
+    return completion

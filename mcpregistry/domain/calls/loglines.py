@@ -1,0 +1,52 @@
+"""Log lines that servers say (``notifications/message``): levels, and one line within bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from mcpregistry.domain.text.canonical import plain, stored
+
+LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")  # RFC 5424, as MCP has them
+USUAL = "info"  # of older hosts that have asked for none
+LONGEST = 8_192  # characters of a line's data
+_RANK = {level: number for number, level in enumerate(LEVELS)}
+
+
+def reaches(level: str, wanted: str) -> bool:
+    """Whether a line of this level is one that was asked for."""
+    return wanted in _RANK and level in _RANK and _RANK[level] >= _RANK[wanted]
+
+
+def lowest(levels: Iterable[str]) -> str:
+    """The level that says most; empty if there is none."""
+    return min((level for level in levels if level in _RANK), key=_RANK.__getitem__, default="")
+
+
+def line_of(params: object) -> dict[str, Any] | None:
+    """A line as it may be passed on: its level, its logger (a name, may be empty) and its data; None for what is no line.
+
+    Data that is too long becomes the beginning of its text.
+    """
+    if not isinstance(params, dict) or params.get("level") not in _RANK or "data" not in params:
+        return None
+    logger, data = params.get("logger"), params["data"]
+    text = data if isinstance(data, str) else _text(data)
+    if len(text) > LONGEST:
+        data = plain(text, LONGEST)
+    return {"level": params["level"], "logger": plain(logger, 200) if isinstance(logger, str) else "", "data": data}
+
+
+def shown(line: Mapping[str, Any]) -> str:
+    """A line as people read it, in one row of text."""
+    data = line["data"]
+    text = data if isinstance(data, str) else _text(data)
+    logger = f"{line['logger']}: " if line["logger"] else ""
+    return " ".join(f"{line['level']} {logger}{plain(text, 500)}".split())
+
+
+def _text(data: Any) -> str:
+    try:
+        return stored(data)
+    except (ValueError, RecursionError):
+        return "(not readable)"

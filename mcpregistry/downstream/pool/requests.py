@@ -1,0 +1,76 @@
+"""What requests through a slot have in common: a place, the checks before, and what others may see of the answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from mcpregistry.domain.errors import (
+    ConnectionFailed,
+    DefinitionChanged,
+    DownstreamError,
+    StaleRevision,
+    TimedOut,
+    ToolRefused,
+)  # fmt: skip
+from mcpregistry.domain.servers.target import Target
+from mcpregistry.downstream.pool.connection import Connection
+from mcpregistry.downstream.pool.redact import refusal_without_secrets, without_secrets
+from mcpregistry.downstream.pool.slot import Slot
+
+
+async def entered(slot: Slot, deadline: float | None) -> Connection:
+    """A place and the connection; that there is none is told to people, too."""
+    try:
+        return await slot.enter(deadline)
+    except DownstreamError as error:
+        slot.tell_failure(error)
+        raise
+
+
+async def asked(
+    slot: Slot, what: str, seconds: float, request: Callable[[Connection, float], Awaitable[dict[str, Any]]]
+) -> dict[str, Any]:
+    """One small request, which takes a place as a call does. Raises Busy or DownstreamError."""
+    deadline = time.monotonic() + seconds
+    connection = slot.enter_now() or await slot.enter(deadline)
+    try:
+        return await shown(await request(connection, deadline), slot, connection, what)
+    except ToolRefused as error:
+        refusal, found = refusal_without_secrets(error, connection.redactor)
+        slot.tell_secrets(what, found)
+        raise refusal from None
+    finally:
+        slot.leave()
+
+
+async def shown(result: dict[str, Any], slot: Slot, connection: Connection, what: str) -> dict[str, Any]:
+    """The result as others may see it; that it held secrets is told to people."""
+    without, found = await without_secrets(result, connection.redactor)
+    slot.tell_secrets(what, found)
+    return without
+
+
+async def check_said(
+    connection: Connection, revision: int | None, kind: str, name: str, definition: str | None
+) -> None:
+    """It is the server that was decided on; and one that was just started may say something else than was approved."""
+    if revision is not None and connection.target.revision != revision:
+        raise StaleRevision("The server was changed after this call was decided on.", remedy="Call again.")
+    if definition is None or connection.offers.says(name, kind) == definition:
+        return
+    await connection.offers.reread()
+    if connection.offers.says(name, kind) != definition:
+        raise DefinitionChanged(
+            f"The server has changed this {kind} since it was approved.",
+            remedy="Ask the operator to look at the change; until then it cannot be used.",
+        )
+
+
+def may_resend(error: DownstreamError, target: Target, *, idempotent: bool) -> bool:
+    """Whether a failed call may be sent a second time: see the module's last invariant."""
+    if target.resend == "never" or isinstance(error, TimedOut):
+        return False
+    broke = isinstance(error, ConnectionFailed)
+    return broke and (not error.sent or (idempotent and target.resend == "always"))

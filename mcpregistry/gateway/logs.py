@@ -1,0 +1,108 @@
+"""Log lines of servers on their way to the host that has the call: by level, with the server's name, in order, bounded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import structlog
+from mcp import types as t
+from mcp.server.connection import Connection
+from mcp.server.context import ServerRequestContext
+from mcp_types import LOG_LEVEL_META_KEY
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+
+from mcpregistry.domain.calls.loglines import LEVELS, USUAL, reaches
+
+log = structlog.get_logger(__name__)
+
+Context = ServerRequestContext[Any, Any]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+_BACKLOG = 200  # lines for a host that reads slowly; beyond it they are left out, and that is said
+
+
+class Levels:
+    """Which lines each host wants: of the older era by session, of the modern one by request."""
+
+    def __init__(self) -> None:
+        self._levels: WeakKeyDictionary[Connection, str] = WeakKeyDictionary()
+
+    async def set(self, ctx: Context, params: t.SetLevelRequestParams) -> t.EmptyResult:
+        """The handler of ``logging/setLevel``."""
+        # The SDK offers no public way to the connection; the pinned version is held to this by a test.
+        self._levels[ctx.session._connection] = params.level
+        return t.EmptyResult()
+
+    def wanted(self, ctx: Context) -> str:
+        """The lowest level that this request's host wants to hear; empty: none."""
+        if ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
+            return self._levels.get(ctx.session._connection, USUAL)
+        asked = (ctx.meta or {}).get(LOG_LEVEL_META_KEY)
+        return asked if asked in LEVELS else ""
+
+
+class Lines:
+    """Call it with a line (``line_of``) from the event loop's thread."""
+
+    def __init__(self, send: Send, level: str, server: str) -> None:
+        self._send, self._level, self._server = send, level, server
+        self._waiting: deque[dict[str, Any]] = deque()
+        self._left_out = 0
+        self._news = asyncio.Event()
+        self._sending = asyncio.Lock()
+
+    def __call__(self, line: Mapping[str, Any]) -> None:
+        """Note a line; it is sent as soon as the host's connection takes it."""
+        if not reaches(line["level"], self._level):
+            return
+        if len(self._waiting) >= _BACKLOG:
+            self._left_out += 1
+            return
+        logger = f"{self._server}.{line['logger']}" if line["logger"] else self._server
+        self._waiting.append({"level": line["level"], "logger": logger, "data": line["data"]})
+        self._news.set()
+
+    async def flush(self) -> None:
+        """Send what was said and not sent yet."""
+        async with self._sending:
+            self._news.clear()
+            while self._waiting:
+                await self._sent(self._waiting.popleft())
+            if self._left_out:
+                said = f"{self._left_out:,} log lines were left out: this host did not read them in time."
+                self._left_out = 0
+                await self._sent({"level": "warning", "logger": self._server, "data": said})
+
+    async def _sent(self, line: dict[str, Any]) -> None:
+        try:
+            await self._send(line)
+        except Exception:  # a line that does not arrive must not cost the call its answer
+            log.debug("log_line.not_sent", exc_info=True)
+
+    async def run(self) -> None:
+        """Send what is said until it is cancelled."""
+        while True:
+            await self._news.wait()
+            await self.flush()
+
+
+@asynccontextmanager
+async def passing_lines(ctx: Context, level: str, server: str) -> AsyncIterator[Lines]:
+    """What was said inside has been sent when the block ends well, in the stream of the request's own answer."""
+
+    async def send(line: dict[str, Any]) -> None:
+        note = t.LoggingMessageNotification(params=t.LoggingMessageNotificationParams(**line))
+        await ctx.session.send_notification(note, related_request_id=ctx.request_id)
+
+    lines = Lines(send, level, server)
+    running = asyncio.ensure_future(lines.run())
+    try:
+        yield lines
+        await lines.flush()
+    finally:
+        running.cancel()

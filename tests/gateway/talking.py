@@ -1,0 +1,39 @@
+"""A scene for tests of what servers say besides answers: an agent that is granted all of one talkative server."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from mcpregistry.models import Agent, Grant, Server
+from mcpregistry.services.access import grants
+from tests.fakes.stage import ACTOR, Stage, fresh
+from tests.fakes.targets import SERVERS
+
+SECRET = "sk-talkative-0123456789abcdef"
+TOOLS = ("log", "flood", "touch", "link", "widget", "count", "hold", "die")
+OFFERED = (*TOOLS, "review", "docs://guide", "repo://{owner}/issues/{number}")
+
+
+class Scene:
+    """``server`` has suggestions, log lines, subscriptions and links; all that it lists is approved."""
+
+    def __init__(self, stage: Stage, era: str = "both", *, granted: bool = True) -> None:
+        self.stage, self.slug = stage, fresh("t")
+        self.endpoint = stage.endpoint(self.slug)
+        stage.agent(self.slug)
+        self.token = stage.tokens[self.slug]
+        self.agent = Agent.objects.get(slug=self.slug)
+        self.server = self.served(self.slug, era)
+        if granted:
+            self.grant(kind="")
+
+    def served(self, slug: str, era: str = "both") -> Server:
+        return self.stage.real(
+            slug, *OFFERED, command=[sys.executable, "-S", str(SERVERS / "talkative.py")],
+            env={"FAKE_ERA": era, "FAKE_WHO": slug, "API_KEY": SECRET}, connect_timeout=30,
+        )  # fmt: skip
+
+    def grant(self, **fields: Any) -> Grant:
+        fields = {"server": self.server, "agent": self.agent} | fields
+        return grants.save_grant(grant=Grant(**fields), actor=ACTOR)

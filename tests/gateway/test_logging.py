@@ -1,0 +1,86 @@
+"""Log lines of servers: to the host that has the call, at the level it wants, without secrets, and no flood."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import Any
+
+import pytest
+from mcp import types as t
+from mcp.shared.exceptions import MCPDeprecationWarning
+
+from mcpregistry.models import Connection
+from tests.fakes.stage import outside
+from tests.gateway.talking import SECRET, Scene
+from tests.gateway.test_resources import connected
+from tests.waiting import until
+
+pytestmark = pytest.mark.e2e
+LEVEL = "io.modelcontextprotocol/logLevel"
+
+
+class Heard:
+    """The log lines of one host, as (level, logger, data)."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str | None, Any]] = []
+
+    async def __call__(self, params: t.LoggingMessageNotificationParams) -> None:
+        self.lines.append((params.level, params.logger, params.data))
+
+    def levels(self) -> list[str]:
+        return [level for level, _, _ in self.lines]
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+@pytest.mark.parametrize("door", ["http", "stdio"])
+async def test_lines_of_a_call_reach_its_host_at_its_level(stage, site, launched, door, mode, era):
+    scene, heard = await outside(Scene, stage, era), Heard()
+    meta = {"meta": {LEVEL: "error"}} if mode == "auto" else {}
+    async with connected(door, mode, scene, site, launched, logging_callback=heard) as host:
+        assert host.server_capabilities.logging is not None
+        await host.call_tool(f"{scene.slug}__log", {})
+        usual = ["info", "notice", "warning", "error", "critical", "alert", "emergency"]
+        await until(lambda: heard.levels() == ([] if mode == "auto" else usual))
+        heard.lines.clear()
+        if mode == "legacy":
+            with pytest.warns(MCPDeprecationWarning):
+                await host.session.set_logging_level("error")
+        await host.call_tool(f"{scene.slug}__log", {}, **meta)
+        await until(lambda: len(heard.lines) >= 4)
+    assert heard.levels() == ["error", "critical", "alert", "emergency"]
+    assert {logger for _, logger, _ in heard.lines} == {f"{scene.slug}.main"}
+    assert heard.lines[0][2].startswith(f"error of {scene.slug}: ")
+    assert SECRET not in str(heard.lines)
+
+
+async def test_a_flood_of_lines_costs_no_call_and_the_operator_sees_the_last(stage, site, launched):
+    scene, heard = await outside(Scene, stage, "legacy"), Heard()
+    async with connected("http", "legacy", scene, site, launched, logging_callback=heard) as host:
+        began = time.monotonic()
+        await host.call_tool(f"{scene.slug}__flood", {})
+        assert time.monotonic() - began < 10
+        assert 0 < len(heard.lines) <= 300
+        rows = Connection.objects.filter(server=scene.server).exclude(log_tail="")
+        row = await until(lambda: outside(rows.first))
+        assert "error main: line 199" in row.log_tail
+        assert "more came too fast)" in row.log_tail
+
+
+async def test_nobody_hears_a_line_that_may_be_anothers(stage, site, launched):
+    """Calls of two hosts are out at one server, over one pipe."""
+    scene, one, two = await outside(Scene, stage, "legacy"), Heard(), Heard()
+    async with contextlib.AsyncExitStack() as stack:
+        first, second = [
+            await stack.enter_async_context(connected("http", "legacy", scene, site, launched, logging_callback=heard))
+            for heard in (one, two)
+        ]
+        held = asyncio.ensure_future(first.call_tool(f"{scene.slug}__hold", {}))
+        await until(lambda: outside(lambda: stage.calls(server_slug=scene.slug, state="dispatched")))
+        await second.call_tool(f"{scene.slug}__log", {})
+        assert not (await held).is_error
+        await second.call_tool(f"{scene.slug}__log", {})
+    assert (len(one.lines), len(two.lines)) == (0, 7)  # of the second call alone

@@ -5,6 +5,7 @@ from mcpregistry.models.approval import ApprovalRequest, ApprovalSeat, ApprovalV
 from mcpregistry.models.audit import AuditArchive, AuditEntry, AuditSeal, AuditVerification
 from mcpregistry.models.budget import Budget, BudgetEntry, BudgetPeriod, BudgetReservation, RateLevel
 from mcpregistry.models.conversation import Conversation, Message
+from mcpregistry.models.credential import Credential
 from mcpregistry.models.energy import EnergyEntry, EnergyPool, EnergyReservation, ToolUsage
 from mcpregistry.models.feed import Change
 from mcpregistry.models.figure import Figure
@@ -19,7 +20,7 @@ from mcpregistry.models.notification import Channel, Delivery, SlackIdentity
 from mcpregistry.models.policy import PolicyRule
 from mcpregistry.models.registry import RegistryEntry, RegistrySource
 from mcpregistry.models.second_factor import RecoveryCode, SecondFactor
-from mcpregistry.models.server import Connection, Credential, Server, ServerEvent, ServerTest
+from mcpregistry.models.server import Connection, Server, ServerEvent, ServerTest
 from mcpregistry.models.tool import Definition, Tool
 
 __all__ = [

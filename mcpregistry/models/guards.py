@@ -23,9 +23,10 @@ from mcpregistry.models.access import Agent, Configuration, Endpoint, Grant, Tok
 from mcpregistry.models.approval import Permit
 from mcpregistry.models.audit import AuditArchive, AuditEntry, AuditSeal
 from mcpregistry.models.budget import Budget
+from mcpregistry.models.credential import Credential
 from mcpregistry.models.invocation import Invocation
 from mcpregistry.models.policy import PolicyRule
-from mcpregistry.models.server import Credential, Server
+from mcpregistry.models.server import Server
 from mcpregistry.models.tool import Tool
 
 # Configuration tables, with the columns whose changes mean nothing to running processes.

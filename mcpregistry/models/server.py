@@ -380,30 +380,3 @@ class ServerTest(models.Model):
 
     def __str__(self) -> str:
         return f"{self.server} {self.verdict}"
-
-
-class Credential(models.Model):
-    """A named secret that servers and providers of its scope refer to as ``${cred:NAME}``. Write-only once saved."""
-
-    uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
-    name = models.CharField(max_length=63, unique=True, validators=[slug_validator])
-    description = models.TextField(blank=True)
-    sealed_value = models.TextField(blank=True, editable=False)
-    value = Sealed("sealed_value", str)
-    scope = models.JSONField(
-        default=list, db_default=[], blank=True,
-        help_text='Where it may go, e.g. ["server:github", "provider:openai"]. Empty: nowhere.',
-    )  # fmt: skip
-    updated_at = models.DateTimeField(auto_now=True)
-
-    history = HistoricalRecords(excluded_fields=["sealed_value"])
-
-    class Meta:
-        ordering = ["name"]
-
-    def __str__(self) -> str:
-        return self.name
-
-    @property
-    def needs_value(self) -> bool:
-        return not self.sealed_value

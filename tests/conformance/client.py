@@ -24,7 +24,7 @@ _SAMPLES = {"string": "x", "integer": 1, "number": 1.5, "boolean": True, "object
 
 async def drive(url: str, context: Mapping[str, Any]) -> None:
     """Play one scenario. Raises when the server cannot be used at all."""
-    target = http_target(url)
+    target = http_target(url, questions=frozenset(ABILITIES))
     pool = Pool(lambda _: _given(target), lambda _: None)
     try:
         found = await pool.discover(target.server_id)
@@ -58,13 +58,20 @@ def _sample(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> dict[str, 
 
 async def _call(pool: Pool, kind: str, name: str, arguments: Mapping[str, Any]) -> None:
     """One call, in as many rounds as the server asks for; what it refuses is its business."""
-    host = Forwarding(ABILITIES)
+    host = Forwarding(ABILITIES, ask=_person)
     with contextlib.suppress(DownstreamError):
         while True:
             result = await pool.call(1, name, json.dumps(arguments).encode(), kind=kind, host=host, timeout=5.0)
             if result.get("resultType") != "input_required":
                 return
             host = Forwarding(ABILITIES, _answered(result))
+
+
+async def _person(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Who is asked while a call waits, and leaves the form as it is: what it has as defaults is sent."""
+    properties = (params.get("requestedSchema") or {}).get("properties") or {}
+    content = {name: schema["default"] for name, schema in properties.items() if "default" in schema}
+    return {"action": "accept", "content": content}
 
 
 def _answered(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from mcp import Client, MCPError
 from mcp import types as t
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
+from mcpregistry.domain.kinds import COMPLETIONS, LOGGING, SUBSCRIPTIONS
+from mcpregistry.models import Server
 from tests import launcher
 from tests.conformance.table import PAGE, between, replaced, written
 from tests.fakes import sdk
@@ -138,6 +140,7 @@ def tokens(stage: Stage, site: Web) -> Iterator[dict[str, str]]:
                 era, [*conformance_server.TOOLS, ASK], OFFERED, transport="http", url=f"{address}/mcp",
                 allowed_networks=list(LOOPBACK), protocol_mode="legacy" if era == "older" else "modern",
             )  # fmt: skip
+            Server.objects.filter(slug=era).update(features=[COMPLETIONS, LOGGING, SUBSCRIPTIONS])
             found[era] = stage.agent(era, server)
             site.wait_known(found[era])
         yield found

@@ -93,16 +93,11 @@ class Pool:
         name: str,
         arguments_json: bytes,
         *,
-        meta: dict[str, Any] | None = None,
-        timeout: float | None = None,
-        on_progress: ProgressCallback | None = None,
-        on_sent: Callable[[], None] | None = None,
-        max_result_bytes: int | None = None,
-        idempotent: bool = False,
-        revision: int | None = None,
-        definition: str | None = None,
-        host: Forwarding = NOTHING, kind: str = TOOL, on_log: OnLog | None = None, by: tuple[str, str] | None = None,
-        session: str = EVERYBODY,
+        meta: dict[str, Any] | None = None, timeout: float | None = None, max_result_bytes: int | None = None,
+        on_progress: ProgressCallback | None = None, on_sent: Callable[[], None] | None = None,
+        on_log: OnLog | None = None, idempotent: bool = False, revision: int | None = None,
+        definition: str | None = None, by: tuple[str, str] | None = None, kind: str = TOOL,
+        host: Forwarding = NOTHING, session: str = EVERYBODY,
     ) -> dict[str, Any]:  # fmt: skip
         """One ``tools/call``, or what its ``kind`` is used by; the raw result dict, untouched but for our secrets.
         ``timeout`` in seconds spans queueing, connecting and the answer (None: the server's own;

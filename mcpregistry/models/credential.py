@@ -1,0 +1,38 @@
+"""Named secrets, and where each may go."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.db import models
+from simple_history.models import HistoricalRecords
+
+from mcpregistry.models.sealing import Sealed
+from mcpregistry.models.server import slug_validator
+
+
+class Credential(models.Model):
+    """A named secret that servers and providers of its scope refer to as ``${cred:NAME}``. Write-only once saved."""
+
+    uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    name = models.CharField(max_length=63, unique=True, validators=[slug_validator])
+    description = models.TextField(blank=True)
+    sealed_value = models.TextField(blank=True, editable=False)
+    value = Sealed("sealed_value", str)
+    scope = models.JSONField(
+        default=list, db_default=[], blank=True,
+        help_text='Where it may go, e.g. ["server:github", "provider:openai"]. Empty: nowhere.',
+    )  # fmt: skip
+    updated_at = models.DateTimeField(auto_now=True)
+
+    history = HistoricalRecords(excluded_fields=["sealed_value"])
+
+    class Meta:
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def needs_value(self) -> bool:
+        return not self.sealed_value

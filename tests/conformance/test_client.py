@@ -12,12 +12,12 @@ from tests.fakes.stage import folder
 
 pytestmark = [pytest.mark.e2e, pytest.mark.node, pytest.mark.timeout(300), pytest.mark.one_database]
 
-REFUSED = {"2025-11-25": {"elicitation-sep1034-client-defaults"}, "2026-07-28": set()}  # with the reason: the yml files
+REVISIONS = ("2025-11-25", "2026-07-28")
 NOT_SCORED = "json-schema-2020-12-preservation"  # came after the revisions were frozen
 AT_ONCE = 2
 
 
-@pytest.mark.parametrize("revision", sorted(REFUSED))
+@pytest.mark.parametrize("revision", REVISIONS)
 async def test_what_is_required_of_clients_holds_for_our_connections(revision):
     one_more = asyncio.Semaphore(AT_ONCE)
     line = folder() / "line"
@@ -30,8 +30,8 @@ async def test_what_is_required_of_clients_holds_for_our_connections(revision):
     async with answering(line):
         found = dict(zip(scenarios, await asyncio.gather(*map(played, scenarios)), strict=True))
     assert {name: outcome.printed for name, outcome in found.items() if outcome.code != 0} == {}
-    assert {name for name, outcome in found.items() if name not in outcome.passed()} == REFUSED[revision]
+    assert {name for name, outcome in found.items() if name not in outcome.passed()} == set()
     # The suite is content with a client that does nothing.
     for name, outcome in found.items():
-        assert name in REFUSED[revision] or "SUCCESS" in outcome.statuses(name), outcome.printed
+        assert "SUCCESS" in outcome.statuses(name), outcome.printed
     assert {"tools_call", "sse-retry" if revision == "2025-11-25" else "http-custom-headers"} <= found.keys()

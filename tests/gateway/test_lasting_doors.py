@@ -151,7 +151,9 @@ async def test_the_sdks_client_lists_calls_and_hears_progress(site, stage, token
     assert (record.state, record.origin, record.endpoint_slug) == (State.SUCCEEDED, "http", "default")
 
 
-async def test_a_host_is_told_that_its_list_has_changed_and_sent_away_when_its_token_is_revoked(site, stage, door):
+async def test_a_host_is_told_that_its_list_has_changed_and_sent_away_when_its_token_is_revoked(
+    site, stage, token, door
+):
     slug = fresh("agent")
     secret = await outside(stage.agent, slug)
     more = await outside(stage.fake, "echo", listed("echo"), slug=fresh("more"))

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import timedelta
 from typing import Any, cast
 
 import httpx2
 import psutil
 import pytest
 
+from mcpregistry.db import db_call, reckoned_now
 from mcpregistry.gateway.http.door import McpApp
 from mcpregistry.gateway.http.sessions import Sessions
+from mcpregistry.services import host_sessions
 from mcpregistry.services.host_sessions import News
 from mcpregistry.services.servers import lifecycle
 from tests.fakes.stage import ACTOR, MODERN, Stage, envelope, fresh, listed, outside
@@ -123,3 +126,19 @@ async def test_a_session_whose_host_does_not_read_keeps_no_other_waiting():
         reads.set()
         await until(lambda: heard[1:] == [("stuck", 1), ("stuck", 2)])
     assert not sessions._waiting
+
+
+async def test_news_brings_each_message_once_and_not_all_at_once(live_db, monkeypatch):
+    def story() -> list[list[str]]:
+        monkeypatch.setattr(host_sessions, "_AT_ONCE", 2)
+        host_sessions.begin(session_id="s", agent="a", endpoint="e", version="2025-11-25", client="{}")
+        for body in "123":
+            host_sessions.send("s", body)
+        told: set[int] = set()
+        found: list[list[str]] = []
+        while (news := host_sessions.news(reckoned_now() - timedelta(minutes=1), told)).messages:
+            told |= {key for key, _, _ in news.messages}
+            found.append([body for _, _, body in news.messages])
+        return found
+
+    assert await db_call(story) == [["1", "2"], ["3"]]

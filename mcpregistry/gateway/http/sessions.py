@@ -201,17 +201,21 @@ class Sessions:
             self._news.clear()
             now = reckoned_now()
             try:
-                news = await db_call(host_sessions.news, self._since - _MARGIN)
+                news = await db_call(host_sessions.news, self._since - _MARGIN, frozenset(self._told))
             except Error:
                 await asyncio.sleep(_AFTER_FAULT)
                 self._news.set()
                 continue
-            self._since = now
             self._take(news)
+            if news.more:
+                self._news.set()
+            else:
+                self._since = now
 
     def _take(self, news: host_sessions.News) -> None:
-        aside = time.monotonic() - 3 * _MARGIN.total_seconds()
-        self._told = {key: at for key, at in self._told.items() if at > aside}
+        if not news.more:  # else the same messages are looked through again
+            aside = time.monotonic() - 3 * _MARGIN.total_seconds()
+            self._told = {key: at for key, at in self._told.items() if at > aside}
         for session_id in news.ended:
             self._has_ended(session_id)
         for key, session_id, body in news.messages:

@@ -119,9 +119,11 @@ class Catalogue:
             raise several(servers)
         return self.lending(tools[0], uri) if tools else None
 
-    def lending(self, entry: Entry, uri: str) -> Catalogue:
-        """What serves a URI (as hosts name it) that no list has, by the entry that grants it."""
+    def lending(self, entry: Entry, uri: str) -> Catalogue | None:
+        """What serves a URI (as hosts name it) that no list has, by the entry that grants it; None if it is switched off."""
         by, own = entry.offer.tool, own_uri(uri)[1]
+        if own in by.never:
+            return None
         # Its id is none of a tool's: no rule about the tool means it.
         made = ToolSpec(
             -by.id, by.server_id, own, by.definition_hash, {"uri": own, "name": own}, idempotent=True, kind=RESOURCE

@@ -52,7 +52,7 @@ class ToolSpec:
     instructions: str = ""  # what its server tells every model, as it was approved with this tool
     cost: int = 0  # of one call, in hundred-millionths of a US dollar, as an operator estimates it
     kind: str = TOOL
-    never: frozenset[str] = frozenset()  # of a template: URIs of its server's resources that are switched off
+    never: frozenset[str] = frozenset()  # its server's resources that are switched off: it makes none of them readable
 
     @property
     def key(self) -> str:

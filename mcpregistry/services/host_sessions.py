@@ -5,7 +5,7 @@ The id is a host's to keep and to name; it opens nothing without a token of its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from mcpregistry.models import HostMessage, HostSession
 
 MOST = 1_000  # of one agent; one more ends the one that was idle for longest
 IDLE = timedelta(minutes=30)  # without a request or an open stream
+_AT_ONCE = 200  # messages, each of up to some megabytes
 _TOLD_FOR = timedelta(minutes=5)  # how long ends and messages stay for processes that look late
 
 
@@ -24,6 +25,7 @@ class News(NamedTuple):
 
     ended: list[str]
     messages: list[tuple[int, str, str]]
+    more: bool = False  # messages are there besides these
 
 
 @transaction.atomic
@@ -62,11 +64,15 @@ def send(session_id: str, body: str) -> None:
     HostMessage.objects.create(session_id=session_id, body=body, created_at=database_now())
 
 
-def news(since: datetime) -> News:
-    """See ``News``. It may tell of something twice, so whoever asks remembers what they were told."""
+def news(since: datetime, told: Container[object] = ()) -> News:
+    """See ``News``; of messages without those whose keys are among ``told``. It may tell of an end twice, so whoever asks
+    remembers what they were told.
+    """
     ended = HostSession.objects.filter(ended_at__gt=since).values_list("pk", flat=True)
-    messages = HostMessage.objects.filter(created_at__gt=since).order_by("pk")
-    return News(list(ended), list(messages.values_list("pk", "session_id", "body")))
+    recent = HostMessage.objects.filter(created_at__gt=since).order_by("pk")
+    keys = [key for key in recent.values_list("pk", flat=True) if key not in told][:_AT_ONCE]
+    messages = HostMessage.objects.filter(pk__in=keys).order_by("pk") if keys else recent.none()
+    return News(list(ended), list(messages.values_list("pk", "session_id", "body")), more=len(keys) == _AT_ONCE)
 
 
 def sweep(now: datetime) -> int:

@@ -64,7 +64,9 @@ def take(request_id: str, *, worker: str) -> Lease | None:
 
 def _seat_is_free(request_id: str, slug: str, now: datetime) -> bool:
     """Whether this request may have the server now. One that nobody holds leaves its seat, once its run has ended."""
-    seats = MaintenanceRequest.objects.filter(working_on=slug or None).exclude(pk=request_id)
+    if not slug:  # of a search, say; any number of these go on at once
+        return True
+    seats = MaintenanceRequest.objects.filter(working_on=slug).exclude(pk=request_id)
     held = seats.select_for_update().first()
     if held is None:
         return True

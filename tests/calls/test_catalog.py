@@ -223,3 +223,17 @@ def test_what_templates_of_two_servers_can_make_is_read_from_the_one_that_is_nam
         found.reading("x://me/7")
     for slug, template in (("a", "x://{name}/{n}"), ("b", "x://{a}/{b}")):
         assert served(found, f"slipsnisse://{slug}/x://me/7") == (slug, f"template:{template}", "x://me/7")
+
+
+def test_what_is_switched_off_is_lent_by_no_link_and_no_tool_either():
+    def lent(*off: str) -> list[bool]:
+        data = {"name": "show", "_meta": {"ui": {"resourceUri": "ui://page"}}}
+        tool = ToolSpec(1, SERVER.id, "show", "hash", data, False, never=frozenset(off))
+        agent = replace(AGENT, grants=(GrantSpec(SERVER.id, None, {}, None, ""),))
+        whole = Snapshot(1, servers={SERVER.id: SERVER}, tools={1: tool})
+        found = Catalogues([DownstreamTools()]).get(whole, ENDPOINT, agent, 0.0)
+        (entry,) = found.entries.values()
+        return [served(found, "ui://page") is not None, found.lending(entry, "made://7") is not None]
+
+    assert lent() == [True, True]
+    assert lent("ui://page", "made://7") == [False, False]

@@ -125,7 +125,7 @@ async def test_a_page_that_may_ask_is_told_so_before_it_has_a_token(site):
     assert (answer.status_code, answer.content, answer.headers["vary"]) == (204, b"", "Origin")
     assert found["access-control-allow-origin"] == OWN
     assert {"POST", "GET", "DELETE"} < set(found["access-control-allow-methods"].split(", "))
-    assert {*sent, "mcp-name", "mcp-param-region"} <= set(allowed)
+    assert {*sent, "mcp-name", "mcp-param-region", "slipsnisse-conversation", "slipsnisse-session"} <= set(allowed)
     assert "cookie" not in allowed
     assert "access-control-allow-credentials" not in found
     assert refused.status_code == 403

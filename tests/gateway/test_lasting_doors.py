@@ -7,12 +7,16 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from mcpregistry.domain.lifecycle import State
+from mcpregistry.gateway.http import lasting
+from mcpregistry.gateway.identity import Caller
+from mcpregistry.gateway.server import GatewayServer
 from mcpregistry.models import Agent, Grant
 from mcpregistry.services import host_sessions
 from mcpregistry.services.access import grants, tokens
@@ -147,7 +151,9 @@ async def test_the_sdks_client_lists_calls_and_hears_progress(site, stage, token
     assert (record.state, record.origin, record.endpoint_slug) == (State.SUCCEEDED, "http", "default")
 
 
-async def test_a_host_is_told_that_its_list_has_changed_and_sent_away_when_its_token_is_revoked(site, stage, door):
+async def test_a_host_is_told_that_its_list_has_changed_and_sent_away_when_its_token_is_revoked(
+    site, stage, token, door
+):
     slug = fresh("agent")
     secret = await outside(stage.agent, slug)
     more = await outside(stage.fake, "echo", listed("echo"), slug=fresh("more"))
@@ -354,3 +360,20 @@ async def test_a_door_that_is_switched_off_is_not_there(stage, token):
         with pytest.raises(InvalidStatus) as caught:
             await dial(f"{site.url()}/ws", token)
         assert caught.value.response.status_code == 404
+
+
+async def test_a_token_that_runs_out_ends_a_connection_on_which_nothing_is_said(monkeypatch):
+    live = ["hash"]
+    agent, current = SimpleNamespace(slug="local"), SimpleNamespace(endpoints={"default": None})
+    engine = SimpleNamespace(
+        agent_of=lambda token: agent if token in live else None, live=SimpleNamespace(current=current)
+    )
+    monkeypatch.setattr(lasting, "LOOK_SECONDS", 0.01)
+    connections = lasting.Connections(cast("Any", engine), GatewayServer("quiet"))
+    scope = {"type": "websocket", "path": "/mcp/default/ws", "headers": []}
+    arrival = lasting.Arrival(Caller("local", "default", "http"), "hash", scope, _never, _never)
+    connection = connections.make(arrival, _never)
+    serving = asyncio.ensure_future(connections.serve(connection))
+    await until(lambda: connections.find(connection.id, arrival.caller))
+    live.clear()
+    assert await asyncio.wait_for(serving, 5) == lasting.REVOKED

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from typing import Any
+from datetime import timedelta
+from typing import Any, cast
 
 import httpx2
 import psutil
 import pytest
 
+from mcpregistry.db import db_call, reckoned_now
 from mcpregistry.gateway.http.door import McpApp
+from mcpregistry.gateway.http.sessions import Sessions
+from mcpregistry.services import host_sessions
+from mcpregistry.services.host_sessions import News
 from mcpregistry.services.servers import lifecycle
 from tests.fakes.stage import ACTOR, MODERN, Stage, envelope, fresh, listed, outside
 from tests.gateway.doors import doors
@@ -99,3 +105,40 @@ async def test_calls_meet_in_a_process_only_as_their_server_is_shared(stage: Sta
         await until(lambda: not psutil.pid_exists(seen[4]))
         assert await second.legacy(by_session) == seen[5]
         assert await named.modern(by_session) == seen[1]
+
+
+async def test_a_session_whose_host_does_not_read_keeps_no_other_waiting():
+    heard: list[tuple[str, int]] = []
+    reads = asyncio.Event()
+
+    async def deliver(session: str, message: dict[str, Any]) -> None:
+        if session == "stuck":
+            await reads.wait()
+        heard.append((session, message["id"]))
+
+    sessions = Sessions(cast("Any", None))
+    sessions.deliver, sent = deliver, [("stuck", 1), ("stuck", 2), ("other", 3)]
+    news = [(number, session, json.dumps({"id": number})) for number, (session, _) in enumerate(sent, 1)]
+    async with asyncio.timeout(5):
+        sessions._take(News([], news))
+        sessions._take(News(["gone"], news))  # told twice
+        await until(lambda: heard == [("other", 3)])
+        reads.set()
+        await until(lambda: heard[1:] == [("stuck", 1), ("stuck", 2)])
+    assert not sessions._waiting
+
+
+async def test_news_brings_each_message_once_and_not_all_at_once(live_db, monkeypatch):
+    def story() -> list[list[str]]:
+        monkeypatch.setattr(host_sessions, "_AT_ONCE", 2)
+        host_sessions.begin(session_id="s", agent="a", endpoint="e", version="2025-11-25", client="{}")
+        for body in "123":
+            host_sessions.send("s", body)
+        told: set[int] = set()
+        found: list[list[str]] = []
+        while (news := host_sessions.news(reckoned_now() - timedelta(minutes=1), told)).messages:
+            told |= {key for key, _, _ in news.messages}
+            found.append([body for _, _, body in news.messages])
+        return found
+
+    assert await db_call(story) == [["1", "2"], ["3"]]

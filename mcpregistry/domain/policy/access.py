@@ -81,7 +81,7 @@ def may_call(
     """Whether a live grant of the agent, and where the endpoint only lists some tools one of the endpoint, allows these
     arguments.
     """
-    if tool.never and str(arguments.get("uri")) in tool.never:
+    if tool.kind in READ and tool.never and str(arguments.get("uri")) in tool.never:
         return False
     return _allows(agent.grants, tool, arguments, now) and (
         not endpoint.lists_only or _allows(endpoint.grants, tool, arguments, now)

@@ -16,7 +16,7 @@ Headers = list[tuple[bytes, bytes]]
 
 ALLOWED = (
     "Accept", "Authorization", "Content-Type", "Last-Event-ID", "Mcp-Method", "Mcp-Name", "MCP-Protocol-Version",
-    "Mcp-Session-Id", "Slipsnisse-Conversation",
+    "Mcp-Session-Id", "Slipsnisse-Conversation", "Slipsnisse-Session",
 )  # fmt: skip
 EXPOSED = "Mcp-Session-Id, MCP-Protocol-Version, Retry-After, WWW-Authenticate, X-Request-Id"
 METHODS = b"GET, POST, DELETE, OPTIONS"

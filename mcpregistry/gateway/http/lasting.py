@@ -32,6 +32,7 @@ log = structlog.get_logger(__name__)
 Scope = dict[str, Any]
 Beside = Callable[[], Coroutine[Any, Any, None]]
 MOST = 1000  # at once in a process; each costs some 100 KB
+LOOK_SECONDS = 15.0  # between looks whether a token has run out, of which no change tells
 STOPPING = "The site is shutting down. Nothing was done; call again in a moment."
 
 LEFT, REVOKED, STOPPED = "left", "revoked", "stopped"
@@ -168,9 +169,16 @@ class Connections:
 
     async def serve(self, connection: Lasting, *beside: Beside) -> str:
         """Serve it until it ends; returns why."""
+
+        async def look() -> None:
+            while True:
+                await asyncio.sleep(LOOK_SECONDS)
+                if not self.still_welcome(connection):
+                    connection.end(REVOKED)
+
         self._open[connection.id] = connection
         try:
-            return await connection.serve(*beside)
+            return await connection.serve(look, *beside)
         finally:
             del self._open[connection.id]
 

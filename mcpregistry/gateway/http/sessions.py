@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ _MOST_KNOWN = 10_000
 _MOST_SAID = 65_536
 _MARGIN = timedelta(seconds=60)  # commits of others may become visible in another order than their times
 _AFTER_FAULT = 1.0
+_MOST_WAITING = 1_000  # messages for one session that does not take them
 
 
 @dataclass(slots=True)
@@ -63,6 +65,7 @@ class Sessions:
         self._held: dict[str, int] = {}  # open streams
         self._noting: asyncio.TimerHandle | None = None
         self._told: dict[str | int, float] = {}
+        self._waiting: dict[str, deque[str]] = {}  # messages from elsewhere, by session, on their way
         self._news = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         # Whoever keeps something for a session is told its id when it has ended, in whichever process that was.
@@ -198,26 +201,49 @@ class Sessions:
             self._news.clear()
             now = reckoned_now()
             try:
-                news = await db_call(host_sessions.news, self._since - _MARGIN)
+                news = await db_call(host_sessions.news, self._since - _MARGIN, frozenset(self._told))
             except Error:
                 await asyncio.sleep(_AFTER_FAULT)
                 self._news.set()
                 continue
-            self._since = now
-            await self._take(news)
+            self._take(news)
+            if news.more:
+                self._news.set()
+            else:
+                self._since = now
 
-    async def _take(self, news: host_sessions.News) -> None:
-        aside = time.monotonic() - 3 * _MARGIN.total_seconds()
-        self._told = {key: at for key, at in self._told.items() if at > aside}
+    def _take(self, news: host_sessions.News) -> None:
+        if not news.more:  # else the same messages are looked through again
+            aside = time.monotonic() - 3 * _MARGIN.total_seconds()
+            self._told = {key: at for key, at in self._told.items() if at > aside}
         for session_id in news.ended:
             self._has_ended(session_id)
         for key, session_id, body in news.messages:
-            if key not in self._told and self.deliver is not None:
+            if key not in self._told:
                 self._told[key] = time.monotonic()
+                self._hand_on(session_id, body)
+
+    def _hand_on(self, session_id: str, body: str) -> None:
+        """In order within a session; one whose host does not read keeps nobody else waiting."""
+        waiting = self._waiting.setdefault(session_id, deque())
+        if len(waiting) >= _MOST_WAITING:
+            log.warning("sessions.messages_left_out", session=session_id[:8])
+            return
+        waiting.append(body)
+        if len(waiting) == 1:
+            self._spawn(self._handed_on(session_id, waiting))
+
+    async def _handed_on(self, session_id: str, waiting: deque[str]) -> None:
+        try:
+            while waiting:
                 try:
-                    await self.deliver(session_id, json.loads(body))
-                except Exception:  # one message must not keep the others, and the ends of sessions, from being heard
+                    if self.deliver is not None:
+                        await self.deliver(session_id, json.loads(waiting[0]))
+                except Exception:  # one message must not keep the next ones from being heard
                     log.exception("sessions.message_not_taken")
+                waiting.popleft()
+        finally:
+            del self._waiting[session_id]
 
     def _has_ended(self, session_id: str) -> None:
         if session_id in self._told:

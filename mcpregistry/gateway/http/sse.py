@@ -32,10 +32,9 @@ async def opened(connections: Connections, sessions: Sessions, arrival: Arrival)
 
     async def speak() -> None:
         await _write(send, as_event(address.encode(), b"endpoint"))
-        while connections.still_welcome(connection):  # a token may run out without any change
+        while True:
             await asyncio.sleep(PING_SECONDS)
             await _write(send, PING)
-        connection.end()
 
     connection = connections.make(arrival, say)
     await sessions.begin_stream(connection.id, arrival.caller)

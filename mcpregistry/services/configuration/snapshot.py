@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from decimal import Decimal
@@ -17,7 +17,7 @@ from django.utils import timezone
 from mcpregistry.domain.apps import is_app, without_app
 from mcpregistry.domain.budgets import of_dollars
 from mcpregistry.domain.definitions.definition import INSTRUCTIONS, listing
-from mcpregistry.domain.kinds import READ, RESOURCE, TEMPLATE, TOOL
+from mcpregistry.domain.kinds import READ, RESOURCE, TOOL
 from mcpregistry.domain.policy.decision import Outcome
 from mcpregistry.domain.policy.rules import RuleSpec
 from mcpregistry.domain.snapshot import Snapshot
@@ -88,8 +88,12 @@ def _read() -> Snapshot:
     servers = {s.id: _server(s) for s in Server.objects.active()}
     by_agent, by_endpoint = _grants()
     rows = list(_of_servers(servers))
-    off = {(t.server_id, t.name) for t in rows if not t.enabled}
-    offers = [_tool(t, off, servers[t.server_id]) for t in rows if t.enabled and _shown(t, servers[t.server_id])]
+    off = defaultdict(set)
+    for each in rows:
+        if not each.enabled:
+            off[each.server_id].add(each.name)
+    never = {server_id: frozenset(uris) for server_id, uris in off.items()}
+    offers = [_tool(t, never, servers[t.server_id]) for t in rows if t.enabled and _shown(t, servers[t.server_id])]
     return Snapshot(
         revision=revision,
         sections={name: read() for name, read in _SECTIONS.items()},
@@ -134,7 +138,7 @@ def _shown(tool: Tool, server: ServerSpec) -> bool:
     return server.mcp_apps or tool.kind not in READ or not is_app(tool.name)
 
 
-def _tool(tool: Tool, off: set[tuple[int, str]], server: ServerSpec) -> ToolSpec:
+def _tool(tool: Tool, never: Mapping[int, frozenset[str]], server: ServerSpec) -> ToolSpec:
     assert tool.pinned is not None
     return ToolSpec(
         id=tool.id,
@@ -150,9 +154,7 @@ def _tool(tool: Tool, off: set[tuple[int, str]], server: ServerSpec) -> ToolSpec
         cost=of_dollars(tool.call_cost or Decimal(0)),
         instructions=str(tool.pinned.data.get(INSTRUCTIONS) or ""),
         kind=tool.kind,
-        never=frozenset(uri for server, uri in off if server == tool.server_id)
-        if tool.kind == TEMPLATE
-        else frozenset(),
+        never=never.get(tool.server_id, frozenset()),
     )
 
 

@@ -136,3 +136,11 @@ async def test_what_stands_still_after_its_worker_died_gives_its_server_to_other
         assert taken(request) is None, "and the other way round"
 
     await db_call(story)
+
+
+async def test_work_that_is_on_no_server_waits_for_none(live_db: None) -> None:
+    def story() -> None:
+        searches = [ask(Kind.SEARCH, query=f"find {number}") for number in range(2)]
+        assert all(map(taken, searches)), "both at once"
+
+    await db_call(story)

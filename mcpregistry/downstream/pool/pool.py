@@ -116,7 +116,7 @@ class Pool:
             if last:
                 slot = self._slot_at(server_id, revision, session, host)
                 await self._loaded(slot)
-            connection = slot.enter_now() or await entered(slot, deadline)
+            connection = slot.enter_now() or await self._entered(slot, deadline)
             try:
                 await check_said(connection, revision, *(by or (kind, name)), definition)
                 result = await connection.call(
@@ -295,16 +295,29 @@ class Pool:
 
     async def _loaded(self, slot: Slot) -> Target:
         """The slot's target. Raises DownstreamError, or what says why there is none."""
+        slot.expected += 1  # another call that fails meanwhile must not have this one's slot forgotten
         try:
-            return await slot.load()
+            target = await slot.load()
         except BaseException:
-            if slot.session:
-                self._sessions.tidy(slot)
+            slot.expected -= 1
+            self._tidy(slot)
+            raise
+        slot.expected -= 1
+        return target
+
+    async def _entered(self, slot: Slot, deadline: float | None) -> Connection:
+        try:
+            return await entered(slot, deadline)
+        except BaseException:
+            self._tidy(slot)  # its owner has ended while we were inside, or there never was one
             raise
 
     def _leave(self, slot: Slot) -> None:
         slot.leave()
-        if slot.session and not slot.alive:
+        self._tidy(slot)
+
+    def _tidy(self, slot: Slot) -> None:
+        if slot.session:
             self._sessions.tidy(slot)
 
     def _slot_at(self, server_id: int, revision: int | None, session: str, host: Forwarding) -> Slot:

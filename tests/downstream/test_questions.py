@@ -11,6 +11,10 @@ import pytest
 
 from mcpregistry.domain.calls.forwarding import Forwarding, Unanswered
 from mcpregistry.domain.servers.target import Target
+from mcpregistry.domain.text.redaction import Redactor
+from mcpregistry.downstream.pool.questions import Questions, reply_to
+from mcpregistry.downstream.transports.http import _let_stop
+from mcpregistry.downstream.transports.request import Request
 from tests.downstream.conftest import Bench
 from tests.fakes.targets import stdio_target
 from tests.waiting import until
@@ -99,3 +103,28 @@ async def test_a_server_is_told_what_it_may_ask_and_of_a_session_what_its_host_b
     assert said(await here.call("declared", session="a/2")) == {}
     # It may offer these less, which is nothing that the server as a whole has changed.
     assert [event for event in here.events if event.kind == "session" and event.discovery] == []
+
+
+async def test_what_is_asked_after_its_call_has_ended_reaches_no_host_and_not_without_end():
+    person, redactor = Person(), Redactor([])
+    with Questions("asker", redactor).during(person.host()) as call:
+        for _ in range(100):
+            await call.answer("elicitation/create", {"message": "Again?"})
+        with pytest.raises(Unanswered, match="too often"):
+            await call.answer("elicitation/create", {"message": "Again?"})
+    with Questions("asker", redactor).during(person.host()) as over:
+        pass
+    with pytest.raises(Unanswered, match="over"):
+        await over.answer("elicitation/create", {"message": "Late?"})
+    assert len(person.asked) == 100
+
+
+async def test_a_question_that_outlives_its_posted_call_is_declined():
+    person = Person(ready=False)
+    with Questions("asker", Redactor([])).during(person.host()) as call:
+        async with asyncio.timeout(60) as clock:
+            _let_stop(clock, Request(method="tools/call", params={}, timeout=60, patience=call.patience))
+            asked = {"id": 1, "method": "elicitation/create", "params": {"message": "Sure?"}}
+            replying = asyncio.ensure_future(reply_to(asked, call))
+            await until(lambda: person.asked)
+    assert (await replying)["error"]["message"] == "The call is over."

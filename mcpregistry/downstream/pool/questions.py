@@ -36,6 +36,8 @@ _NOBODY = "No call of yours waits for an answer, so nobody can be asked."
 _WHOSE = "Several calls are out on this connection, and nobody knows which of them asks."
 _CANNOT = "The host that made this call cannot be asked this."
 _OVER = "The call is over."
+_MANY = "This call has asked its host too often."
+_MOST = 100  # questions of one call: while one is open its time stands still, so a server could go on for ever
 
 
 class CallQuestions:
@@ -45,12 +47,18 @@ class CallQuestions:
         self.patience = Patience()
         self._server, self._host, self._redactor = server, host, redactor
         self._open: set[asyncio.Task[dict[str, Any]]] = set()
+        self._count, self._closed = 0, False
 
     async def answer(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """The host's result. Raises Unanswered."""
         if self._host.ask is None or not bears(self._host.capabilities, method, params):
             raise Unanswered(_CANNOT)
+        self._count += 1
+        if self._count > _MOST:
+            raise Unanswered(_MANY)
         shown, _ = await without_secrets({"method": method, "params": dict(params)}, self._redactor)
+        if self._closed:  # it has ended since the question came: its host waits for its result, not for this
+            raise Unanswered(_OVER)
         asked = attributed(shown, self._server)
         asking = asyncio.ensure_future(self._host.ask(method, asked["params"]))
         self._open.add(asking)
@@ -66,6 +74,7 @@ class CallQuestions:
 
     def close(self) -> None:
         """The call is over: whoever is still asked need not answer any more."""
+        self._closed = True
         for asking in self._open:
             asking.cancel()
 

@@ -128,3 +128,23 @@ async def test_a_question_that_outlives_its_posted_call_is_declined():
             replying = asyncio.ensure_future(reply_to(asked, call))
             await until(lambda: person.asked)
     assert (await replying)["error"]["message"] == "The call is over."
+
+
+async def test_after_a_call_that_was_given_up_no_other_host_of_a_shared_connection_is_asked_or_told(bench: Make):
+    here, first, second = bench(asking("elicitation")), Person(ready=False), Person()
+    call = asyncio.create_task(here.call("ask", host=first.host()))
+    await until(lambda: first.asked)
+    call.cancel()
+    await asyncio.wait({call})
+    # Its server may go on with it, and ask again.
+    assert "nobody knows which of them asks" in said(await here.call("ask", host=second.host()))
+    assert second.asked == []
+    connection = here.pool._slots[1].connection
+    assert connection is not None
+    lines: list[Any] = []
+    connection.logs.begin(lines.append)
+    connection.logs.hear({"level": "info", "data": "of the first"})
+    connection.logs.hear({"level": "info", "data": "of its own stream"}, lines.append)
+    connection.logs.end(lines.append)
+    assert [line["data"] for line in lines] == ["of its own stream"]
+    assert said(await here.call("ask", host=second.host(), session="b/1"))["action"] == "accept"

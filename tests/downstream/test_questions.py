@@ -148,3 +148,9 @@ async def test_after_a_call_that_was_given_up_no_other_host_of_a_shared_connecti
     connection.logs.end(lines.append)
     assert [line["data"] for line in lines] == ["of its own stream"]
     assert said(await here.call("ask", host=second.host(), session="b/1"))["action"] == "accept"
+
+
+async def test_a_session_that_begins_with_a_call_that_people_decided_on_can_be_asked_later(bench: Make):
+    here, person = bench(asking("elicitation")), Person()
+    assert "cannot be asked" in said(await here.call("ask", session="a/1", asks=frozenset({"elicitation"})))
+    assert said(await here.call("ask", session="a/1", host=person.host()))["action"] == "accept"

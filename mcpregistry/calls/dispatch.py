@@ -38,6 +38,7 @@ class DownstreamDispatcher:
             host=forwarding,
             kind=offer.tool.kind,
             session=session_key(offer.server.shared_by, request.catalogue.agent.slug, request.session),
+            asks=request.host.forwarding.allowing(offer.server.questions).questions,
             by=(offer.by.kind, offer.by.name) if offer.by else None,
         )
         check_kind(result, forwarding)

@@ -36,12 +36,16 @@ class LiveCall:
         self._waiting = waiting
         self._nonce = ""
         self._asked: dict[str, tuple[dict[str, Any], asyncio.Future[dict[str, Any]]]] = {}
+        self._shown: set[str] = set()  # the questions that the host was last sent
         self._count = 0
+        self._silent = False  # the host has not come back once: it is not waited for again
         self._news = asyncio.Event()
         self._task: asyncio.Task[CallOutcome]
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """The host's answer, which its next request brings. Raises Unanswered."""
+        if self._silent:
+            raise Unanswered(NO_ANSWER)
         self._count += 1
         key = f"question{self._count}"
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
@@ -51,6 +55,7 @@ class LiveCall:
             async with asyncio.timeout(PATIENCE):
                 return await future
         except TimeoutError:
+            self._silent |= key in self._shown
             raise Unanswered(NO_ANSWER) from None
         finally:
             del self._asked[key]
@@ -64,11 +69,12 @@ class LiveCall:
         return await self._next()
 
     async def go_on(self, answers: Mapping[str, Any]) -> CallOutcome:
-        """With the host's answers: the end, or the next question. A question left out is not answered."""
-        self._news.clear()
+        """With the host's answers: the end, or the next question. A question left out is not answered; one that came
+        since then has not been put to it yet.
+        """
         for key, (_, future) in list(self._asked.items()):
             answer = answers.get(key)
-            if future.done():
+            if future.done() or key not in self._shown:
                 continue
             if isinstance(answer, dict):
                 future.set_result(answer)
@@ -77,6 +83,15 @@ class LiveCall:
         return await self._next()
 
     async def _next(self) -> CallOutcome:
+        while not self._task.done():
+            self._news.clear()
+            if requests := {key: request for key, (request, future) in self._asked.items() if not future.done()}:
+                return self._question(requests)
+            await self._heard()
+        return self._task.result()
+
+    async def _heard(self) -> None:
+        """Until the call has ended or a question has come, which may be withdrawn by the time that we look."""
         news = asyncio.ensure_future(self._news.wait())
         try:
             await asyncio.wait({self._task, news}, return_when=asyncio.FIRST_COMPLETED)
@@ -86,15 +101,10 @@ class LiveCall:
             raise
         finally:
             news.cancel()
-        if self._task.done():
-            return self._task.result()
-        return self._question()
 
-    def _question(self) -> CallOutcome:
-        self._news.clear()
-        self._nonce = secrets.token_hex(16)
+    def _question(self, requests: Mapping[str, Any]) -> CallOutcome:
+        self._nonce, self._shown = secrets.token_hex(16), set(requests)
         self._waiting[self._nonce] = self
-        requests = {key: request for key, (request, future) in self._asked.items() if not future.done()}
         return CallOutcome(
             "", State.DISPATCHED, {"resultType": "input_required", "inputRequests": requests}, live=self._nonce
         )

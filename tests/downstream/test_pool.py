@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,10 +18,12 @@ from mcpregistry.domain.errors import AuthFailed, Busy, ConnectionFailed, NotFou
 from mcpregistry.domain.servers.health import backoff
 from mcpregistry.downstream.pool.gate import QUEUE_PER_PLACE, Gate
 from mcpregistry.downstream.pool.pool import Pool
+from mcpregistry.downstream.pool.watching import Watched, Watches
 from tests.downstream.conftest import Bench
 from tests.fakes.http import Always, Echo, Raw, fake_http
 from tests.fakes.sdk import sdk_server
 from tests.fakes.targets import http_target, stdio_target
+from tests.waiting import until
 
 Make = Callable[..., Bench]
 
@@ -519,3 +523,40 @@ async def test_connections_in_use_and_kept_ones_are_not_closed(bench: Make):
         await call
     await here.pool.call(3, "echo", b"{}")
     assert sorted(alive(here)) == [2, 3]
+
+
+async def test_a_connection_that_ends_before_its_server_took_a_subscription_leaves_no_stream_behind():
+    class Mute:
+        def listen(self, **_: Any) -> contextlib.AbstractAsyncContextManager[Any]:
+            return self.opening()
+
+        @contextlib.asynccontextmanager
+        async def opening(self) -> AsyncIterator[None]:
+            await asyncio.Event().wait()
+            yield
+
+    watched, before = Watched(), asyncio.all_tasks()
+    end, _ = watched.add("file:///a", lambda: None)
+    following = asyncio.ensure_future(watched.follow(Mute(), Mute(), modern=True))  # type: ignore[arg-type]
+    await until(lambda: len(asyncio.all_tasks() - before) >= 2)  # its stream, and who waits for it
+    following.cancel()
+    await asyncio.wait({following})
+    assert asyncio.all_tasks() <= before
+    end()
+
+
+async def test_subscriptions_are_kept_though_the_database_was_away(monkeypatch):
+    monkeypatch.setattr("mcpregistry.downstream.pool.watching.RETRY_FIRST", 0.01)
+    tries = 0
+
+    async def hold(server_id: int) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise OSError("no database")
+        await asyncio.Event().wait()
+
+    watches = Watches(hold)
+    await watches.add(1, "file:///a", lambda: None, patience=0.01)
+    await until(lambda: tries == 2)
+    await watches.close()

@@ -11,6 +11,10 @@ import pytest
 
 from mcpregistry.domain.calls.forwarding import Forwarding, Unanswered
 from mcpregistry.domain.servers.target import Target
+from mcpregistry.domain.text.redaction import Redactor
+from mcpregistry.downstream.pool.questions import Questions, reply_to
+from mcpregistry.downstream.transports.http import _let_stop
+from mcpregistry.downstream.transports.request import Request
 from tests.downstream.conftest import Bench
 from tests.fakes.targets import stdio_target
 from tests.waiting import until
@@ -99,3 +103,54 @@ async def test_a_server_is_told_what_it_may_ask_and_of_a_session_what_its_host_b
     assert said(await here.call("declared", session="a/2")) == {}
     # It may offer these less, which is nothing that the server as a whole has changed.
     assert [event for event in here.events if event.kind == "session" and event.discovery] == []
+
+
+async def test_what_is_asked_after_its_call_has_ended_reaches_no_host_and_not_without_end():
+    person, redactor = Person(), Redactor([])
+    with Questions("asker", redactor).during(person.host()) as call:
+        for _ in range(100):
+            await call.answer("elicitation/create", {"message": "Again?"})
+        with pytest.raises(Unanswered, match="too often"):
+            await call.answer("elicitation/create", {"message": "Again?"})
+    with Questions("asker", redactor).during(person.host()) as over:
+        pass
+    with pytest.raises(Unanswered, match="over"):
+        await over.answer("elicitation/create", {"message": "Late?"})
+    assert len(person.asked) == 100
+
+
+async def test_a_question_that_outlives_its_posted_call_is_declined():
+    person = Person(ready=False)
+    with Questions("asker", Redactor([])).during(person.host()) as call:
+        async with asyncio.timeout(60) as clock:
+            _let_stop(clock, Request(method="tools/call", params={}, timeout=60, patience=call.patience))
+            asked = {"id": 1, "method": "elicitation/create", "params": {"message": "Sure?"}}
+            replying = asyncio.ensure_future(reply_to(asked, call))
+            await until(lambda: person.asked)
+    assert (await replying)["error"]["message"] == "The call is over."
+
+
+async def test_after_a_call_that_was_given_up_no_other_host_of_a_shared_connection_is_asked_or_told(bench: Make):
+    here, first, second = bench(asking("elicitation")), Person(ready=False), Person()
+    call = asyncio.create_task(here.call("ask", host=first.host()))
+    await until(lambda: first.asked)
+    call.cancel()
+    await asyncio.wait({call})
+    # Its server may go on with it, and ask again.
+    assert "nobody knows which of them asks" in said(await here.call("ask", host=second.host()))
+    assert second.asked == []
+    connection = here.pool._slots[1].connection
+    assert connection is not None
+    lines: list[Any] = []
+    connection.logs.begin(lines.append)
+    connection.logs.hear({"level": "info", "data": "of the first"})
+    connection.logs.hear({"level": "info", "data": "of its own stream"}, lines.append)
+    connection.logs.end(lines.append)
+    assert [line["data"] for line in lines] == ["of its own stream"]
+    assert said(await here.call("ask", host=second.host(), session="b/1"))["action"] == "accept"
+
+
+async def test_a_session_that_begins_with_a_call_that_people_decided_on_can_be_asked_later(bench: Make):
+    here, person = bench(asking("elicitation")), Person()
+    assert "cannot be asked" in said(await here.call("ask", session="a/1", asks=frozenset({"elicitation"})))
+    assert said(await here.call("ask", session="a/1", host=person.host()))["action"] == "accept"

@@ -98,3 +98,34 @@ async def test_two_hundred_sessions_opened_and_dropped_leave_nothing(bench: Make
         tasks, descriptors = await rounds(range(20, 200))
         assert tasks <= before[0]
         assert descriptors <= before[1] + 10  # of the fake's server, which runs in this process
+
+
+async def test_a_session_that_got_no_connection_is_forgotten(bench: Make):
+    here = bench(stdio_target("slow", limits={"max_sessions": 1}))
+    busy = asyncio.create_task(here.call("count", b'{"steps":1000,"pause":0.05}', session="a/0"))
+    await here.event("session", "connected")
+    for number in range(1, 6):
+        with pytest.raises(Busy):
+            await here.call("count", b'{"steps":1}', session=f"a/{number}")
+    assert [slot.session for slot in here.pool._sessions.all()] == ["a/0"]
+    busy.cancel()
+    await asyncio.gather(busy, return_exceptions=True)
+
+
+async def test_a_call_that_is_cancelled_before_it_began_takes_the_session_from_no_other(bench: Make, monkeypatch):
+    here, asked, answer = bench(stdio_target("crash")), [], asyncio.Event()
+
+    async def slowly(server_id: int):
+        asked.append(server_id)
+        await answer.wait()
+        return here.targets[server_id]
+
+    monkeypatch.setattr(here.pool, "_targets", slowly)
+    one, other = (asyncio.create_task(pid(here, "a/1")) for _ in range(2))
+    await until(lambda: len(asked) == 2)
+    other.cancel()
+    await asyncio.wait({other})
+    answer.set()
+    number = await one
+    here.pool.end_session("1")
+    await gone(number)

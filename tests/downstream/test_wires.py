@@ -14,6 +14,8 @@ import uvloop
 from websockets.asyncio.server import Server, ServerConnection, serve
 
 from mcpregistry.domain.errors import AuthFailed, ConnectionFailed, OutboundRefused, ResourceLimit, TimedOut
+from mcpregistry.domain.text.redaction import Redactor
+from mcpregistry.downstream.pool.loglines import LogLines
 from mcpregistry.downstream.pool.pool import Pool
 from mcpregistry.downstream.runtime import LoopThread
 from mcpregistry.downstream.transports import wire
@@ -298,3 +300,14 @@ def test_a_pool_works_on_uvloop():
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())
     assert children() == before
+
+
+@pytest.mark.parametrize("name", ["[]", "{}", "null"])
+def test_a_notification_whose_method_or_level_is_no_text_harms_no_call(name: str):
+    pipe = wire.Wire()
+    pipe.logs = LogLines(Redactor([]))
+    pipe.receive(b'{"jsonrpc":"2.0","method":%b}' % name.encode())
+    assert pipe.garbage == 1
+    said = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":%b,"data":"x"}}'
+    pipe.receive(said % name.encode())
+    assert pipe.error is None

@@ -10,6 +10,8 @@ import pytest
 from mcpregistry.calls.engine import Engine
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.policy.decision import Decision, Outcome
+from mcpregistry.gateway.http.body import Plain
+from mcpregistry.gateway.http.response import Response
 from mcpregistry.models import Invocation
 from tests.fakes.stage import Stage, fresh, listed, outside
 from tests.gateway.doors import META, Corpus, Doors, anonymous, doors
@@ -186,3 +188,18 @@ async def test_a_host_that_leaves_cancels_its_call(stage, slug):
     states = [row["state"] for row in await recorded(slug)]
     assert len(states) == 2
     assert set(states) <= {State.UNKNOWN, State.NOT_SENT}
+
+
+async def test_progress_after_the_request_was_answered_with_a_question_starts_nothing():
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(event: dict[str, Any]) -> None:
+        raise AssertionError(event)
+
+    before = asyncio.all_tasks()
+    response = Response(Plain(1, "tools/call", {"_meta": {"progressToken": 1}}), receive, send)
+    response.begin()
+    response.close()
+    response.report(1, None, "its call goes on")
+    assert asyncio.all_tasks() == before

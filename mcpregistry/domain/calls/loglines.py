@@ -28,7 +28,9 @@ def line_of(params: object) -> dict[str, Any] | None:
 
     Data that is too long becomes the beginning of its text.
     """
-    if not isinstance(params, dict) or params.get("level") not in _RANK or "data" not in params:
+    if not isinstance(params, dict) or "data" not in params:
+        return None
+    if not isinstance(params.get("level"), str) or params["level"] not in _RANK:
         return None
     logger, data = params.get("logger"), params["data"]
     text = data if isinstance(data, str) else _text(data)

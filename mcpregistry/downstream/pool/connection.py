@@ -44,6 +44,7 @@ from mcpregistry.downstream.transports.wire import Channel
 
 CLIENT_NAME = "slipsnisse"
 PROBE_SECONDS = 10.0
+DOUBT_SECONDS = 300.0  # in which a server may still work on a call that its caller has left
 
 
 async def open_connection(
@@ -77,6 +78,7 @@ class Connection:
         self.logs = self._channel.logs = LogLines(self.redactor)
         self._questions = Questions(target.slug, self.redactor)
         self._declares = target.questions if bears is None else target.questions & bears
+        self._shared = bears is None
         self._stamp: dict[str, Any] = {}
         self.last_used = time.monotonic()
         self._stopping = False
@@ -278,8 +280,19 @@ class Connection:
             result = await (self._request(request) if self._modern else self._asked_meanwhile(request, host))
         except TimedOut:
             self._suspicion.set()
+            self._left()
+            raise
+        except asyncio.CancelledError:
+            self._left()
             raise
         return check_result(result, self.target.limits, kind)
+
+    def _left(self) -> None:
+        """A call is given up, and its server may work on: what it says outside a call's own stream may still be about that
+        one, so that for a while nobody else's host is told or asked it.
+        """
+        if self._shared:
+            self.logs.doubtful_until = self._questions.doubtful_until = time.monotonic() + DOUBT_SECONDS
 
     async def _asked_meanwhile(self, request: Request, host: Forwarding) -> dict[str, Any]:
         """In the older era the server asks its questions while the call waits."""

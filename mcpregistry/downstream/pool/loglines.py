@@ -1,7 +1,7 @@
 """What one server says in log lines: whose each is, without its secrets, and never so many that calls suffer.
 
 A line that comes in a call's own stream (HTTP) is that call's. On a wire that all calls share it is that of the only
-request that is out; with more of them, or none, nobody can say whose it is, and it is the operator's alone.
+request that is out; with more of them, or none, or one given up lately, nobody can say whose it is, and it is the operator's alone.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class LogLines:
         self._redactor = redactor
         self.tell: Callable[[str], None] | None = None
         self._out: list[OnLog | None] = []  # of each request that is out who hears of it
+        self.doubtful_until = float("-inf")  # monotonic: until then a line may be of a call that was given up
         self._recent: deque[str] = deque(maxlen=KEPT)
         self._left, self._at = float(BURST), time.monotonic()
         self._dropped = 0
@@ -66,7 +67,8 @@ class LogLines:
         if (line := line_of(params)) is None:
             return
         line, _ = self._redactor.clean(line) if self._redactor else (line, 0)
-        on_log = own or (self._out[0] if len(self._out) == 1 else None)
+        alone = len(self._out) == 1 and time.monotonic() >= self.doubtful_until
+        on_log = own or (self._out[0] if alone else None)
         if on_log is not None:
             on_log(line)
         self._recent.append(shown(line))

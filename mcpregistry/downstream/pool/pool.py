@@ -98,6 +98,7 @@ class Pool:
         on_log: OnLog | None = None, idempotent: bool = False, revision: int | None = None,
         definition: str | None = None, by: tuple[str, str] | None = None, kind: str = TOOL,
         host: Forwarding = NOTHING, session: str = EVERYBODY,
+        asks: frozenset[str] | None = None,
     ) -> dict[str, Any]:  # fmt: skip
         """One ``tools/call``, or what its ``kind`` is used by; the raw result dict, untouched but for our secrets.
         ``timeout`` in seconds spans queueing, connecting and the answer (None: the server's own;
@@ -105,18 +106,19 @@ class Pool:
         whose ``sent`` says whether the call may have taken effect. With ``revision`` it goes to
         the server as it was configured then, or nowhere; with ``definition`` (a hash) only while
         the server says exactly that of the tool or prompt, or of what ``by`` (kind, name) grants it.
-        ``session`` is whose connection it goes through.
+        ``session`` is whose connection it goes through, and ``asks`` what its host can be asked in other calls, if not
+        in this one alone.
         """
         arguments = parse_arguments(arguments_json)
-        slot = self._slot_at(server_id, revision, session, host)
+        slot = self._slot_at(server_id, revision, session, host, asks)
         target = slot.target or await self._loaded(slot)
         limit = target.limits.request_timeout if timeout is None else timeout
         deadline = time.monotonic() + limit if limit else None
         for last in (False, True):  # again only if nothing was sent, or the operator vouches for repeating
             if last:
-                slot = self._slot_at(server_id, revision, session, host)
+                slot = self._slot_at(server_id, revision, session, host, asks)
                 await self._loaded(slot)
-            connection = slot.enter_now() or await entered(slot, deadline)
+            connection = slot.enter_now() or await self._entered(slot, deadline)
             try:
                 await check_said(connection, revision, *(by or (kind, name)), definition)
                 result = await connection.call(
@@ -295,26 +297,41 @@ class Pool:
 
     async def _loaded(self, slot: Slot) -> Target:
         """The slot's target. Raises DownstreamError, or what says why there is none."""
+        slot.expected += 1  # another call that fails meanwhile must not have this one's slot forgotten
         try:
-            return await slot.load()
+            target = await slot.load()
         except BaseException:
-            if slot.session:
-                self._sessions.tidy(slot)
+            slot.expected -= 1
+            self._tidy(slot)
+            raise
+        slot.expected -= 1
+        return target
+
+    async def _entered(self, slot: Slot, deadline: float | None) -> Connection:
+        try:
+            return await entered(slot, deadline)
+        except BaseException:
+            self._tidy(slot)  # its owner has ended while we were inside, or there never was one
             raise
 
     def _leave(self, slot: Slot) -> None:
         slot.leave()
-        if slot.session and not slot.alive:
+        self._tidy(slot)
+
+    def _tidy(self, slot: Slot) -> None:
+        if slot.session:
             self._sessions.tidy(slot)
 
-    def _slot_at(self, server_id: int, revision: int | None, session: str, host: Forwarding) -> Slot:
+    def _slot_at(
+        self, server_id: int, revision: int | None, session: str, host: Forwarding, asks: frozenset[str] | None = None
+    ) -> Slot:
         """The server's slot; one older than ``revision`` is retired here if nobody has done it yet."""
         slot = self._slot(server_id, session)
         if revision is not None and slot.target is not None and slot.target.revision < revision:
             self._retire(slot, again=False)
             slot = self._slot(server_id, session)
-        if session and slot.bears is None:  # what a server is told of its host is told once, when it is connected to
-            slot.bears = host.questions
+        if session and not slot.alive:  # what a server is told of its host is told once, when it is connected to
+            slot.bears = host.questions if asks is None else asks
         return slot
 
     def _put_away(self, slot: Slot, connection: Connection) -> bool:

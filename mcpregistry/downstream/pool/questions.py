@@ -1,7 +1,7 @@
 """Questions of a server of the older era, which come while its call waits: to the host that made that call, or declined.
 
 A question belongs to a call if it came on that call's own stream (streamable HTTP), or if exactly one call is out on the
-connection. Else nobody knows whose it is, and it is declined, in words. Only a host that has declared that it can bear
+connection, and none was given up there lately. Else nobody knows whose it is, and it is declined, in words. Only a host that has declared that it can bear
 such a question is asked, and while it is, the call's time stands still.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -33,9 +34,11 @@ log = structlog.get_logger(__name__)
 
 DECLINED = -32600  # JSON-RPC: the request cannot be served; the text says why
 _NOBODY = "No call of yours waits for an answer, so nobody can be asked."
-_WHOSE = "Several calls are out on this connection, and nobody knows which of them asks."
+_WHOSE = "Several calls are, or were lately, out on this connection, and nobody knows which of them asks."
 _CANNOT = "The host that made this call cannot be asked this."
 _OVER = "The call is over."
+_MANY = "This call has asked its host too often."
+_MOST = 100  # questions of one call: while one is open its time stands still, so a server could go on for ever
 
 
 class CallQuestions:
@@ -45,12 +48,18 @@ class CallQuestions:
         self.patience = Patience()
         self._server, self._host, self._redactor = server, host, redactor
         self._open: set[asyncio.Task[dict[str, Any]]] = set()
+        self._count, self._closed = 0, False
 
     async def answer(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """The host's result. Raises Unanswered."""
         if self._host.ask is None or not bears(self._host.capabilities, method, params):
             raise Unanswered(_CANNOT)
+        self._count += 1
+        if self._count > _MOST:
+            raise Unanswered(_MANY)
         shown, _ = await without_secrets({"method": method, "params": dict(params)}, self._redactor)
+        if self._closed:  # it has ended since the question came: its host waits for its result, not for this
+            raise Unanswered(_OVER)
         asked = attributed(shown, self._server)
         asking = asyncio.ensure_future(self._host.ask(method, asked["params"]))
         self._open.add(asking)
@@ -66,6 +75,7 @@ class CallQuestions:
 
     def close(self) -> None:
         """The call is over: whoever is still asked need not answer any more."""
+        self._closed = True
         for asking in self._open:
             asking.cancel()
 
@@ -76,6 +86,7 @@ class Questions:
     def __init__(self, server: str, redactor: Redactor) -> None:
         self._server, self._redactor = server, redactor
         self._calls: set[CallQuestions] = set()
+        self.doubtful_until = float("-inf")  # monotonic: until then a call that was given up may be the one that asks
 
     @contextlib.contextmanager
     def during(self, host: Forwarding) -> Iterator[CallQuestions]:
@@ -90,7 +101,7 @@ class Questions:
 
     async def asked(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to a question that came on no call's own stream. Raises Unanswered."""
-        if len(self._calls) != 1:
+        if len(self._calls) != 1 or time.monotonic() < self.doubtful_until:
             raise Unanswered(_WHOSE if self._calls else _NOBODY)
         (call,) = self._calls
         return await call.answer(method, params)

@@ -31,6 +31,7 @@ class Sessions:
         self._make, self._on_event, self._shared = make, on_event, shared
         self._slots: defaultdict[int, dict[str, Slot]] = defaultdict(dict)
         self._told: dict[int, Discovery] = {}
+        self._later: set[Slot] = set()  # to be looked at again when their breaker lets them be tried
 
     def slot(self, server_id: int, session: str) -> Slot:
         """The session's slot at this server; a new one if there is none."""
@@ -78,12 +79,17 @@ class Sessions:
 
     def tidy(self, slot: Slot) -> None:
         """Forget a slot that holds nothing, nobody waits in, and whose breaker has nothing to say."""
-        if slot.alive or (slot.gate is not None and slot.gate.inside):
+        if slot.alive or slot.expected or (slot.gate is not None and slot.gate.inside):
             return
-        if left := slot.refused_for:
-            asyncio.get_running_loop().call_later(left, self.tidy, slot)
-        else:
+        if not (left := slot.refused_for):
             self.take(slot)
+        elif slot not in self._later:  # once, however many calls it refuses meanwhile
+            self._later.add(slot)
+            asyncio.get_running_loop().call_later(left, self._tidy_later, slot)
+
+    def _tidy_later(self, slot: Slot) -> None:
+        self._later.discard(slot)
+        self.tidy(slot)
 
     def _over(self, slot: Slot) -> None:
         """Its connection has closed."""

@@ -56,6 +56,7 @@ class Slot:
         self._on_event = on_event
         self.health = Health()
         self.gate: Gate | None = None
+        self.expected = 0  # calls that have the slot, and wait for its target
         self.target: Target | None = None
         self.connection: Connection | None = None
         self.tail = b""

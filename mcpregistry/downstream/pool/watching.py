@@ -116,6 +116,7 @@ class Watched:
     async def _listening(self, client: Client) -> None:
         """The next stream is open before the last one is closed, so that nothing is missed between them."""
         before: asyncio.Task[None] | None = None
+        now: asyncio.Task[None] | None = None
         try:
             while True:
                 self._changed.clear()
@@ -126,8 +127,8 @@ class Watched:
                 await _end(before)
                 before = now
                 await self._changed.wait()
-        finally:
-            await _end(before)
+        finally:  # the newer one may not have been taken yet
+            await _end(before, now)
 
     async def _stream(self, client: Client, uris: list[str]) -> None:
         delay, lost = RETRY_FIRST, False
@@ -193,6 +194,8 @@ class Watches:
                 delay = RETRY_FIRST if time.monotonic() - began > RETRY_MOST else delay
             except SlipsnisseError as error:
                 log.info("subscriptions.not_connected", server_id=server_id, code=error.code)
+            except Exception:  # the database may be away: what is wanted stays wanted
+                log.exception("subscriptions.not_kept", server_id=server_id)
             await asyncio.sleep(delay)
             delay = min(delay * 2, RETRY_MOST)
 
@@ -218,10 +221,12 @@ async def _first(*waiting: asyncio.Future[Any]) -> None:
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
 
 
-async def _end(task: asyncio.Task[None] | None) -> None:
-    if task is not None:
+async def _end(*tasks: asyncio.Task[None] | None) -> None:
+    ending = [task for task in tasks if task is not None]
+    for task in ending:
         task.cancel()
-        await asyncio.wait([task])
+    if ending:
+        await asyncio.wait(ending)
 
 
 def _retrieve(future: asyncio.Future[None]) -> None:

@@ -286,8 +286,13 @@ def _let_stop(clock: asyncio.Timeout, request: Request) -> None:
     """People who are asked meanwhile do not use up the request's time."""
     if request.patience is not None and request.timeout:
         seconds, now = request.timeout, asyncio.get_running_loop().time
-        request.patience.pause = lambda: clock.reschedule(None)
-        request.patience.resume = lambda: None if clock.expired() else clock.reschedule(now() + seconds)
+
+        def due(when: float | None) -> None:
+            with contextlib.suppress(RuntimeError):  # the request is over, and its clock with it
+                clock.reschedule(when)
+
+        request.patience.pause = lambda: due(None)
+        request.patience.resume = lambda: due(now() + seconds)
 
 
 def answer_question(message: dict[str, Any]) -> dict[str, Any]:

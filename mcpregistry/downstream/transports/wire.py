@@ -105,7 +105,7 @@ def parse_message(data: bytes | bytearray) -> dict[str, Any]:
         raise too_deep() from error
     except _UNREADABLE as error:
         raise ProtocolError("The server sent a line that is not valid JSON.", sent=True) from error
-    if type(message) is not dict or message.get("jsonrpc") != "2.0":
+    if type(message) is not dict or message.get("jsonrpc") != "2.0" or type(message.get("method", "")) is not str:
         raise ProtocolError("The server sent JSON that is not a JSON-RPC 2.0 message.", sent=True)
     return message
 

@@ -33,6 +33,7 @@ class Response:
         self.gone = asyncio.Event() if plain.session else None  # set when its connection is, in the older era
         self._progress: Progress | None = None
         self._streaming = False
+        self._closed = False
         self._tasks: list[asyncio.Task[None]] = []
 
     def begin(self) -> None:
@@ -50,6 +51,8 @@ class Response:
 
     def report(self, progress: float, total: float | None, message: str | None) -> None:
         """The server's progress: from the first on, the answer is a stream."""
+        if self._closed:  # the call goes on without this request, which was answered with its server's question
+            return
         self._attend()
         if self._progress is not None:
             self._progress(progress, total, message)
@@ -147,6 +150,7 @@ class Response:
 
     def close(self) -> None:
         """No more is heard of the host."""
+        self._closed = True
         if self._plain.session:
             self._plain.session.calls.pop(self._plain.id, None)
         self._timer.cancel()

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
+from mcpregistry.calls.call import CallOutcome
+from mcpregistry.calls.call import Host as Calling
+from mcpregistry.domain.calls.forwarding import Forwarding, Unanswered
 from mcpregistry.domain.lifecycle import State
+from mcpregistry.gateway.live_calls import LiveCalls
 from mcpregistry.models import Agent, ApprovalRequest, AuditEntry, Invocation, PolicyRule, Server
 from mcpregistry.services.access import tokens
 from mcpregistry.services.approvals import votes
@@ -201,3 +206,59 @@ async def test_when_two_calls_are_out_only_a_stream_of_its_own_tells_whose_quest
         ends = await asyncio.gather(*calls)
     assert all("ann" in text_of(end) for end in ends)
     assert sorted(each["message"] for each in host.asked) == [f"The server older asks: Call {n}?" for n in (1, 2)]
+
+
+async def test_a_question_that_came_while_another_was_answered_is_put_to_the_host_too():
+    calls, other = LiveCalls(), asyncio.Event()
+    host, live = calls.opened(Calling(mrtr=True, forwarding=Forwarding({"elicitation": {}})))
+    ask = host.forwarding.ask
+    assert ask is not None
+    assert live is not None
+
+    async def later() -> Any:
+        await other.wait()
+        return await ask("elicitation/create", {"message": "second"})
+
+    async def work() -> CallOutcome:
+        return CallOutcome("", State.SUCCEEDED, {"said": await asyncio.gather(ask("roots/list", {}), later())})
+
+    first = await live.run(work())
+    assert first.result is not None
+    assert list(first.result["inputRequests"]) == ["question1"]
+    other.set()
+    while len(live._asked) < 2:
+        await asyncio.sleep(0)
+    second = await calls.go_on(first.live, {"question1": {"roots": []}})
+    assert second.result is not None
+    assert list(second.result["inputRequests"]) == ["question2"]
+    end = await calls.go_on(second.live, {"question2": {"action": "decline"}})
+    assert end.result == {"said": [{"roots": []}, {"action": "decline"}]}
+    assert not calls._waiting
+
+
+async def test_a_host_that_did_not_come_back_is_not_waited_for_again_and_a_question_withdrawn_is_no_question(
+    monkeypatch,
+):
+    monkeypatch.setattr("mcpregistry.gateway.live_calls.PATIENCE", 0.01)
+    calls = LiveCalls()
+    host, live = calls.opened(Calling(mrtr=True, forwarding=Forwarding({"elicitation": {}})))
+    ask = host.forwarding.ask
+    assert ask is not None
+    assert live is not None
+
+    async def work() -> CallOutcome:
+        withdrawn = asyncio.ensure_future(ask("roots/list", {}))
+        asyncio.get_running_loop().call_soon(withdrawn.cancel)
+        await asyncio.wait({withdrawn})
+        with pytest.raises(Unanswered):
+            await ask("roots/list", {})
+        monkeypatch.setattr("mcpregistry.gateway.live_calls.PATIENCE", 600.0)
+        with pytest.raises(Unanswered):
+            await ask("roots/list", {})
+        return CallOutcome("", State.SUCCEEDED, {})
+
+    asked = await live.run(work())
+    assert asked.result is not None
+    assert list(asked.result["inputRequests"]) == ["question2"]
+    assert (await asyncio.wait_for(live._task, 30)).state is State.SUCCEEDED
+    assert not calls._waiting

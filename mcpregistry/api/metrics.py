@@ -147,7 +147,13 @@ def _servers(since: datetime) -> Iterator[Metric]:
         up.add_metric([slug], int(lifecycle == "active" and down_since is None))
     yield up
     open_ = GaugeMetricFamily("slipsnisse_connections", "Connections of all processes.", labels=["state"])
-    for state, count in Connection.objects.order_by().values_list("state").annotate(Count("id")):
+    states: Counter[str] = Counter()
+    sessions: Counter[str] = Counter()
+    connections = Connection.objects.order_by().values_list("state", "server__slug")
+    for state, slug, count, of_their_own in connections.annotate(Count("id"), Sum("sessions")):
+        states[state] += count
+        sessions[slug] += of_their_own
+    for state, count in states.items():
         open_.add_metric([state], count)
     yield open_
     own = GaugeMetricFamily(
@@ -155,9 +161,7 @@ def _servers(since: datetime) -> Iterator[Metric]:
         "Own connections of agents and host sessions, of all processes.",
         labels=["server"],
     )
-    for slug, count in (
-        Connection.objects.filter(sessions__gt=0).order_by().values_list("server__slug").annotate(Sum("sessions"))
-    ):
+    for slug, count in (+sessions).items():
         own.add_metric([slug], count)
     yield own
     leaks = GaugeMetricFamily(

@@ -26,7 +26,7 @@ for ecosystem in ("pypi", "mcpb"):
 request = MaintenanceRequest.objects.create(kind="add_server", created_at=now, requested_by="x")
 Proposal.objects.create(request=request, server=server, install=install, created_at=now)
 """
-_BACK = (("subagents", "0011"), ("mcpregistry", "0029"))
+_BACK = (("subagents", "0011"), ("mcpregistry", "0035"))
 
 
 def test_the_last_migrations_go_back_and_forth_with_rows(tmp_path: Path) -> None:

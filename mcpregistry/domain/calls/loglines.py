@@ -26,7 +26,8 @@ def lowest(levels: Iterable[str]) -> str:
 def line_of(params: object) -> dict[str, Any] | None:
     """A line as it may be passed on: its level, its logger (a name, may be empty) and its data; None for what is no line.
 
-    Data that is too long becomes the beginning of its text.
+    Data that is too long becomes the beginning of its text: twice ``LONGEST``, so that no secret is cut in two before
+    it is taken out; ``shortened`` does the rest.
     """
     if not isinstance(params, dict) or "data" not in params:
         return None
@@ -35,8 +36,14 @@ def line_of(params: object) -> dict[str, Any] | None:
     logger, data = params.get("logger"), params["data"]
     text = data if isinstance(data, str) else _text(data)
     if len(text) > LONGEST:
-        data = plain(text, LONGEST)
+        data = plain(text, 2 * LONGEST)
     return {"level": params["level"], "logger": plain(logger, 200) if isinstance(logger, str) else "", "data": data}
+
+
+def shortened(line: dict[str, Any]) -> dict[str, Any]:
+    """The line as long as it may be, once secrets are taken out of it."""
+    data = line["data"]
+    return line | {"data": plain(data, LONGEST)} if isinstance(data, str) and len(data) > LONGEST else line
 
 
 def shown(line: Mapping[str, Any]) -> str:

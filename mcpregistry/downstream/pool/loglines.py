@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from mcp_types import LOG_LEVEL_META_KEY
 
-from mcpregistry.domain.calls.loglines import line_of, lowest, shown
+from mcpregistry.domain.calls.loglines import line_of, lowest, shortened, shown
 from mcpregistry.domain.errors import DownstreamError
 from mcpregistry.domain.kinds import LOGGING
 from mcpregistry.domain.text.redaction import Redactor
@@ -66,7 +66,7 @@ class LogLines:
             return
         if (line := line_of(params)) is None:
             return
-        line, _ = self._redactor.clean(line) if self._redactor else (line, 0)
+        line = shortened(self._redactor.clean(line)[0] if self._redactor else line)
         alone = len(self._out) == 1 and time.monotonic() >= self.doubtful_until
         on_log = own or (self._out[0] if alone else None)
         if on_log is not None:

@@ -33,6 +33,7 @@ from mcpregistry.downstream.transports.wire import Heard, encode_request, parse_
 SESSION_HEADER = "Mcp-Session-Id"
 NOTICE_SECONDS = 5.0
 CLOSE_SECONDS = 5.0
+LISTEN_SECONDS = 1.0
 RESUME_ATTEMPTS = 8  # in a row that bring nothing new: some 13 s, and longer where the server asks for that
 ACCEPT = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
 
@@ -53,6 +54,7 @@ class HttpChannel:
         self._exit = contextlib.AsyncExitStack()
         self._headers: dict[str, str] = dict(ACCEPT)
         self._modern = False
+        self._listening = asyncio.Event()
         self._sequence = 0
         self._notices: set[asyncio.Task[None]] = set()
 
@@ -103,7 +105,10 @@ class HttpChannel:
     def _standing(self, headers: Mapping[str, str]) -> StandingStream:
         """What a legacy server says by itself, for the SDK's session."""
         limit = self._target.limits.message_bytes
-        return StandingStream(self._outbound, self._url, headers, limit, on_gap=self._missed, on_refused=self.fail)
+        return StandingStream(
+            self._outbound, self._url, headers, limit,
+            on_answered=self._listening.set, on_gap=self._missed, on_refused=self.fail,
+        )  # fmt: skip
 
     def _missed(self) -> None:
         if self.on_tools_changed is not None:
@@ -136,6 +141,7 @@ class HttpChannel:
         try:
             async with asyncio.timeout(request.timeout) as clock:
                 _let_stop(clock, request)
+                await self._listened()
                 return await self._post(request_id, request, attempt)
         except TimeoutError:
             self._abandon(request_id, attempt)
@@ -148,6 +154,17 @@ class HttpChannel:
         except asyncio.CancelledError:
             self._abandon(request_id, attempt)
             raise
+
+    async def _listened(self) -> None:
+        """Before the first request to a legacy server with sessions: its standing stream is there, or refused. What it
+        asks or tells there while it works on the request would be lost otherwise.
+        """
+        if self._modern or SESSION_HEADER not in self._headers or self._listening.is_set():
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LISTEN_SECONDS):
+                await self._listening.wait()
+        self._listening.set()  # some servers answer with their first event only
 
     async def _post(self, request_id: str, request: Request, attempt: Attempt) -> dict[str, Any]:
         data = encode_request(request_id, request)

@@ -30,7 +30,8 @@ def pause_before(reader: EventReader, fruitless: int) -> float:
 
 
 class StandingStream(httpx2.AsyncByteStream):
-    """Whole events as the server tells them, for as long as it is read. ``on_gap`` hears that something may have been
+    """Whole events as the server tells them, for as long as it is read. ``on_answered`` hears that the
+    server listens, or does not; ``on_gap`` hears that something may have been
     missed, ``on_refused`` that the server knows neither our session nor our credential any more."""
 
     def __init__(
@@ -40,12 +41,13 @@ class StandingStream(httpx2.AsyncByteStream):
         headers: Mapping[str, str],
         limit: int,
         *,
+        on_answered: Callable[[], None],
         on_gap: Callable[[], None],
         on_refused: Callable[[DownstreamError], None],
     ) -> None:
         self._outbound, self._url, self._headers = outbound, url, headers
         self._reader = EventReader(limit)
-        self._on_gap, self._on_refused = on_gap, on_refused
+        self._on_answered, self._on_gap, self._on_refused = on_answered, on_gap, on_refused
         self._told: AsyncGenerator[bytes] | None = None
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -68,6 +70,7 @@ class StandingStream(httpx2.AsyncByteStream):
                         events += 1
                         yield _as_bytes(event)
             except DownstreamError as error:
+                self._on_answered()
                 if isinstance(error, AuthFailed):
                     self._on_refused(error)
                     await _nothing_more()
@@ -84,6 +87,7 @@ class StandingStream(httpx2.AsyncByteStream):
             if moved := redirect_target(self._url, reply):
                 self._url = moved
                 return
+            self._on_answered()
             if reply.status != 200 or not reply.is_stream:
                 await self._refused(reply)
             if again and not last:

@@ -15,7 +15,8 @@ from contextlib import contextmanager
 
 _THRESHOLDS = (20_000, 20, 20)  # new objects before the young are looked through; such looks before the next older
 _IDLE_SECONDS = 0.5  # without a call, before all is looked through
-_SHORT_SECONDS = 0.02  # what takes longer to walk is set aside, too
+_SHORT_SECONDS = 0.02  # of processor time; what takes longer to walk is set aside, too
+_SELDOM_SECONDS = 300.0  # between two times: it walks all that was ever loaded
 
 _lock = threading.Lock()
 _loading = 0  # how many are at it, in whatever threads
@@ -59,6 +60,7 @@ class Idle:
     def __init__(self) -> None:
         self._stirred = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._set_aside_at = -_SELDOM_SECONDS
 
     def stir(self) -> None:
         """A call has begun or ended. In a process that has not settled (a test, a command) it does nothing."""
@@ -72,9 +74,11 @@ class Idle:
             self._timer = loop.call_later(left, self._look)
             return
         self._timer = None
-        began = time.monotonic()
+        began = time.thread_time()  # not what others took meanwhile on a busy machine
         gc.collect()
-        if time.monotonic() - began > _SHORT_SECONDS:
+        walked, now = time.thread_time() - began, time.monotonic()
+        if walked > _SHORT_SECONDS and now > self._set_aside_at + _SELDOM_SECONDS:
+            self._set_aside_at = now
             _set_aside()
 
 

@@ -387,6 +387,7 @@ MigrationRecorder(connection).record_applied("mcpregistry", "0001_squashed_0015_
 """
 
 
+@pytest.mark.timeout(300)
 def test_a_backup_of_an_older_release_is_read_by_its_own_tables_and_brought_to_this_one(tmp_path):
     """Tables as they were before secrets had a scope: what is restored has the column, and the row."""
     older = fresh_sqlite(tmp_path / "older")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.fakes import elsewhere
 
-pytestmark = [pytest.mark.e2e, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300), pytest.mark.django_db(transaction=True)]
 _FILL = """
 from django.utils import timezone
 from mcpregistry.models import *
